@@ -12,8 +12,8 @@ from clock import best_of, timed
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincc, ndtr
 
+from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_epsilon
 from privproj.numerics.jit import compile_kernel
-from privproj.numerics.kernels import beta_tail_epsilon
 
 
 def scipy_epsilon(d, r, k, mu, delta):

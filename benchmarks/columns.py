@@ -12,7 +12,7 @@ import flint
 import numpy as np
 
 from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
-from privproj.distributions.density_kernels import SHIFT_COLUMNS
+from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
 from privproj.numerics.jit import over_rows
 
 

@@ -1,7 +1,4 @@
-"""Write ``privproj/numerics/tables.py``, the constants of the kernels, from mpmath at 60 digits.
-
-``python benchmarks/kernel_tables.py`` prints the file.
-"""
+"""Print the table ``MILLS`` of ``privproj/numerics/special.py``, computed by mpmath at 60 digits."""
 
 import mpmath as mp
 
@@ -10,14 +7,6 @@ PIECES = 32
 
 DEGREE = 7
 """Degree of the polynomial of a piece."""
-
-HEAD = '''"""Constants of the kernels, written by ``benchmarks/kernel_tables.py`` from mpmath.
-
-The Mills ratio ``R`` is tabulated in ``y = 4/(4 + x)``, for ``x`` from -1/2 to infinity: on piece ``k``, with
-``t = 32 y - k - 1/2``, ``R/y`` is a polynomial in ``t``.
-"""
-
-'''
 
 
 def ratio(x):
@@ -48,7 +37,7 @@ def main():
     mp.mp.dps = 60
     pieces = range(PIECES * 8 // 7 + 1)
     mills = [coefficients(lambda y: ratio(4 / y - 4) / y, k) for k in pieces]
-    print(HEAD + written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Soundness."), end="")
+    print(written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Soundness."), end="")
 
 
 if __name__ == "__main__":

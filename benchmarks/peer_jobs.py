@@ -74,7 +74,7 @@ def own_beta_one_shot(n, rows):
 def own_beta_plain(n, rows):
     import math
 
-    from privproj.numerics.kernels import beta_tail_epsilon
+    from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_epsilon
 
     return [beta_tail_epsilon(r / 2, (d - r) / 2, k, mu, math.log(delta), False) for d, r, k, mu, delta in rows]
 

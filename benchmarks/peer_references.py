@@ -9,8 +9,8 @@ from contextlib import suppress
 import mpmath as mp
 
 import privproj
+from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_epsilon
 from privproj.numerics.interval import Enclosure
-from privproj.numerics.kernels import beta_tail_epsilon
 
 DIGITS = 50
 FINER = (3e-6, 1e-5, 3e-5, 1e-4)

@@ -85,7 +85,7 @@ def main():
     print(f"{'d, r, misalignment, eps':<28} {'privproj':>10} {'rival':<26} {'ratio':>8} {'rel. difference':>16}")
     for d, r, m, eps in SETTINGS:
         pair = VectorWishart(d, r, m)
-        mine, value = best_of(lambda pair=pair, eps=eps: math.exp(pair.log_delta_anew(eps).upper), 30)
+        mine, value = best_of(lambda pair=pair, eps=eps: math.exp(pair.compute_log_delta(eps).upper), 30)
         rivals = {
             "quad over scipy.stats": lambda s=(d, r, m, eps): literal(*s, True),
             "quad over scipy.special": lambda s=(d, r, m, eps): literal(*s, False),

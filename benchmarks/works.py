@@ -41,7 +41,7 @@ COLD = {
         f"misalignment wishart --dim 2048 --rank 16 --epsilon 8 --delta 1e-5 {TEN}",
         5.0,
     ),
-    "certify wishart of a run": (f"epsilon {WISHART} --rank 16 --delta 1e-5 {TEN} --certify", 8.0),
+    "certify wishart of a run": (f"certify epsilon {WISHART} --rank 16 --delta 1e-5 {TEN}", 8.0),
     "compare wishart of a run": (f"compare {WISHART} --rank 16 --delta 1e-5 {TEN}", 5.0),
 }
 """Commands, and how many CPU seconds each may take; that of ``epsilon gaussian`` is 4 times ``python -c pass``."""

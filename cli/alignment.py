@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from privproj.diagnostics import directions
+from privproj.mechanisms.sketch.lora_noise import lora_noise
+from privproj.mechanisms.wishart import alignment
 from privproj.result import round_outward
 
 from . import render
@@ -48,7 +49,7 @@ def helper(
 
 
 helper(
-    directions.mean_misalignment,
+    alignment.mean_misalignment,
     MISALIGNMENT,
     "Misalignment of normalised means, from the least norm of a mean.",
     "promise that no mean is shorter than the norm floor; pass this as --misalignment",
@@ -56,14 +57,14 @@ helper(
     BATCHES,
 )
 helper(
-    directions.preprocessed_misalignment,
+    alignment.preprocessed_misalignment,
     MISALIGNMENT,
     "What is left of a misalignment after noise and normalising again.",
     "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
 )
 helper(
-    directions.descent_condition,
+    alignment.descent_condition,
     CONDITION,
     "How much more slowly projected gradient descent may converge.",
     "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
@@ -71,7 +72,7 @@ helper(
 )
 
 
-@command_with("lora-noise", *options_from(directions.lora_noise), json_option())
+@command_with("lora-noise", *options_from(lora_noise), json_option())
 def lora_noise_command(json: bool, **options: Any) -> int:
     """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
 
@@ -79,7 +80,7 @@ def lora_noise_command(json: bool, **options: Any) -> int:
     Example:
       privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
     """
-    moments = directions.lora_noise(**{name: value for name, value in options.items() if value is not None})
+    moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
     lines = [f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}"]
     lines.append("  of one entry of the noise term, in the unit of the gradient row")
     if moments.rank_rate is not None:

@@ -14,7 +14,7 @@ from .output import complain, one_line, write
 from .render import as_json, assumption_lines, fit_line, wrap_line
 
 OF_A_FOLDER = "*bounds.toml"
-"""The files of a folder that are checked, those of the pre-commit hook too. Contract."""
+"""The files of a folder that are checked, also by the pre-commit hook."""
 
 
 @command_with(
@@ -25,8 +25,8 @@ OF_A_FOLDER = "*bounds.toml"
     json_option(),
 )
 def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
-    """Regression of bounds for CI: every entry of the files is asked again and compared. In place of a folder its
-    files *bounds.toml are taken.
+    """Regression test of bounds for CI: every query of the files is evaluated again and compared. A folder stands for
+    its files *bounds.toml.
 
     Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins,
     or has no answer; 2 if a file is malformed.
@@ -70,7 +70,7 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
 
 
 def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The files that are named, in place of a folder those within it."""
+    """Return the named files, and for a folder the files in it."""
     files: list[str] = []
     for name in names:
         if not name:
@@ -83,12 +83,12 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dict[str, str]]:
-    """Check all files, with the errors of those that cannot be, and write the report, in which all errors stand too.
+    """Return the checked entries of all files and the errors of malformed files, and write the report of both.
 
-    An earlier report would be taken for that of this call, so that one of no end is written first.
+    A report of an unfinished check is written first, so that an earlier report is not mistaken for that of this call.
     """
     verdicts, errors = [], {}
-    if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # what a pipe gets stays
+    if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # a pipe cannot be rewritten
         write_text(junit, as_junit([], {"privproj check": "it came to no end"}))
     for name in files:
         try:
@@ -103,7 +103,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
 
 
 def as_text(entries: list[Entry], *, named: bool, update: bool) -> str:
-    """Say each verdict behind its place, with what corrects it, and in the end what all numbers take for granted."""
+    """Return the verdict on each entry with remarks, and at the end the assumptions of all numbers."""
     lines, assumed = [], {}
     for entry in entries:
         place = f"{entry.file}: " if named else ""
@@ -116,7 +116,7 @@ def as_text(entries: list[Entry], *, named: bool, update: bool) -> str:
 
 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
-    """What was asked where an entry fails, what --update wrote into it, and what its number asks of the data."""
+    """Yield the query of a failed entry, what --update rewrote, and assumptions and warnings, each after its label."""
     if not entry.holds:
         question = entry.asked
         words = ", ".join(f"{key}={value}" for key, value in question.items() if key != "mechanism")
@@ -131,13 +131,13 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def records(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Return the verdicts as plain values, an entry each."""
+    """Return the verdicts as plain values."""
     names = ("file", "name", "holds", "problem", "query", "asked", "expected", "seconds")
     return [{**{name: getattr(entry, name) for name in names}, "answer": entry.result} for entry in entries]
 
 
 def line(entry: Entry, place: str = "") -> str:
-    """Say in one line whether an entry holds, its value, and what that is."""
+    """Return one line on whether an entry holds, with its value and bound."""
     mark, result, answer = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
         of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
@@ -146,10 +146,10 @@ def line(entry: Entry, place: str = "") -> str:
 
 
 def updated(file: str, entries: list[Entry]) -> str:
-    """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
+    """Return the text of the file with expected values rewritten, and everything else unchanged."""
     tomlkit = import_extra("tomlkit", "--update", "check")
     text = read_bounded(file).decode()
-    marked = text.startswith("\ufeff")  # by an editor that writes the order of bytes first
+    marked = text.startswith("\ufeff")  # a byte-order mark
     document: Any = tomlkit.parse(text[marked:])
     changes = [entry.rewritten for entry in entries if entry.file == file]
     for table, rewritten in zip(document["bound"], changes, strict=True):
@@ -158,7 +158,7 @@ def updated(file: str, entries: list[Entry]) -> str:
 
 
 def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
-    """Return the verdicts on each file as a JUnit report in XML, and the error of each that cannot be checked."""
+    """Return a JUnit report in XML: a test case for each entry, and an error for each malformed file."""
     from xml.etree import ElementTree as Tree
 
     failures = sum(not entry.holds for entry in entries)

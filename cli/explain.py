@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 import privproj
-from privproj.assumptions import Requirement
+from privproj.assumptions import Requirement, short_name
 from privproj.errors import EXIT_CODES, unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
-from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, registry
+from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, mechanism_names, registry
 from privproj.sampling import SCHEMES, Scheme
 
 from . import render
@@ -30,8 +30,12 @@ def word_groups() -> list[dict[str, Any]]:
         for added in tomllib.loads(path.read_text(encoding="utf-8"))["group"]:
             same = [group for group in groups if group["title"] == added["title"]]
             groups = groups if same else [*groups, added]
-            if same:
-                same[0].setdefault("word", []).extend(added["word"])
+            known = {word["name"]: word for word in same[0]["word"]} if same else {}
+            for word in added["word"] if same else ():
+                if word["name"] in known:
+                    known[word["name"]].setdefault("cases", []).extend(word["cases"])
+                else:
+                    same[0]["word"].append(word)
     (codes,) = (group["word"] for group in groups if group["kind"] == "exit code")
     for entry in codes:
         code = EXIT_CODES[int(entry["name"])]
@@ -43,9 +47,12 @@ def word_groups() -> list[dict[str, Any]]:
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
-    requirements = [one for one in Requirement if spelling(one.short) not in taken]
-    entries_of_requirements = [{"name": one.short, "means": f"{one[0].upper()}{one[1:]}."} for one in requirements]
-    groups.append({"title": "Requirements", "kind": "requirement", "word": entries_of_requirements})
+    of_mechanisms = [member for name in mechanism_names() for member in mechanism_named(name).assumes]
+    texts = {
+        short_name(text): text for text in (*Requirement, *of_mechanisms) if spelling(short_name(text)) not in taken
+    }
+    required = [{"name": name, "means": f"{text[0].upper()}{text[1:]}."} for name, text in texts.items()]
+    groups = [*groups, {"title": "Requirements", "kind": "requirement", "word": required}]
     return [*groups, {"title": "Published methods", "kind": "method", "word": methods}]
 
 

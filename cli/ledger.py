@@ -1,4 +1,4 @@
-"""``privproj ledger`` and ``privproj remaining``: what a training run or a run file has spent, and what is left."""
+"""The commands ``privproj ledger`` and ``privproj remaining``."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import fixed_schedule
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.io.files import read_bounded, read_data
-from privproj.io.ledger import LARGEST_LEDGER, Account, parse_begun
+from privproj.io.ledger import LARGEST_LEDGER, Account, parse_ledger
 from privproj.io.run_file import from_data
 from privproj.result import Result, round_outward
 from privproj.run import percent
@@ -26,7 +26,7 @@ from .query import EXIT_CODES
 def ledger_command(file: str, delta: float | None, json: bool) -> int:
     """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
-    The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
+    If the run was calibrated, the ledger has a target epsilon and delta; --delta selects another delta.
     `privproj verify FILE` checks the ledger as a document.
 
     \b
@@ -48,13 +48,13 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
 
 
 def read_begun(file: str) -> tuple[Account, bytes]:
-    """Read a ledger that has a phase: what it says, and its bytes."""
+    """Return the account of a ledger that has a phase, and its content."""
     content = read_bounded(file, "ledger", LARGEST_LEDGER)
-    return parse_begun(content, file).account, content
+    return parse_ledger(content, file).account, content
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
-    """Return the delta at which a ledger is asked: the given one, else that of its target."""
+    """Return the given delta, else that of the target of the ledger."""
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
@@ -63,7 +63,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
-    """Return steps and epsilon, so far and of the whole plan, and which of the two may be quoted."""
+    """Return steps and epsilon, so far and of the whole plan, and which epsilon to report."""
     so_far = account.epsilon(delta) if account.spent else None
     budget = account.budget() if account.is_adaptive else None
     planned = account.explained(account.planned.epsilon(delta))
@@ -84,16 +84,16 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     }
 
 
+# Which epsilon to report, by whether steps are missing (or too many) and whether there is a release.
 QUOTE = {
     (False, True): "either: all planned steps were made, so both are one",
     (True, True): "the epsilon of the plan; the one so far only if no output had a part in the decision to stop",
     (True, False): "the epsilon of the plan, once anything is released",
 }
-"""Which number may be quoted, by whether steps are missing (or too many) and whether anything was released."""
 
 
 def ledger_text(summary: dict[str, Any]) -> str:
-    """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
+    """Return the summary of a ledger as text."""
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
     goal = "" if summary["target_epsilon"] is None else f", target {summary['target_epsilon']:g}"
     parts = {
@@ -121,22 +121,21 @@ def ledger_text(summary: dict[str, Any]) -> str:
 def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
     """How much of a budget a run file has spent, and how many more steps fit.
 
-    Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
-    planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
-    pattern of what may follow.
+    Phases with `planned = true` have not happened yet. Each of them is compared with the budget after all phases that
+    are done and all planned phases before it. If no phase is planned, the last phase is the pattern of further steps.
 
     \b
     Example:
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
     schedule = from_data(read_data(file), file)
-    summary = {**record_of_plan(schedule, epsilon, delta), "epsilon": epsilon, "delta": delta}
+    summary = {**plan_record(schedule, epsilon, delta), "epsilon": epsilon, "delta": delta}
     write(render.as_json(summary) if json else remaining_text(summary))
     return 0 if summary["fits"] else 4
 
 
-def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
-    """Return what is spent of a plan that is fixed in advance, and how many steps each phase may still take."""
+def plan_record(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
+    """Return the spent part of a budget and the steps that each phase may still take, for a plan fixed in advance."""
     rows, of_plan = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
@@ -145,7 +144,7 @@ def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str
 
 
 def record(schedule: Schedule, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
-    """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
+    """Return the spent part of a budget, the steps that each phase may still take, and the assumptions."""
     fields = of_plan.as_dict()
     phases = [
         {

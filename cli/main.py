@@ -38,23 +38,20 @@ GROUPS = {
         "run": "Epsilon or delta of a run file: phases composed jointly.",
         "remaining": "How much of a budget is spent, and how many steps still fit.",
         "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
-        "sweep": "A grid of questions to a CSV or Parquet table; resumable.",
     },
     "Reports": {
         "explain": "What a word, an exit code or a bound of an answer means.",
         "bounds": "The catalogue of bounds: formula, source, status, promises.",
-        "report": "A privacy statement for a model card: text, Markdown, HTML.",
     },
     "Training and audits": {
         "train": "Train with the computed noise, and report what was spent.",
         "ledger": "What a training run has spent, and what is left.",
-        "audit": "Attacks that can refute a claimed epsilon; none confirms one.",
         "alignment": "Where the promise of the wishart mechanism comes from.",
         "lora-noise": "Moments of LoRA's noise term; a diagnostic, no guarantee.",
     },
     "Checks": {
         "check": "Regression test for CI: asks every bound of a file again.",
-        "verify": "Check a certificate, a ledger or a privacy statement.",
+        "verify": "Check a ledger, or another document that privproj wrote.",
     },
 }
 """The commands with their help in one line, under the headings of ``privproj --help``."""
@@ -95,7 +92,7 @@ class LazyGroup(Group):
 HOMES = {
     **dict.fromkeys((*ONE_NUMBER, "compare"), "query"),
     "bounds": "explain",
-    **dict.fromkeys(("dp-sft", "sweep"), "run"),
+    "dp-sft": "run",
     "lora-noise": "alignment",
     "remaining": "ledger",
 }

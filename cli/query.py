@@ -11,10 +11,9 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
+from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import bound_names, lines_of, mechanism_named, mechanism_names
-from privproj.numerics.interval import UNKNOWN
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
@@ -107,14 +106,6 @@ def refuted_option() -> Once:
     return option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True, is_rare=True)
 
 
-def proof_options() -> list[Once]:
-    """Return the options for a proof and its file."""
-    return [
-        option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
-        option("--certificate", "Proof as a JSON file, for `privproj verify`.", metavar="FILE", is_rare=True),
-    ]
-
-
 class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built on demand.
 
@@ -124,6 +115,7 @@ class QuestionGroup(Group):
     """
 
     members = "a mechanism"
+    path = "privproj"
 
     def __init__(
         self,
@@ -164,7 +156,7 @@ class QuestionGroup(Group):
             return self.ask(build_mechanism(kind, parameters), setting, **options)
 
         asked = run_options(self.quantity)
-        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity)]
+        words = [self.path, self.quantity, mechanism, *example_words(mechanism, self.quantity)]
         words.append(self.example)
         return SectionedCommand(
             {
@@ -207,31 +199,22 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     return run_from(values, quantity)
 
 
-def with_proof(result: Result, certify: bool, path: str | None) -> Result:
-    """Return the result, certified if requested; write its certificate to ``path`` if given."""
-    if not certify and path is None:
-        return result
-    from privproj.contrib.certify.certificate import prove
-
-    try:
-        proved, certificate = prove(result)
-    except Unanswered as error:
-        error.result = replace(result, value=None, interval=UNKNOWN, outcome=Outcome(error.outcome))
-        raise
-    if path is not None:
-        certificate.save(path)
-    return proved
-
-
 def answer_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
-    certify: bool = False, certificate: str | None = None, **options: Any,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Evaluate a quantity of the mechanism at the target among the options, print it, and return the exit code.
 
     Lower bound, utility and other bounds are further queries, for JSON and with ``--verbose`` only.
     """
-    result = with_proof(getattr(privproj, quantity)(mechanism, **options, **run), certify, certificate)
+    result = getattr(privproj, quantity)(mechanism, **options, **run)
+    return show_result(result, mechanism, run, clip, json, verbose)
+
+
+def show_result(
+    result: Result, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool
+) -> int:
+    """Print the result of a query about this mechanism and run, and return the exit code."""
     result = with_clip(result, mechanism, clip)
     if not (json or verbose):
         return show(result, json, lambda: render.as_text(result))
@@ -346,9 +329,8 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
 
 def _query_group(quantity: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
-    proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    options = [json_option(), verbose_option(), bound_option(), refuted_option(), *proof, clip]
+    options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
     return QuestionGroup(quantity, partial(answer_query, quantity), options)
 
 

@@ -1,13 +1,9 @@
-"""``privproj run``, ``dp-sft`` and ``sweep``: phases composed jointly, and a grid of questions to a table."""
+"""``privproj run`` and ``dp-sft``: phases composed jointly."""
 
-import time
-from functools import partial
 from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.accounting.query import build_result
 from privproj.accounting.schedule import Schedule, dp_sft
-from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from, open_pool, run_sweep
 from privproj.errors import InvalidParameter
 from privproj.io.files import read_data, refuse_same_file, write_data
 from privproj.io.run_file import from_data
@@ -16,7 +12,6 @@ from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .options import (
-    WORKERS,
     Once,
     OneOf,
     command_with,
@@ -27,8 +22,7 @@ from .options import (
     options_from,
     verbose_option,
 )
-from .output import bar, write
-from .query import proof_options, show, with_proof
+from .query import show
 
 
 @command_with(
@@ -40,11 +34,10 @@ from .query import proof_options, show, with_proof
     json_option(),
     verbose_option(),
     option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
-    *proof_options(),
 )
 def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
-    certify: bool, certificate: str | None, gdp: bool, verbose: bool, **risk: float | None,
+    gdp: bool, verbose: bool, **risk: float | None,
 ) -> int:  # fmt: skip
     """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
@@ -63,13 +56,11 @@ def run_command(
 
     A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
     """
-    for name, path in (("--output", output), ("--certificate", certificate)):
-        refuse_same_file(name, path, file)
-    refuse_same_file("--certificate", certificate, output, "written too")
+    refuse_same_file("--output", output, file)
     schedule = from_data(read_data(file), file)
     of_risk = any(value is not None for value in risk.values())
     if gdp:
-        if of_risk or calibrate or epsilon is not None or certify or certificate is not None:
+        if of_risk or calibrate or epsilon is not None:
             raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
         return show_run(result, schedule, output, json, verbose)
@@ -83,7 +74,7 @@ def run_command(
         result = schedule.delta(epsilon=epsilon)
     else:
         result = schedule.epsilon(delta=delta)
-    return show_run(with_proof(result, certify, certificate), schedule, output, json, verbose)
+    return show_run(result, schedule, output, json, verbose)
 
 
 def show_run(result: Result, schedule: Schedule, output: str | None, json: bool, verbose: bool = False) -> int:
@@ -134,65 +125,4 @@ def dp_sft_command(
     return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose)
 
 
-# --- a grid of questions ------------------------------------------------------------------------------
-
-
-@command_with(
-    "sweep",
-    file_argument(),
-    Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
-    option("--workers", "Processes of this machine.  [default: 1]", type=WORKERS, metavar="N", default=1),
-    Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
-    json_option(),
-)
-def sweep_command(file: str, output: str, workers: int, dask: str | None, json: bool) -> int:
-    """A grid of questions to a CSV or Parquet table; resumable.
-
-    Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command
-    goes on after a kill. What is refused or has no answer keeps its row, with the reason.
-
-    \b
-    A grid file:
-      query = "epsilon"
-      mechanism = "m2"
-      delta = 1e-5
-      steps = 2000
-      sampling_rate = 0.01
-      [grid]
-      dim = [1024, 2048]
-      rank = [4, 16, 64]
-      noise_multiplier = [0.1, 0.2, 0.4]
-
-    \b
-    Example:
-      privproj sweep examples/grid.toml -o table.csv --workers 2
-    """
-    if dask is not None and workers > 1:
-        raise InvalidParameter("--workers", workers, "either --workers or --dask, not both")
-    grid, began = grid_from(read_data(file), file), time.monotonic()
-    with bar(len(grid), f"{len(grid)} questions") as step:
-        outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
-    seconds = time.monotonic() - began
-    corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
-    promises = {place: corner.promises for place, corner in corners.items()}
-    assumed = {place: corner.assumes for place, corner in corners.items()}
-    if json:
-        rests_on = {"promises": every(promises), "assumes": every(assumed)}
-        data = {"rows": len(grid), "outcomes": outcomes, "seconds": seconds, "output": output, **rests_on}
-        write(render.as_json(data))
-    else:
-        parts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
-        lines = [f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s"]
-        lines += [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
-        if (ends := len(grid.ends)) > MOST_CORNERS:
-            lines.append(f"promises and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
-        write("\n".join(lines))
-    return 0
-
-
-def every(sentences_of: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return every sentence once."""
-    return list(dict.fromkeys(words for sentences in sentences_of.values() for words in sentences))
-
-
-COMMANDS = {"run": run_command, "dp-sft": dp_sft_command, "sweep": sweep_command}
+COMMANDS = {"run": run_command, "dp-sft": dp_sft_command}

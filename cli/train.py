@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from privproj.contrib.statement.statement import DIGESTS, account_data, statement_from
 from privproj.errors import InvalidParameter
-from privproj.io.files import digest_of, write_text
+from privproj.io.files import write_text
 from privproj.lazy import import_extra
 from privproj.parameters import parameters_of
+from privproj.plugins import load, plugin_table
 from privproj.result import round_outward
 from privproj.training.settings import Settings
 
@@ -17,7 +17,6 @@ from . import render
 from .options import Once, command_with, json_option, option, option_of
 from .output import bar, complain
 from .query import EXIT_CODES
-from .report import written
 
 
 @command_with(
@@ -28,10 +27,10 @@ from .report import written
     json_option(),
 )
 def command(output: str | None, resume: str | None, json: bool, **options: Any) -> int:
-    """Train on features with the noise that a target needs, and report epsilon with what it rests on.
+    """Train on features with the noise multiplier that meets a target, and report epsilon.
 
-    A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
-    stopped goes on with --resume DIR, its count of releases and all.
+    The folder of a run contains the ledger (every release is recorded before it is used), the checkpoint and the
+    report. --resume DIR continues an interrupted run.
 
     \b
     Example:
@@ -78,7 +77,7 @@ def free_folder() -> Path:
 
 
 def print_report(outcome: dict[str, Any], json: bool) -> int:
-    """Write the report and print it; returns the exit code."""
+    """Write and print the report, write the documents of optional features, and return the exit code."""
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     record = {
         "test_accuracy": outcome["test_accuracy"],
@@ -86,17 +85,17 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
         "relation": str(result.run["relation"]),
         **outcome,
     }
-    paths["statement"] = str(Path(paths["report"]).with_name("statement.md"))
+    documents = plugin_table("TRAIN_DOCUMENTS")
+    paths |= {name: str(Path(paths["report"]).with_name(file)) for name, (file, _) in documents.items()}
     write_text(paths["report"], render.as_json(record) + "\n")
-    digests = {name: digest_of(paths[name]) for name in DIGESTS}
-    statement = statement_from(account_data(account), result.delta, "markdown", author_words=digests)
-    write_text(paths["statement"], written(statement) + "\n")
+    for _, write_document in documents.values():
+        load(write_document)(account, result.delta, paths)
     click.echo(render.as_json(record) if json else text(record))
     return EXIT_CODES[result.outcome]
 
 
 def text(record: dict[str, Any]) -> str:
-    """Say accuracy, epsilon with what it rests on, noise, and the files written."""
+    """Return accuracy, epsilon with its bound, noise, and the written files as text."""
     result, clips = record["result"], record.get("adaptive_clipping")
     first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (records kept from training, not protected)"
     multiplier, deviation = (round_outward(record[name]) for name in ("noise_multiplier", "noise_std"))
@@ -113,7 +112,7 @@ CLIPS = (
     "{first_clip:.4g} at first, to which that standard deviation belongs, and {last_clip:.4g} at last: it follows a "
     "count of unclipped records with noise of deviation {sigma:g}, which epsilon includes"
 )
-"""What became of a clip that adapts."""
+"""The line on adaptive clipping."""
 
 
 COMMANDS = {"train": command}

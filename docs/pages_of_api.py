@@ -19,7 +19,6 @@ MODULES = {
     "privproj": "questions, mechanisms, answers",
     "privproj.accounting": "what comparisons, choices and columns return",
     "privproj.errors": "what is raised on purpose",
-    "privproj.contrib.losses.privacy_loss": "a run as laws of its privacy loss, and in the words of other tools",
     "privproj.run": "what is said of a run: its steps, its batches, who are neighbours",
     "privproj.schedule": "runs of several phases",
     "privproj.io": "certificates and ledgers",
@@ -29,7 +28,10 @@ MODULES = {
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "layers of a PEFT adapter (extra `peft`)",
     "privproj.integrations.transformers": "a private Trainer of transformers (extras `torch` and `peft`)",
-    "privproj.diagnostics": "numbers that describe a run and guarantee nothing",
+    "privproj.mechanisms.wishart.alignment": "the alignment that the Wishart mechanism assumes (no guarantee)",
+    "privproj.mechanisms.sketch.lora_noise": "moments of LoRA's noise (no guarantee)",
+    "privproj.contrib.jl_clip": "random clipping (DP-SGD-JL)",
+    "privproj.contrib.mixing": "Gaussian mixing in two stages",
 }
 """The public modules; what each lists in ``__all__`` is the public interface."""
 FOR_USERS = {"Phase": {"as_dict"}, "Schedule": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",

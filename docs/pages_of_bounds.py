@@ -1,4 +1,4 @@
-"""The pages about bounds: from the registry, ``docs/notes.toml`` and the real output of every example."""
+"""Write the pages of the bounds from the registry, the notes and the output of every example."""
 
 import contextlib
 import io
@@ -52,38 +52,42 @@ COMPOSES = {
     "nothing": "Nothing to compose: there is no formula to evaluate.",
 }
 CERTIFIED = {
-    None: "No: `--certify` is refused for this bound.",
-    False: "Yes, one release on the whole data set: `--certify` encloses the value by balls ([C21](../proofs.md#c21)).",
-    True: "Yes, any number of releases on the whole data set: `--certify` encloses the value by balls "
+    None: "No: `privproj certify` refuses this bound.",
+    False: "Yes, one release on the whole data set: `privproj certify` encloses the value by balls "
+    "([C21](../proofs.md#c21)).",
+    True: "Yes, any number of releases on the whole data set: `privproj certify` encloses the value by balls "
     "([C21](../proofs.md#c21)).",
 }
 
 
 @cache
 def notes() -> dict[str, Any]:
-    """The hand-written part."""
-    return tomllib.loads((DOCS / "notes.toml").read_text())
+    """Return the hand-written notes of the core and of the optional features."""
+    own = tomllib.loads((DOCS / "notes.toml").read_text())
+    for path in sorted(DOCS.parent.glob("privproj/contrib/*/notes.toml")):
+        own["bounds"] |= tomllib.loads(path.read_text())["bounds"]
+    return own
 
 
 def note(bound: Bound) -> dict[str, Any]:
-    """What is written by hand about one bound."""
+    """Return the hand-written notes on one bound."""
     return notes()["bounds"][bound.mechanism.name][bound.name]
 
 
 def name_of(bound: Bound) -> str:
-    """The name of its page."""
+    """Return the name of the page of a bound."""
     return f"{bound.mechanism.name}-{bound.name}"
 
 
 def variants(bound: Bound) -> list[Mechanism]:
-    """Mechanisms that show every promise the bound can ask for."""
+    """Return mechanisms that show every assumption of the bound."""
     kind = bound.mechanism
     example = {name: float(value) for name, value in (pair.split("=") for pair in kind.example.split())}
     return [kind(**given) for given in notes()["variants"].get(kind.name, [example])]
 
 
 def attempt(bound: Bound, mechanism: Mechanism, **run: Any) -> Any:
-    """The bound's form and the run for one mechanism, or None where it does not apply."""
+    """Return the representation and the run for one mechanism, or None if the bound does not apply."""
     try:
         return phase_for(mechanism, bound, {**run, "allow_refuted": True}).release()
     except PrivprojError:
@@ -91,12 +95,12 @@ def attempt(bound: Bound, mechanism: Mechanism, **run: Any) -> Any:
 
 
 def fitting(bound: Bound) -> Iterable[Mechanism]:
-    """The variants that the bound accepts."""
+    """Return the variants that the bound covers."""
     return (mechanism for mechanism in variants(bound) if attempt(bound, mechanism))
 
 
 def asked(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
-    """The promises for these parameters, where they make sense."""
+    """Return the assumptions at these parameters, if the bound covers them."""
     try:
         return tuple(one.text for one in bound.assumptions(mechanism)) if attempt(bound, mechanism) else ()
     except PrivprojError:
@@ -104,7 +108,7 @@ def asked(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
 
 
 def promises(bound: Bound) -> list[str]:
-    """Every promise of any variant, each once."""
+    """Return every assumption of any variant once."""
     found = [text for mechanism in variants(bound) for text in asked(bound, mechanism)]
     if bound.of_group == "same":
         found.append("with `--group-size K`: one person contributes at most K records, each clipped on its own")
@@ -112,7 +116,7 @@ def promises(bound: Bound) -> list[str]:
 
 
 def kind(bound: Bound) -> str:
-    """How the bound composes: a key of :data:`COMPOSES`."""
+    """Return how the bound composes: a key of :data:`COMPOSES`."""
     form = next((found[0] for found in (attempt(bound, m) for m in variants(bound)) if found), None)
     if isinstance(form, PrivacyProfile):
         return "closed" if form.closed_form else "PrivacyProfile"
@@ -120,7 +124,7 @@ def kind(bound: Bound) -> str:
 
 
 def kind_of_run(form: Any) -> str:
-    """:func:`kind` of a form that accounts for runs in its own terms."""
+    """Return :func:`kind` of a bound that accounts for runs itself."""
     if type(form).__name__ in COMPOSES:
         return type(form).__name__
     try:
@@ -130,7 +134,7 @@ def kind_of_run(form: Any) -> str:
 
 
 def sampled(bound: Bound, mechanism: Mechanism, scheme: str) -> bool:
-    """True if the bound holds for a run that samples its batches so."""
+    """Return whether the bound holds for a run with this sampling."""
     relation = {"poisson": "add-remove", "fixed": "replace"}[scheme]
     found = attempt(bound, mechanism, sampling_rate=0.01, sampling=scheme, relation=relation)
     if found is None or isinstance(found[0], PrivacyProfile):
@@ -139,7 +143,7 @@ def sampled(bound: Bound, mechanism: Mechanism, scheme: str) -> bool:
 
 
 def runs(form: Any, run: Run) -> bool:
-    """True unless the form refuses the run."""
+    """Return whether the bound accounts for the run."""
     try:
         form.over_run(run)
     except Refused:
@@ -148,7 +152,7 @@ def runs(form: Any, run: Run) -> bool:
 
 
 def subsampling(bound: Bound) -> str:
-    """Which sampling schemes have a theorem."""
+    """Return the sampling schemes that have a theorem."""
     words = {"poisson": "Poisson (add-remove, zero-out)", "fixed": "fixed batch size (replace)"}
     held = [words[s] for s in words if any(sampled(bound, m, s) for m in fitting(bound))]
     return "Subsampling: " + (" and ".join(held) if held else "none, a sampling rate below 1 is refused") + "."
@@ -156,7 +160,7 @@ def subsampling(bound: Bound) -> str:
 
 @cache
 def output(command: str) -> str:
-    """What the command prints."""
+    """Return the output of a command."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = exit_code(shlex.split(command)[1:])
@@ -166,23 +170,23 @@ def output(command: str) -> str:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """A list."""
+    """Return a list in Markdown."""
     return "\n".join(f"* {line}" for line in lines)
 
 
 def links(claims: list[str]) -> str:
-    """Where the proof is."""
+    """Return links to the claims."""
     return ", ".join(f"[{claim}](../proofs.md#{claim.lower()})" for claim in claims)
 
 
 def status(bound: Bound) -> str:
-    """The status, what it means, and why a refuted bound is refused."""
+    """Return the status, its meaning, and the reason if the bound is refuted."""
     reason = "" if bound.status in GUARANTEES else f"\n\nReason: {bound.reason}."
     return f"`{bound.status}`. {MEANING[bound.status]}{reason}"
 
 
 def foundations(bound: Bound) -> str:
-    """Promises and assumptions."""
+    """Return the assumptions on the data and the requirements on the program."""
     promised = bullets(promises(bound)) or "* none"
     assumed = bullets(bound.requirements(bound.mechanism)) or "* nothing beyond the sensitivity of the query"
     head = "Promises (each is printed where it applies; the numbers are those of examples):"
@@ -190,7 +194,7 @@ def foundations(bound: Bound) -> str:
 
 
 def composition(bound: Bound) -> str:
-    """Relations, composition, subsampling, certificates."""
+    """Return relations, composition, subsampling and certificates."""
     default = bound.default_relation or "add-remove"
     entry = ball_entry(bound)
     return bullets(
@@ -206,12 +210,12 @@ def composition(bound: Bound) -> str:
 
 
 def example(bound: Bound) -> str:
-    """The example and its output."""
+    """Return the example and its output."""
     return f"```\n$ {bound.example}\n{output(bound.example)}\n```"
 
 
 def page(bound: Bound) -> str:
-    """The page of one bound."""
+    """Return the page of one bound."""
     words = note(bound)
     proof = f"{words['proof'].strip()}\n\nIn full: {links(words['claims'])}."
     parts = {
@@ -229,7 +233,7 @@ def page(bound: Bound) -> str:
 
 
 def index(bounds: tuple[Bound, ...]) -> str:
-    """The table of all bounds."""
+    """Return the table of all bounds."""
     rows = "\n".join(
         f"| `{b.mechanism.name}` | [`{b.name}`]({name_of(b)}.md) | {b.status} | {b.summary} |" for b in bounds
     )
@@ -238,6 +242,6 @@ def index(bounds: tuple[Bound, ...]) -> str:
 
 
 def bound_pages() -> dict[Path, str]:
-    """The page of every bound, and their index."""
+    """Return the page of every bound, and their index."""
     bounds = registry()
     return {PAGES / f"{name_of(b)}.md": page(b) for b in bounds} | {PAGES / "README.md": index(bounds)}

@@ -50,10 +50,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def _pages_of_folder(folder: str) -> list[Any]:
-    """The index of a folder and the pages it lists, grouped as it groups them."""
+    """Return the index of a folder and the pages it lists, grouped as it groups them; all pages if it has no index."""
+    index = ROOT / "docs" / folder / "README.md"
+    if not index.exists():
+        return [folder + path.name for path in sorted(index.parent.glob("*.md"))]
     pages: list[Any] = [f"{folder}README.md"]
     groups: dict[str, list[Any]] = {}
-    for row in LINKED.finditer((ROOT / "docs" / folder / "README.md").read_text()):
+    for row in LINKED.finditer(index.read_text()):
         listed = groups.setdefault(row["group"], []) if row["group"] else pages
         listed.append({row["title"]: folder + row["path"]})
     return pages + [{group: listed} for group, listed in groups.items()]

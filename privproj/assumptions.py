@@ -79,8 +79,8 @@ class Requirement(RequirementText):
         "clipping-before-sketch",
         "the norm is clipped before sketching",
     )
-    ADAPTIVE_CLIPPING = (
-        "adaptive-clipping",  # C31
+    NOISE_AT_ADAPTED_CLIP = (
+        "noise-at-adapted-clip",  # C31
         "the clip may follow earlier releases, and the noise on the sum is the noise multiplier times the sensitivity"
         " at the clip of the step",
     )

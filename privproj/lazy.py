@@ -1,4 +1,4 @@
-"""What is imported when it is asked for: public names, so that importing a package loads nothing slow, and extras."""
+"""Lazy imports: public names of a package, so that importing it is fast, and optional extras."""
 
 import re
 import sys
@@ -7,17 +7,17 @@ from importlib import import_module
 from os.path import splitext
 from typing import Any
 
+# __getattr__ and __dir__ of a module (PEP 562)
 LazyNames = tuple[Callable[[str], object], Callable[[], list[str]]]
-"""The ``__getattr__`` and the ``__dir__`` of a module (PEP 562)."""
+# an import in a stub: the module, and the names, each repeated after "as"
 STUB_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
-"""An import of a stub: where its names live, and the names, each said again after ``as``."""
 
 
 def lazy_names(module: str, extra: str = "") -> LazyNames:
-    """The ``__getattr__`` and ``__dir__`` of a module whose public names, its ``__all__``, are what its stub imports.
+    """Return ``__getattr__`` and ``__dir__`` (PEP 562) of a module whose ``__all__`` is what its stub imports.
 
-    The stub is the ``.pyi`` beside the module's file: type checkers read the same lines, so a name is said once. What
-    is missing where the ``extra`` is not installed stays an import error, and names the extra.
+    The stub is the ``.pyi`` file next to the module, which type checkers read too, so that each name is listed once. If
+    a package of the ``extra`` is not installed, the import error names the extra.
     """
     with open(f"{splitext(str(sys.modules[module].__file__))[0]}.pyi", encoding="utf-8") as stub:
         imports = STUB_IMPORT.findall(stub.read())
@@ -42,9 +42,13 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
 
 
 def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -> Any:
-    """A module that needs an optional extra; :class:`privproj.errors.MissingPackage` where that is not installed.
+    """Return a module of an optional extra; raise :class:`privproj.errors.MissingPackage` if it is not installed.
 
-    ``needed_by`` says who needs it, and ``otherwise`` what to do instead, in words.
+    Args:
+        module: The module to import.
+        needed_by: The feature that needs it, for the error message.
+        extra: The name of the extra.
+        otherwise: What to do instead, for the error message.
     """
     try:
         return import_module(module)

@@ -1,11 +1,10 @@
-"""The parameters of records: their checks, which every room shares, and their declarations.
+"""Declarations and checks of parameters.
 
-What there is to know of a parameter is said once, where its field is declared (:func:`parameter`): its words, its kind
-and its range. The check of its value, the option of the command line, the key in files and the rules of their schema
-all come from it.
+A parameter is declared once, where its field is defined (:func:`parameter`), with its help text, kind and range. The
+check of its value, the command-line option, the key in files and their JSON schema are derived from it.
 
 ``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the query under the
-relation of the run. It may be left out only for the query that finds it.
+neighboring relation of the run. It may be omitted only in the query that solves for it.
 """
 
 import operator
@@ -17,28 +16,24 @@ from unicodedata import category
 
 from privproj.errors import InvalidParameter
 
-SMALLEST_NOISE = 1e-12
-"""Smallest noise multiplier that is accepted. Contract."""
+SMALLEST_NOISE = 1e-12  # smallest accepted noise multiplier
 
-LARGEST_NOISE = 1e12
-"""Largest noise multiplier that is accepted. Contract."""
+LARGEST_NOISE = 1e12  # largest accepted noise multiplier
 
-LARGEST_EPSILON = 1e9
-"""Largest epsilon that is accepted. Contract."""
+LARGEST_EPSILON = 1e9  # largest accepted epsilon
 
-MOST_WHOLE = 10**15
-"""Largest whole number that is accepted where no other end is named. Contract."""
+MOST_WHOLE = 10**15  # largest accepted integer unless declared otherwise
 
-MOST_WORDS = 60
-"""Characters of an unexpected value that a message repeats at most. Contract."""
+MOST_WORDS = 60  # characters, longest value that an error message shows
 
 
 def real(
     name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
 ) -> float:
-    """The value as a float in ``[low, high]``, without the ends that are open.
+    """Return the value as a float in ``[low, high]``, excluding open ends.
 
-    Raises :class:`InvalidParameter` for anything else, also for nan, strings and booleans.
+    Raises:
+        InvalidParameter: The value is anything else, including nan, strings and booleans.
     """
     number = _converted(float, name, value, expected)
     if not low <= number <= high or (open_low and number == low) or (open_high and number == high):
@@ -47,9 +42,10 @@ def real(
 
 
 def integer(name: str, value: object, expected: str, low: int = 1, high: int = MOST_WHOLE) -> int:
-    """The value as an int in ``[low, high]``; a float that is whole, such as ``1e5``, is accepted.
+    """Return the value as an int in ``[low, high]``; an integral float such as ``1e5`` is accepted.
 
-    Raises :class:`InvalidParameter` for anything else, also for ``2.5``, nan, strings and booleans.
+    Raises:
+        InvalidParameter: The value is anything else, including ``2.5``, nan, strings and booleans.
     """
     is_whole = isinstance(value, float) and value.is_integer()
     number = _converted(int if is_whole else operator.index, name, value, expected)
@@ -61,23 +57,24 @@ def integer(name: str, value: object, expected: str, low: int = 1, high: int = M
 
 
 def _converted(convert: Callable[[Any], Any], name: str, value: object, expected: str) -> Any:
-    """The value as a number; raises :class:`InvalidParameter` where it is none."""
     try:
         if isinstance(value, bool | str):
             raise TypeError
         return convert(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(name, value, expected, _no_text(value)) from None
+        is_quoted = isinstance(value, str) and value.strip()[:1].isdigit()
+        advice = "write it as a number, without quotes" if is_quoted else ""
+        raise InvalidParameter(name, value, expected, advice) from None
 
 
+# characters that change the text direction
 TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that turn the direction in which a line is shown. Contract."""
 
 
 def is_printable(value: object) -> bool:
-    """True unless a text within a value (also of a table or a list) has a line end, or what moves a terminal's cursor.
+    """Return whether no text in a value (also in a mapping or a sequence) contains line ends or control characters.
 
-    A name with such characters could forge a line of an answer, so that every door refuses it where it is read.
+    Such characters in a name could forge a line of the output, so inputs with them are rejected.
     """
     if isinstance(value, str):
         return not any(category(c) in ("Cc", "Cs", "Zl", "Zp") or c in TURNS for c in value)
@@ -87,30 +84,25 @@ def is_printable(value: object) -> bool:
 
 
 def quoted(value: object) -> str:
-    """A value as a message repeats it: in ASCII, cut where it is long."""
+    """Return a value as an error message shows it: in ASCII and truncated."""
     words = ascii(value)
     return words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 3] + "..."
 
 
-def _no_text(value: object) -> str:
-    """What to do about a number that was given as text; empty for anything else."""
-    return "write it as a number, without quotes" if isinstance(value, str) and value.strip()[:1].isdigit() else ""
-
-
 def boolean(name: str, value: object) -> bool:
-    """The value as it is if it is True or False; raises :class:`InvalidParameter` for numbers and text."""
+    """Return the value if it is True or False; raise :class:`InvalidParameter` otherwise."""
     if not isinstance(value, bool):
         raise InvalidParameter(name, value, "true or false")
     return value
 
 
 def probability(name: str, value: object) -> float:
-    """The value as a number above 0 and below 1; raises :class:`InvalidParameter` for any other."""
+    """Return the value as a number above 0 and below 1; raise :class:`InvalidParameter` otherwise."""
     return real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
 
 
 def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
-    """The value as an epsilon up to 1e9, from 0 on if ``zero``, else above 0; raises :class:`InvalidParameter`."""
+    """Return the value as an epsilon up to 1e9, above 0 or, if ``zero``, from 0 on; raise :class:`InvalidParameter`."""
     expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
     return real(name, value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
 
@@ -120,11 +112,11 @@ def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> floa
 
 @dataclass(frozen=True)
 class Kind:
-    """What values a parameter may have.
+    """The values that a parameter may have.
 
-    ``words`` are the type in files, as messages call it; ``fits`` says whether a file may hold a value, which is not
-    converted, and ``rule`` is that of a JSON schema. ``check`` returns the value as a record keeps it, and raises
-    :class:`InvalidParameter` for one outside the range.
+    ``words`` names the type in error messages about files. ``fits`` returns whether a file may contain a value, which
+    is not converted. ``rule`` is its JSON schema. ``check`` returns the validated value and raises
+    :class:`InvalidParameter` for a value outside the range.
     """
 
     words: str
@@ -134,12 +126,14 @@ class Kind:
 
 
 def _is_number(value: object) -> bool:
-    """True for a number, which a truth value is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Kind:
-    """Whole numbers from ``low`` to ``high``, as a message describes them: by name and range unless it is told how."""
+    """Return the kind of integers from ``low`` to ``high``.
+
+    Error messages state ``expected``, or the name and the range.
+    """
     ends = f">= {low}" if high == MOST_WHOLE else f"from {low} to {high:g}"
     return replace(
         WHOLE,
@@ -151,7 +145,7 @@ def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Ki
 def number(
     expected: str = "", low: float = 0.0, high: float = 1e100, *, open_low: bool = False, open_high: bool = False
 ) -> Kind:
-    """Numbers from ``low`` to ``high``, without the ends that are open, as :func:`whole_number` describes them."""
+    """Return the kind of numbers from ``low`` to ``high``, excluding open ends, like :func:`whole_number`."""
     ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
     is_open = {"open_low": open_low, "open_high": open_high}
     words = f"above {low:g} and {'below' if open_high else 'up to'}" if open_low else f"from {low:g} to"
@@ -164,31 +158,26 @@ def number(
 
 
 def one_of(*choices: str) -> Kind:
-    """A text that is one of these; the record checks it, since it knows what to suggest for another one."""
+    """Return the kind of a text from a list. The record checks it, because it suggests alternatives."""
     return replace(TEXT, rule={"enum": [*choices]})
 
 
 WHOLE = Kind("a whole number", lambda value: _is_number(value) and value == value // 1, {"type": "integer"})
-"""Whole numbers, whose range the record checks."""
 
 NUMBER = Kind("a number", _is_number, {"type": "number"})
-"""Numbers, whose range the record checks."""
 
 NOISE = number("a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-"""The range of a noise multiplier."""
 
 DEVIATION = number("a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-"""The range of a standard deviation of noise."""
 
+# a flag on the command line
 TRUTH = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"}, boolean)
-"""True or false: on the command line an option without a value."""
 
 TEXT = Kind("text", lambda value: isinstance(value, str), {"type": "string"})
-"""Any text."""
 
 TABLE = Kind("a table of keys", lambda value: isinstance(value, Mapping), {"type": "object"})
-"""A table within a file."""
 
+# layers as text, which their record parses
 LAYERS = Kind(
     "a layer DxR[xN][:M][@SHARE], or a list of them",
     lambda value: (
@@ -197,28 +186,27 @@ LAYERS = Kind(
     ),
     {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]},
 )
-"""Layers as texts; their record reads them."""
 
 _OPEN_SHARE = number("even, optimal, or a share above 0 and below 1", 0, 1, open_low=True, open_high=True)
-"""The numbers that are a share."""
 
+# a share of delta
 SHARE = Kind(
     "even, optimal or a number",
     lambda value: _is_number(value) or value in ("even", "optimal"),
     {"oneOf": [{"enum": ["even", "optimal"]}, _OPEN_SHARE.rule]},
     lambda name, value: 0.5 if value == "even" else value if value == "optimal" else _OPEN_SHARE.check(name, value),
 )
-"""A share of delta, as a number or as optimal."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What its declaration says of a parameter.
+    """The declaration of a parameter.
 
-    ``words`` are those of its option, which it has none of without them; ``letter`` stands for its value there.
-    ``is_needed`` says that it has to be given, but where a query ``is_found``. ``key`` is its name in files and on the
-    command line, where that is another one than the field's. ``read`` makes of what stands there what the record takes.
-    One that ``is_rare`` stands in the long help only.
+    * ``words``: the help text of its option; empty if it has no option. ``letter`` is its metavar.
+    * ``is_needed``: it is required, except by the query that solves for it (``is_found``).
+    * ``key``: its name in files and on the command line, if it differs from the field's name.
+    * ``read``: converts a value from there to what the record accepts.
+    * ``is_rare``: it appears in the long help only.
     """
 
     kind: Kind
@@ -233,35 +221,36 @@ class Parameter:
 
 
 def parameter(kind: Kind, words: str = "", letter: str | None = None, *, default: Any = None, **more: Any) -> Any:
-    """The field of a record that is a parameter, for which see :class:`Parameter`."""
+    """Return a dataclass field that declares a parameter; see :class:`Parameter`."""
     return field(default=default, metadata={"parameter": Parameter(kind, words, letter, default, **more)})
 
 
 def flag(words: str = "") -> Any:
-    """The field of a parameter that is true or false, and false unless given."""
+    """Return a dataclass field that declares a boolean parameter with the default False."""
     return parameter(TRUTH, words, default=False)
 
 
 @cache
 def parameters_of(record: type) -> dict[str, Parameter]:
-    """The parameters of a record by the names of their fields."""
+    """Return the parameters of a record by field name."""
     declared = record.__dataclass_fields__.items()  # pyright: ignore[reportAttributeAccessIssue]
     return {name: field.metadata["parameter"] for name, field in declared if "parameter" in field.metadata}
 
 
 def parameters_from(record: type, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a record by the names of their fields, from keys as files and the command line have them.
+    """Return the parameters of a record by field name, from keys as used in files and on the command line.
 
-    Other keys are not looked at, and None says nothing.
+    Other keys and values of None are ignored.
     """
     readers = {name: (declared.key or name, declared.read) for name, declared in parameters_of(record).items()}
     return {name: read(keys[key]) for name, (key, read) in readers.items() if keys.get(key) is not None}
 
 
 def check_parameters(record: object) -> None:
-    """Replace every parameter that was given by its checked value; the record may be frozen.
+    """Replace every parameter that was given by its validated value, even in a frozen record.
 
-    Raises :class:`InvalidParameter` for a value outside its range, and for one that is needed and missing.
+    Raises:
+        InvalidParameter: A value is outside its range, or a required one is missing.
     """
     for name, declared in parameters_of(type(record)).items():
         value = getattr(record, name)

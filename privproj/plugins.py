@@ -1,8 +1,8 @@
-"""Find what optional features add to the core, without naming one.
+"""Tables that optional features add to the core, found without naming a feature.
 
-A feature is a package below ``privproj.contrib``. Its module ``plugin`` holds tables, and a table that adds to the core
-has the same name in every feature (``BOUNDS``, ``COMMANDS``, ...). Values name what they add as ``"module:attribute"``,
-so that reading a table loads no feature.
+A feature is a package below ``privproj.contrib``. Its module ``plugin`` has tables (``BOUNDS``, ``COMMANDS``, ...),
+which have the same names in every feature. Their values are ``"module:attribute"`` references, so that reading a table
+does not import the feature.
 """
 
 from functools import cache
@@ -19,11 +19,11 @@ def plugins() -> tuple[Any, ...]:
 
 
 def plugin_table(name: str) -> dict[Any, Any]:
-    """Return the entries of the tables of this name in all features."""
+    """Return the merged entries of the tables with this name in all features."""
     return {key: value for plugin in plugins() for key, value in getattr(plugin, name, {}).items()}
 
 
 def load(place: str) -> Any:
-    """Return the attribute that ``"module:attribute"`` names."""
+    """Return the attribute that ``"module:attribute"`` refers to."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)

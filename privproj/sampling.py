@@ -37,6 +37,15 @@ class NeighbouringRelation(StrEnum):
         """The sensitivity of a clipped sum over its clipping norm: 2 under replace, else 1."""
         return 2.0 if self is NeighbouringRelation.REPLACE else 1.0
 
+    @property
+    def difference(self) -> str:
+        """The difference between two neighboring data sets, as a noun phrase."""
+        return {
+            "add-remove": "one record added to or removed from the data",
+            "replace": "one record replaced by any other",
+            "zero-out": "one record whose contribution is replaced by zero",
+        }[self]
+
 
 class Sampling(StrEnum):
     """How a step of a run samples its batch.

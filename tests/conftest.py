@@ -14,7 +14,7 @@ import sys
 from functools import cache
 
 import pytest
-from helpers import EXTRA, needs
+from helpers import EXTRA
 from hypothesis import settings
 from privproj_cli.main import exit_code
 
@@ -96,21 +96,3 @@ def run(capsys):
         return code, shown.out, shown.err
 
     return call
-
-
-@pytest.fixture(scope="module")
-def release():
-    """The audit of the release code."""
-    needs("torch", "opacus").set_num_threads(1)
-    from privproj.contrib.audit import scenes
-
-    return scenes
-
-
-@pytest.fixture(scope="module")
-def membership(release):
-    """The audit of trained models."""
-    needs("sklearn")
-    from privproj.contrib.audit import membership
-
-    return membership

@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 EXTRA = "needs an extra: "
 
+FORGED = "a\x1b[1A\x1b[2K\nok   b: epsilon = 0.1 (proved)\r\u2028\u202e\x7f\x9b"
+"""A text that would overwrite the line before it, and forge one of its own."""
+
 
 @cache
 def parsed(path):
@@ -36,7 +39,8 @@ def needs(*names):
 
 
 WORDS = {
-    "--certif": ["flint"],
+    "privproj certify": ["flint"],
+    "contrib.certify": ["flint"],
     "import torch": ["torch", "opacus"],
     "privproj train": ["torch", "opacus", "sklearn"],
     "privproj audit m": ["torch", "opacus", "sklearn"],
@@ -50,6 +54,13 @@ WORDS = {
 def extras_of(text):
     """The modules of extras that a command, a program or a page needs."""
     return [name for words, names in WORDS.items() if words in text for name in names]
+
+
+def feature_rows(name):
+    """Return the rows that optional features add to a table of tests: a dict from ``tests/contrib/*/rows.py``."""
+    files = sorted((ROOT / "tests" / "contrib").glob("*/rows.py"))
+    modules = [importlib.import_module(f"contrib.{path.parent.name}.rows") for path in files]
+    return {key: value for module in modules for key, value in getattr(module, name, {}).items()}
 
 
 def full_if(values, costly):

@@ -265,7 +265,7 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     """Evaluate ``wishart.preprocess.gain``, the gain in alignment by preprocessing; add ``beta`` to delta."""
-    from privproj.diagnostics.directions import preprocessing_gain
+    from privproj.mechanisms.wishart.alignment import preprocessing_gain
 
     gamma, beta = _pop_numbers(quantity, values, "gamma", "beta")
     mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **values})

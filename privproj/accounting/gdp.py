@@ -1,11 +1,12 @@
-"""One number for a whole curve: the ``mu`` of Gaussian differential privacy that the run keeps, and what it gives away.
+"""Gaussian differential privacy (GDP): a single ``mu`` that bounds the whole privacy curve of a run.
 
-``G_mu`` is the profile, or the trade-off function, of two Gaussians at distance ``mu``. The profile ``H`` of a run is
-read at some epsilons. Elsewhere it is only known that it is convex in ``t = e^eps`` and falls, so the lower convex hull
-of the points is above it: a polygon. ``mu`` is chosen so that ``G_mu`` is above each edge between the ends of the edge.
+``G_mu`` is the privacy profile, or the trade-off function, of two Gaussians at distance ``mu``. The profile ``H`` of
+the run is evaluated at some epsilons. Elsewhere it is only known to be convex in ``t = e^eps`` and decreasing, so the
+lower convex hull of these points, a polygon, is above it. ``mu`` is chosen such that ``G_mu`` is above each edge
+between the ends of the edge.
 
-Far out a sampled run looks like one on the whole data set, at deltas such as 1e-30 that nobody asks about. So a slack
-``d0`` is given, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Then (C30)
+At very small deltas, such as 1e-30, a sampled run looks like one on the whole dataset. Therefore a slack ``d0`` is
+allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Then (C30)
 
     delta(eps) <= max(G_mu(eps), d0)    at every epsilon,
     f(a) >= G_mu(a) - d0                at every false positive rate a,
@@ -25,17 +26,16 @@ from privproj.accounting.query import Schedule, build_result, composition_of, qu
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, log1m_exp, next_up, outward_margin
-from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_density, mills
+from privproj.numerics.special import log_add, log_normal_density, mills
 from privproj.profiles.conversion import read_epsilon
-from privproj.profiles.gaussian import find_noise
+from privproj.profiles.gaussian import find_noise, log_gaussian_delta
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.profiles.tradeoff import advantage
 from privproj.result import Outcome, Result, Side
 from privproj.run import RunOptions
 from privproj.targets import Target, delta_target, slack_target
 
-DEFAULT_SLACK = 1e-9
-"""The slack ``d0`` of ``mu`` where none is given. Contract."""
+DEFAULT_SLACK = 1e-9  # default slack ``d0``, a delta
 
 
 def gdp_mu(
@@ -45,7 +45,7 @@ def gdp_mu(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """Return a ``mu`` such that the run is ``mu``-GDP but for the slack ``delta``, rounded up: one number for a curve.
+    """Return a ``mu`` such that the run is ``mu``-GDP up to the slack ``delta``, rounded up.
 
     With ``G_mu`` the profile, or the trade-off function, of two Gaussians at distance ``mu``, at every epsilon and at
     every false positive rate ``a`` of an attack with the least false negative rate ``f(a)``,
@@ -53,27 +53,26 @@ def gdp_mu(
         delta(eps) <= max(G_mu(eps), delta),    f(a) >= G_mu(a) - delta,
 
     and ``f(a) >= G_mu(a)`` wherever ``a`` and ``G_mu(a)`` are at least the rate ``exact_from`` (C30). A slack is needed
-    since sampled or projected runs have tails far below any delta that force ``mu`` up.
+    because the tails of sampled or projected runs, at very small deltas, would increase ``mu``.
 
     Args:
-        mechanism: What was released, with its noise multiplier, its rank and its promises; or a schedule, which has
-            its bounds and its runs.
-        delta: The slack, below 1. It may be 0 for a run that is exactly Gaussian, and where delta is 0 from some
-            epsilon on.
+        mechanism: The mechanism with its noise multiplier; or a schedule, which has its own bounds and runs.
+        delta: The slack, below 1. It may be 0 for a run that is exactly Gaussian, or whose delta is 0 from some epsilon
+            on.
         bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.run.RunOptions` lists it.
+        **run: The run (:class:`privproj.run.RunOptions`).
 
     Returns:
-        A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from``, and the
-        ``regret``: an upper bound of how much the best attack against ``G_mu`` is above the best one against the curve
-        of the bound, in the probability of guessing right, whatever the prior. ``value`` is ``inf`` (outcome vacuous)
-        where no ``mu`` was found.
+        A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and the
+        ``regret``: an upper bound on how much the best attack against ``G_mu`` exceeds the best attack against the
+        curve of the bound, in the probability of guessing right, for any prior. ``value`` is ``inf`` (outcome vacuous)
+        if no ``mu`` was found.
 
     Raises:
-        InvalidParameter: A value is outside its domain.
-        Refused: The bound proves nothing for this mechanism and run, or a slack of 0 leaves no finite ``mu``.
+        InvalidParameter: A value is out of range.
+        Refused: The bound does not support this mechanism and run, or a slack of 0 leaves no finite ``mu``.
         NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a slack from its rounding.
+        PrecisionLimit: The slack is below the rounding error of a composition.
 
     >>> from privproj import Gaussian, gdp_mu
     >>> round(gdp_mu(Gaussian(noise_multiplier=2.0), steps=16).value, 12)
@@ -89,7 +88,7 @@ def gdp_mu(
 
 
 def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
-    """Raise :class:`InvalidParameter` for options of a run beside what has its runs already."""
+    """Raise :class:`InvalidParameter` for options of a run that are given besides a schedule or a phase."""
     for name, value in {"bound": bound, **options}.items():
         if value is not None:
             raise InvalidParameter(name, value, f"no {name}: {what} has its bounds and its runs")
@@ -97,11 +96,11 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
 
 @query_of("gdp_mu")
 def solve_gdp_mu(query: Schedule, target: Target) -> Result:
-    """Answer :func:`privproj.gdp_mu` for a question that is already parsed (C30)."""
+    """Return the result of :func:`privproj.gdp_mu` for a parsed query (C30)."""
     curve = query.curve()
     exact_mu = gaussian_mu(curve)
     if exact_mu is not None:
-        # The profile is that of mu itself; 1/z and sqrt(T) are rounded.
+        # The profile is exactly G_mu; 1/z and sqrt(T) are rounded.
         fit, side = _GaussianFit(next_up(exact_mu), 0.0, 0.0, 0), query.side(curve)
     else:
         fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
@@ -115,28 +114,28 @@ def solve_gdp_mu(query: Schedule, target: Target) -> Result:
     return build_result(query, "gdp_mu", fit.mu, **fields)
 
 
-FIRST_EDGES = 16
-"""Edges of the first polygon. Speed only."""
+FIRST_EDGES = 16  # number of edges of the first polygon
 
-LEAST_LOG10_DELTA = -1e6
-"""Decimal log of the delta at whose epsilon a curve is tried for 0. Contract."""
+LEAST_LOG10_DELTA = -1e6  # decimal log of the delta at whose epsilon the curve is tested for 0
 
+# soundness: standard deviations; the normal tail is within 1e-15 of 1 here, and no smaller quantile is computed
 LEAST_TAIL_START = -8.0
-"""Where the normal tail is within 1e-15 of 1, so that no quantile below it is sought. Soundness."""
 
-SLOPE_MARGIN = 1e-9
-"""Margin, in nats, by which the slopes of ``G`` and of an edge must differ to be told apart. Soundness."""
+SLOPE_MARGIN = 1e-9  # soundness: nats by which the slopes of ``G`` and of an edge must differ to be compared
 
+# soundness: error of the log of a sum of two numbers with known logs, besides one rounding of these
 EDGE_ROUNDING = 1e-14
-"""Error allowed to the log of a sum of two numbers whose logs are known, besides one rounding of these. Soundness."""
 
 
 @dataclass(frozen=True)
 class _GaussianFit:
-    """The ``mu`` of a run, and what it rests on (C30).
+    """The ``mu`` of a run (C30).
 
-    ``least_rate`` is ``a0``. ``regret`` is what the best attack gains at most from ``G_mu`` in place of the curve.
-    ``points`` is how many epsilons were read.
+    Attributes:
+        mu: The ``mu``; ``inf`` if none was found.
+        least_rate: The rate ``a0``.
+        regret: An upper bound on the gain of the best attack against ``G_mu`` over the best attack against the curve.
+        points: The number of epsilons at which the curve was evaluated.
     """
 
     mu: float
@@ -146,10 +145,10 @@ class _GaussianFit:
 
 
 def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
-    """The smallest ``mu`` that was found such that ``delta(eps) <= max(G_mu(eps), d0)`` for all epsilons, rounded up.
+    """Return the smallest ``mu`` found such that ``delta(eps) <= max(G_mu(eps), d0)`` for all epsilons, rounded up.
 
-    ``slack`` is ``d0``. No delta is left out of a curve that is 0 from some epsilon on, and no other does without it.
-    It is as sound as the curve. ``mu`` is ``inf`` where the curve reaches ``d0`` nowhere, or says nothing.
+    ``slack`` is ``d0``; None for no slack, which only a curve that is 0 from some epsilon on allows. The result is as
+    sound as the curve. ``mu`` is ``inf`` if the curve does not reach ``d0``.
     """
     last, least = _end_of(curve, slack)
     if last == math.inf:
@@ -169,9 +168,9 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
         if mu == math.inf:
             return _GaussianFit(mu, 1.0, 1.0, len(read))
         gaps = _gaps(edges, mu)
-        # An edge is halved until its ``mu`` is within this relative distance of what its own ends need. Speed only.
+        # An edge is bisected until its mu is within 1e-4 (relative) of the mu of its ends.
         enough = max(needed[eps] for eps, _ in ends) * (1.0 + 1e-4)
-        # How far above the largest gap at a point the regret may be. Speed only.
+        # The regret may exceed the largest gap at a point by 1e-4.
         near = max(_gap(eps, mu, math.exp(log_delta)) for eps, log_delta in ends) + 1e-4
         new = [
             0.5 * (low[0] + high[0])
@@ -179,10 +178,10 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
             if (spread > enough or gap > near) and _falls(low[1], high[1])
         ]
         new = [eps for eps in new if eps not in read]
-        # Epsilons that are read at most. Speed only.
+        # At most 2000 epsilons are evaluated.
         if not new or len(read) + len(new) > 2000:
             break
-    # a0 = Phi(-mu/2 - E/mu), and 0 where nothing is left out
+    # a0 = Phi(-mu/2 - E/mu), and 0 without slack
     log_rate = _log_slope(last, mu)
     rate = math.exp(min(log_rate + SLOPE_MARGIN + outward_margin(log_rate, 0.0, 0.0), 0.0))
     rate = 0.0 if least == LOG_OF_ZERO_FROM_ABOVE else rate
@@ -192,13 +191,13 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
 
 
 def _falls(log_delta: float, next_log_delta: float) -> bool:
-    """True where delta, or 1 less it, changes enough along an edge for its halves to say more."""
-    # Nats by which delta, or one less it, changes along an edge that is halved further. Speed only.
+    """Return whether delta or ``1 - delta`` changes enough along an edge for bisection to improve the fit."""
+    # 1e-3 nats; an edge along which delta and 1 - delta change less is not bisected.
     return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > 1e-3
 
 
 def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
-    """The last epsilon that is read, and the log of what delta is at most there; ``inf`` where there is none."""
+    """Return the last epsilon that is evaluated, and the log of an upper bound on delta there; ``inf`` for none."""
     if isinstance(curve, PrivacyProfile):
         last = read_epsilon(curve, delta_target(None, LEAST_LOG10_DELTA)).upper
         if last < math.inf and curve.log_delta(last).upper <= LOG_OF_ZERO_FROM_ABOVE:
@@ -206,19 +205,18 @@ def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
     return (math.inf, 0.0) if slack is None else (read_epsilon(curve, slack).upper, slack.log_delta)
 
 
-_Point = tuple[float, float]
-"""An epsilon in nats, and the log of an upper bound of delta there."""
+_Point = tuple[float, float]  # an epsilon in nats, and the log of an upper bound on delta there
 
 
 def _read(curve: Curve, eps: float) -> float:
-    """The upper end of ``ln delta``; 0 where the bound has no answer."""
+    """Return the upper end of ``ln delta``; 0 if the bound cannot be evaluated."""
     with suppress(PrivprojError):
         return min(0.0, curve.log_delta(eps).upper)
     return 0.0
 
 
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
-    """The edges of the lower convex hull of the points in ``t = e^eps``, as far as it falls; any edges are sound."""
+    """Return the decreasing edges of the lower convex hull of the points in ``t = e^eps``; any edges are sound."""
     hull: list[_Point] = []
     for point in points:
         if hull and hull[-1][1] <= point[1]:
@@ -230,7 +228,7 @@ def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
 
 
 def _log_rate(low: _Point, high: _Point) -> float:
-    """``ln a`` where ``-a`` is the slope of an edge in ``t``; it falls, as :func:`_edges` guarantees."""
+    """Return ``ln a`` where ``-a`` is the slope of an edge in ``t``, which decreases for edges of :func:`_edges`."""
     (eps, log_delta), (next_eps, next_log_delta) = low, high
     # ln((H_1 - H_2) / (t_2 - t_1))
     fall = -math.expm1(next_log_delta - log_delta)
@@ -238,23 +236,23 @@ def _log_rate(low: _Point, high: _Point) -> float:
 
 
 def _log_slope(eps: float, mu: float) -> float:
-    """``ln a`` where ``-a`` is the slope of ``G_mu`` in ``t`` at this epsilon, to the margin of C20."""
+    """Return ``ln a`` where ``-a`` is the slope of ``G_mu`` in ``t`` at this epsilon, to the margin of C20."""
     # -dG/dt = Phi(-mu/2 - eps/mu)
     return _log_tail(0.5 * mu + eps / mu)
 
 
 def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
-    """A ``mu`` with ``G_mu`` above an edge between its ends, above both of which ``G`` is at ``at_ends`` (C30)."""
+    """Return a ``mu`` with ``G_mu`` above an edge; with ``at_ends``, ``G`` is above both ends of the edge (C30)."""
     log_rate = _log_rate(low, high)
     if at_ends == math.inf:
         return math.inf
-    # G less the edge is convex in t. Where the slopes at the ends of the edge say that it rises or falls all along, its
-    # least value is at an end.
+    # G minus the edge is convex in t. If the slopes at the ends of the edge show that it is monotone, its minimum is at
+    # an end.
     for eps, steeper in ((high[0], 1.0), (low[0], -1.0)):
         slope = _log_slope(eps, at_ends)
         if steeper * (slope - log_rate) > SLOPE_MARGIN + outward_margin(slope, 0.0, 0.0):
             return at_ends
-    # Else the edge is taken as a whole line, which is the point (a, x) of the trade-off function, where
+    # Otherwise the edge is extended to a line, which is the point (a, x) of the trade-off function, where
     # x = max(H_i + t_i a) is the true positive rate at a: mu = Q(a) - Q(x), with Q the inverse of the normal tail.
     log_hit = max(
         log_add(log_delta, eps + log_rate)
@@ -266,14 +264,14 @@ def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
 
 
 def _log_tail(x: float) -> float:
-    """``ln(1 - Phi(x))`` for ``x`` from -8 on, to a relative 1e-12 of the probability and as C20 allows per nat."""
+    """Return ``ln(1 - Phi(x))`` for ``x >= -8``, to a relative 1e-12 of the probability and as C20 allows per nat."""
     return log_normal_density(x) + math.log(mills(x))
 
 
 def _quantile(log_tail: float, *, up: bool) -> float:
-    """An ``x`` whose normal tail was evaluated to be on the safe side of ``e^log_tail``: at most it if ``up``.
+    """Return an ``x`` whose evaluated normal tail is on the safe side of ``e^log_tail``: at most it if ``up``.
 
-    It is ``-inf`` where the tail is too near to 1 to tell.
+    The result is ``-inf`` if the tail is too close to 1.
     """
     from scipy.special import ndtri_exp
 
@@ -292,17 +290,17 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 
 
 def _mu_above(eps: float, log_delta: float) -> float:
-    """A ``mu`` at which ``G_mu(eps)`` was evaluated to be above this delta; ``inf`` where none was."""
+    """Return a ``mu`` at which the evaluated ``G_mu(eps)`` is above this delta; ``inf`` if there is none."""
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
     noise = find_noise(eps, aim).lower
     return next_up(1.0 / noise) if noise > 0.0 else math.inf
 
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
-    """For each edge an upper bound of ``(G_mu - H)/(1 + t)`` between its ends, for convex ``H`` through the points."""
+    """Return upper bounds of ``(G_mu - H)/(1 + t)`` on each edge, for convex ``H`` through the points."""
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
-        # H is above the next edge, prolonged to the left: at t_1 it is at least H_2 + a (t_2 - t_1).
+        # H is above the next edge extended to the left: at t_1 it is at least H_2 + a (t_2 - t_1).
         rate = _log_rate(*edges[i + 1]) if i + 1 < len(edges) else -math.inf
         rise = math.exp(rate + next_eps + math.log(-math.expm1(eps - next_eps)))
         left = min(math.exp(log_delta), math.exp(next_log_delta) + rise)
@@ -311,5 +309,5 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """``(G_mu(eps) - delta) / (1 + e^eps)``."""
+    """Return ``(G_mu(eps) - delta) / (1 + e^eps)``."""
     return (math.exp(log_gaussian_delta(eps, mu)) - delta) / (1.0 + math.exp(min(eps, 700.0)))

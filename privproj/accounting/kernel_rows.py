@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from privproj.mechanisms.bound import Bound
 
 if TYPE_CHECKING:
-    from privproj.profiles.columns import LawRow
+    from privproj.profiles.privacy_profile import LawRow
 
 
 def _gaussian_row(mechanism: Any, mu: Any) -> "LawRow":
@@ -23,7 +23,7 @@ def _gaussian_row(mechanism: Any, mu: Any) -> "LawRow":
 
 def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "LawRow | None":
     """Return the row of M2 without layers of several shapes and without a count."""
-    from privproj.distributions.density_kernels import SHIFT_COLUMNS
+    from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
 
     if mechanism.unprojected:
         return _gaussian_row(mechanism, mu)
@@ -42,7 +42,7 @@ def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "LawRow | None":
 
 
 def _public_sketch_row(mechanism: Any, mu: Any, any_rank: float) -> "LawRow":
-    from privproj.distributions.density_kernels import SHIFT_COLUMNS
+    from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
     from privproj.mechanisms.sketch_public import squared_sensitivity
 
     return SHIFT_COLUMNS, squared_sensitivity(mechanism, mu).row(any_rank)

@@ -40,7 +40,7 @@ NO_ONE_CHANGE = (
 
 SOME_COLUMNS = "for some number of columns"  # for layers of unknown width and a difference of high rank
 
-EVENTS_LEFT_OUT = "events of dp-accounting are not counted from below"  # reason for a gap
+PHASES_LEFT_OUT = "phases with another accountant have no lower bound here"  # reason for a gap
 
 OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"  # reason for a gap
 
@@ -139,8 +139,8 @@ def _end_of(curve: Curve, quantity: str, result: Result) -> float:
 
 def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
     """Return why an upper bound is far above its lower bound; empty if no reason is known."""
-    if any(phase.mechanism.name == "dp-accounting" for phase in phases):
-        return EVENTS_LEFT_OUT
+    if any(phase.accountant is not None for phase in phases):
+        return PHASES_LEFT_OUT
     if any(is_renyi(phase.bound) for phase in phases):
         return OTHER_BOUND
     is_tight = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower

@@ -314,7 +314,7 @@ class Schedule:
 
         Raises:
             InvalidParameter: A phase has no noise multiplier, or the product is outside its range.
-            Refused: A phase is an event of dp-accounting.
+            Refused: Another accountant composes a phase.
         """
         return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
 
@@ -417,7 +417,7 @@ class Schedule:
         """The run that does all phases so many times; their order plays no role."""
         count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
-            raise Refused("a run with events of dp-accounting or a fixed projection is not done again by a factor")
+            raise Refused("a run with a phase of another accountant, or with a fixed projection, cannot be multiplied")
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
@@ -452,8 +452,8 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
     if phase.accountant is not None:
         raise Refused(
-            f"phase {phase.name} is an event of dp-accounting, whose noise is not scaled with that of other phases; "
-            "leave it out, or give it as a mechanism of privproj"
+            f"phase {phase.name} has another accountant, and its noise cannot be scaled; leave the phase out, or "
+            "replace it by a mechanism of privproj"
         )
     noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
     if noise is None:

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from privproj.composition.truncated_poisson import LEAST_RATE, log_binomial_tail
 from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.mechanisms import M2, Gaussian, Mechanism
-from privproj.numerics import kernels
 from privproj.numerics.interval import (
     NEXT_UP_RELATIVE_STEP,
     Enclosure,
@@ -38,6 +37,7 @@ from privproj.numerics.interval import (
     widen_outward,
 )
 from privproj.numerics.root_finding import minimise
+from privproj.numerics.special import log_add, log_normal_density, mills
 from privproj.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ class ShuffledEpochs:
         least, most = self._log_tail_at_least(w, mean), self._log_tail_at_most(w, mean)
         # 1 - (1 - p) (1 - p')^(t-1) = 1 - e^-L,  L = -ln(1 - p) - (t-1) ln(1 - p')
         log_others = math.log(self.batches - 1.0)
-        right = kernels.log_add(_log_odds_against(hit), log_others + _log_odds_against(least))
-        wrong = kernels.log_add(_log_odds_against(missed), log_others + _log_odds_against(most))
+        right = log_add(_log_odds_against(hit), log_others + _log_odds_against(least))
+        wrong = log_add(_log_odds_against(missed), log_others + _log_odds_against(most))
         return widen_outward(_log_any(right), 1e-13).lower, widen_outward(_log_any(wrong), 1e-13).upper
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
@@ -187,7 +187,7 @@ def _log_tail(w: float, slope: float, root: float) -> Enclosure:
     x, size = w / root + slope * root, w / root + abs(slope) * root
     if x > 1e150:
         return Enclosure(-math.inf, -1e290)
-    log_tail = kernels.log_normal_density(abs(x)) + math.log(kernels.mills(abs(x)))
+    log_tail = log_normal_density(abs(x)) + math.log(mills(abs(x)))
     # Both terms of x are off by a few roundings, and its tail then by a relative |x| + 1 times that.
     return widen_outward(log_tail if x >= 0.0 else math.log1p(-math.exp(log_tail)), 0.0, 4.0 * (abs(x) + 1.0) * size)
 

@@ -30,8 +30,8 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.interval import NEXT_UP_RELATIVE_STEP
 from privproj.numerics.jit import expect_rows, over_rows
 from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
-from privproj.profiles.columns import Kernel
 from privproj.profiles.conversion import LEAST_LOG_VALUE
+from privproj.profiles.privacy_profile import Kernel
 from privproj.result import Outcome, Side, Status
 from privproj.run import RunOptions
 from privproj.targets import TARGETS, AnyTarget, FullTarget, target_from, target_names

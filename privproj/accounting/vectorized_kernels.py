@@ -27,10 +27,9 @@ from privproj.numerics.interval import (
     digits_below,
     rounded_log_delta,
 )
-from privproj.numerics.inverse_kernels import with_globals
-from privproj.profiles.columns import Kernel, KernelColumns
+from privproj.numerics.root_finding import with_globals
 from privproj.profiles.conversion import is_within
-from privproj.profiles.privacy_profile import Curve, amplified_epsilon
+from privproj.profiles.privacy_profile import Curve, Kernel, KernelColumns, amplified_epsilon
 from privproj.targets import FullTarget
 
 # soundness: widths of an enclosure by which deltas exceed its upper end; three times as many for epsilons. The scalar

@@ -1,4 +1,4 @@
-"""The one entry from releases to a run: the cheapest form that is valid, or a composition on a grid of losses."""
+"""Compose releases to a run: the cheapest valid form, or a composition on a discretization grid."""
 
 from dataclasses import replace
 
@@ -8,18 +8,22 @@ from privproj.run import Run
 
 
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
-    """The curve of ``run.steps`` adaptive releases that each have this profile, subsampled as the run says.
+    """Return the privacy curve of ``run.steps`` adaptive releases with this profile, subsampled as the run states.
 
-    It is as sound as the profile. The cheapest form that is valid is taken:
+    It is as sound as the profile. The first of these forms that is valid is used:
 
-    1. one release on the whole data set, or one epoch that is one: the profile itself;
-    2. several on the whole data set: the closed form of the profile, if it has one;
-    3. one on a sampled batch: the profile amplified by subsampling (C17), unless a grid was asked for;
-    4. else a composition on a grid of losses (C2, C18, C19, C23).
+    1. one release on the whole data set, or one epoch that is one release: the profile itself;
+    2. several releases on the whole data set: the closed form of the profile, if it has one;
+    3. one release on a sampled batch: the profile amplified by subsampling (C17), unless a grid is given;
+    4. otherwise a composition on a discretization grid (C2, C18, C19, C23).
+
+    Args:
+        profile: The privacy profile of one release.
+        run: Number of steps, sampling and grid.
 
     Raises:
         Refused: The bound has no amplification by subsampling.
-        PrecisionLimit: The grid would take more memory or time than is allowed.
+        PrecisionLimit: The grid exceeds the limits of memory or time.
     """
     step = run.discretization
     if run.single and not (profile.excess and step):
@@ -36,10 +40,15 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
 
 
 def compose_phases(phases: Phases, step: float | None = None) -> Curve:
-    """The joint curve of phases with different profiles and runs, as sound as these; raises as :func:`compose` does.
+    """Return the joint privacy curve of phases with different profiles and runs, as sound as these.
 
-    ``step`` is the distance of lattice points of the whole composition in nats (None: as fine as the profiles are
-    worth).
+    Args:
+        phases: The profile of one release of each phase, and its run.
+        step: The distance of two grid points in nats (None: as fine as the profiles require).
+
+    Raises:
+        Refused: A bound has no amplification by subsampling.
+        PrecisionLimit: The grid exceeds the limits of memory or time.
     """
     phases = [release for phase in phases for release in releases_of(*phase)]
     if len(phases) == 1:
@@ -49,7 +58,7 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
 
 
 def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
-    """The phase itself, or its epochs, each as one release, where a record picks its batches at random (C25)."""
+    """Return the phase itself or, for balls-in-bins, its epochs, each as one release (C25)."""
     if not run.allocates or run.single:
         return [(profile, run)]
     from privproj.composition.balls_in_bins import allocate
@@ -58,10 +67,14 @@ def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
 
 
 def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
-    """Phases composed jointly on one grid of losses, whatever closed forms they have (C2).
+    """Return the joint privacy curve of the phases on one discretization grid, without closed forms (C2).
 
-    Without ``step`` (nats) the grid is as fine as the profile that needs the finest one is worth. Raises
-    :class:`PrecisionLimit` where that takes more memory or time than is allowed.
+    Args:
+        phases: The profile of one release of each phase, and its run.
+        step: The distance of two grid points in nats (None: as fine as the profile that needs the finest grid).
+
+    Raises:
+        PrecisionLimit: The grid exceeds the limits of memory or time.
     """
     from privproj.composition.dominating_pairs import outline_step
     from privproj.composition.grid import GridCurve

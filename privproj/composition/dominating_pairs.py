@@ -1,30 +1,30 @@
-"""From a privacy profile to pairs on a lattice of losses: one that dominates it and one that it dominates.
+"""Bracket a privacy profile between two pairs on a uniform grid of losses: one dominates it, one is dominated.
 
-**What is enough** (C2). Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at
+**Domination** (C2). Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at
 the losses ``j h``, so ``Q``-masses ``p_j / t_j`` with ``t_j = e^(j h)``, and ``P``-mass ``m`` at ``+inf`` has the
 profile ``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``. If ``D(t) >= delta(t)`` for **every** ``t >= 0``, the pair
-dominates. Domination composes, also adaptively and without any normalisation: given the first release, the profile of
+dominates. Domination composes, also adaptively and without any normalization: given the first release, the profile of
 two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is replaced by a larger one. The same with
 ``<=`` gives lower bounds.
 
-**The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both orders
-has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E`` (C17; Balle,
-Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove order; for a fixed batch size it holds at ``t >=
-1``, and the other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the lattice is therefore
+**The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both
+directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``
+(C17; Balle, Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove direction; for a fixed batch size
+it holds at ``t >= 1``, and the other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the grid is
 
     E = q delta(log1p(tau))               where tau >= 0
     E = q (1 + tau) delta(-log1p(tau))    where -1 < tau < 0
     E = 0                                 where tau <= -1.
 
-**Above** (:func:`pair_above`, C18). The profile is evaluated at *knots*, which are lattice points, 0 among them. There
+**Above** (:func:`pair_above`, C18). The profile is evaluated at *knots*, which are grid points, 0 among them. There
 upper bounds of ``delta`` are known. As ``delta`` is convex in ``t``, chords between them are upper bounds too. Left of
 the first knot the line to ``(0, 1)`` is one, right of the last knot the last value.
 
 **Below** (:func:`pair_below`, C18). The line through two points of a convex function lies below the function outside
 them. So between the knots ``i`` and ``i + 2`` two lines bound ``delta`` from below: both go through the lower bound at
-``i + 1``, each through the upper bound at one neighbour. The segment between their far ends is below both, because
-their kink is concave. Where two segments meet the smaller end is taken; from the first segment on that is not positive
-at both ends, ``E`` is taken for 0.
+``i + 1``, each through the upper bound at one neighbor. The segment between their far ends is below both, because
+their kink is concave. Where two segments meet, the smaller end is used. From the first segment on that is not positive
+at both ends, the lower bound of ``E`` is 0.
 
 **From a polygon to masses** (:func:`_scale_polygon`, C18). The lower convex hull of the polygon is the profile of a
 pair, and its kinks are the masses. In floating point they are only nearly right, so the masses are verified. With
@@ -43,8 +43,8 @@ where ``m_q`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, r
 3. ``p_0 = 1 - m - sum of the others`` completes ``P``. Where that is negative, ``p_0 = 0``, which only adds to the pair
    from above; from below, no pair is returned.
 
-What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the computed masses may be from it is
-``rounding``, which :mod:`privproj.composition.fourier` and :mod:`privproj.composition.repeated_squaring` account for.
+The proof holds for the pair with the exact ``c`` and ``p_0``. ``rounding`` bounds the distance of the computed masses
+from it; :mod:`privproj.composition.fourier` and :mod:`privproj.composition.repeated_squaring` account for it.
 """
 
 import math
@@ -64,75 +64,40 @@ FloatArray = NDArray[np.floating[Any]]
 """An array of floats."""
 
 Cells = NDArray[np.int64]
-"""Losses of lattice points as whole multiples of the lattice's step."""
+"""Losses of grid points as integer multiples of the grid step."""
 
-TRUNCATED_RUN_MASS = 1e-36
-"""What the truncated tails of all steps together are meant to add to delta. It is counted. Speed only."""
-
+TRUNCATED_RUN_MASS = 1e-36  # mass of the truncated tails of all steps together, which is added to delta
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound where there is one (m2: mixture-rdp, gaussian: rdp)"
-"""What an error about composition advises. Contract."""
-
+# soundness: nats, loss of one unsampled step beyond which losses count as infinite. Every value is sound at which
+# e^loss does not overflow.
 LARGEST_LOSS = 600.0
-"""Loss of one unsampled step, in nats, beyond which nothing is evaluated; what is there counts as infinite.
-
-Every value at which ``e^loss`` does not overflow is sound. Soundness.
-"""
-
-MOST_MASS_BEYOND = 0.5
-"""Largest probability that a loss may lie beyond :data:`LARGEST_LOSS`; with more, the step is refused. Contract."""
-
+MOST_MASS_BEYOND = 0.5  # largest probability of a loss beyond LARGEST_LOSS; a step with more is not supported
+# Nats above the truncation within which a floor of the profile is looked for. A floor is a part where the excess hardly
+# falls, for example where a bound adds a constant: it falls less than half as fast as before. It counts as infinite.
 PLATEAU_NATS = math.log(1e8)
-"""How far above the cut, in nats, a floor of the profile is looked for.
-
-A floor is a part where the excess hardly falls any more, for example where a bound adds a constant. Its mark is that
-the excess falls less than half as fast as it did before. It is cut, and counts as infinite. Speed only.
-"""
-
+# Nats, largest distance of two knots, for profiles with a high resolution. The lines below a slow tail fall to 0 within
+# a few nats of a knot, because e^loss grows.
 WIDEST_KNOT_GAP = 0.5
-"""Largest distance of two knots, in nats, of profiles of which many values are worth their time.
-
-The lines below a slow tail fall to 0 within a few nats of a knot, as ``e^loss`` grows. Speed only.
-"""
-
-SMALLEST_UPPER_BOUND = 1e-300
-"""Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Soundness."""
-
+SMALLEST_UPPER_BOUND = 1e-300  # soundness: replaces smaller upper bounds of a delta, and smaller divisors
+# soundness: least sampling rate on a grid, which replaces a smaller one, as masses underflow far below. A larger rate
+# has a larger delta (C17), so that holds from above only. Even 1e8 steps at it cost no more delta than
+# where the later tail-truncation levels begin, and these use the rate itself.
 LEAST_GRID_RATE = 1e-30
-"""Least sampling rate on a grid, where a smaller one is taken for it: far below, masses underflow. Soundness.
-
-A larger rate has a larger delta (C17), so that holds from above only. Even 1e8 steps at it cost no more delta than
-levels of small deltas begin with; these know the rate itself.
-"""
-
-MOST_LATTICE_CELLS = 2.0**62
-"""Cells to either side of loss 0 that a lattice may have: they are counted in 64 bits. Contract."""
-
+MOST_GRID_CELLS = 2.0**62  # cells to either side of loss 0: they are counted in 64 bits
+# soundness: least 1 + tau at which lower bounds come from the profile; nearer to the end of the support they are 0.
+# SAMPLING_MAP_RELATIVE_ERROR depends on it.
 LEAST_SAMPLED_SHARE = 1e-3
-"""Least ``1 + tau`` at which lower bounds are taken from the profile: nearer to the end of the support they are 0.
-
-:data:`SAMPLING_MAP_RELATIVE_ERROR` rests on it. Soundness.
-"""
-
-UNIT_ROUNDING = 2.0**-53
-"""Unit of rounding of a double. Soundness."""
-
+UNIT_ROUNDING = 2.0**-53  # soundness: unit of rounding of a double
+# soundness: relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings. With
+# more terms it grows in proportion: _scale_polygon uses 5 units of rounding for each term if that is more.
 NESTED_SUM_RELATIVE_ERROR = 1e-11
-"""Relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings.
-
-With more terms it grows in proportion: :func:`_scale_polygon` takes 5 units of rounding for each term where that is
-more. Soundness.
-"""
-
+# soundness: relative error of the weights of the sampling map, more than 8 units of rounding over LEAST_SAMPLED_SHARE
 SAMPLING_MAP_RELATIVE_ERROR = 1e-11
-"""Relative error of the weights of the sampling map.
-
-It is more than 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`. Soundness.
-"""
 
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """Two measures ``P`` and ``Q`` on a lattice of losses. Whoever builds one guarantees what it dominates (C18)."""
+    """Two measures ``P`` and ``Q`` on a uniform grid; the code that builds one guarantees its side (C18)."""
 
     cells: Cells
     """The losses over ``step``, in increasing order."""
@@ -141,7 +106,7 @@ class DominatingPair:
     """The ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times as much."""
 
     step: float
-    """Distance of two lattice points, in nats."""
+    """Distance of two grid points, in nats."""
 
     infinity_mass: float
     """``P``-mass at the loss ``+inf``."""
@@ -150,7 +115,7 @@ class DominatingPair:
     """``Q``-mass at the loss ``-inf``."""
 
     rounding: float
-    """Bound of the relative error of every mass, but for that of cell 0: there it bounds the absolute error."""
+    """Bound of the relative error of every mass, except that of cell 0: there it bounds the absolute error."""
 
     @property
     def losses(self) -> FloatArray:
@@ -165,43 +130,51 @@ class DominatingPair:
         return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
 
     def mirrored(self) -> "DominatingPair":
-        """The pair ``(Q, P)``: the add order, where this one is the remove order."""
+        """Return the pair ``(Q, P)``: the add direction of this remove direction."""
         # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.
         masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
-        spread = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
+        error = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
         return DominatingPair(
-            -self.cells[::-1], masses, self.step, self.infinity_mass_q, self.infinity_mass, self.rounding + spread
+            -self.cells[::-1], masses, self.step, self.infinity_mass_q, self.infinity_mass, self.rounding + error
         )
 
 
-Law = TypeVar("Law")
+Distribution = TypeVar("Distribution")
 
 
-def repeat(first: Law, count: int, compose: Callable[[Law, Law, int], Law]) -> Law:
-    """``count`` releases of one law, by repeated doubling; ``compose`` gets two laws and how many both are together."""
-    law, done = first, 1
+def repeat_by_squaring(
+    first: Distribution, count: int, compose: Callable[[Distribution, Distribution, int], Distribution]
+) -> Distribution:
+    """Return ``count`` releases of one distribution, by repeated squaring.
+
+    Args:
+        first: The distribution of one release.
+        count: The number of releases.
+        compose: From two distributions, and their number of releases together, to their composition.
+    """
+    composed, done = first, 1
     for bit in bin(count)[3:]:
-        law, done = compose(law, law, 2 * done), 2 * done
+        composed, done = compose(composed, composed, 2 * done), 2 * done
         if bit == "1":
-            law, done = compose(law, first, done + 1), done + 1
-    return law
+            composed, done = compose(composed, first, done + 1), done + 1
+    return composed
 
 
-# --- one step, before the lattice is chosen ---------------------------------------------------------
+# --- one step, before the grid is chosen ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A release on its batches, and a rough picture of its loss in the remove order.
+    """A release on its batches, and a coarse description of its loss in the remove direction.
 
-    The picture only places knots: no bound depends on it.
+    The description only places knots: no bound depends on it.
     """
 
     profile: PrivacyProfile
     """The profile of the release."""
 
     run: Run
-    """Its batches, and how many releases there are."""
+    """Its batches, and the number of releases."""
 
     losses: FloatArray
     """Some losses in nats, increasing."""
@@ -213,7 +186,7 @@ class Outline:
     """Standard deviation of the loss, in nats."""
 
     truncated_mass: float
-    """What the tails beyond both ends of all steps are meant to add to delta."""
+    """The mass of the tails beyond both ends of all steps, which is added to delta."""
 
     @property
     def span(self) -> float:
@@ -227,32 +200,39 @@ class Outline:
 
     @property
     def has_two_orders(self) -> bool:
-        """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
+        """True if the pair of a step is not symmetric, so that remove and add directions must be composed."""
         return has_two_orders(self.profile, self.run)
 
     def pairs(self, step: float) -> "ExcessBounds":
-        """The pairs of one sampled step in the remove order, each made when it is asked for.
+        """Return the bounds of one sampled step in the remove direction, as sound as the profile (C18).
 
-        ``step`` is the lattice's, in nats. Where the sampled pair is symmetric both serve for both orders. They are as
-        sound as the profile (C18).
+        If the sampled pair is symmetric, they hold in both directions.
+
+        Args:
+            step: The distance of two grid points in nats.
         """
         resolution = self.profile.resolution * (4.0 if step < 0.99 * self.deviation / self.profile.resolution else 1.0)
         return excess_bounds(self.profile, self.run, self.knots(step, resolution), step)
 
     def knots(self, step: float, resolution: float) -> Cells:
-        """The lattice cells (losses over ``step``) at which the profile is to be evaluated. Any choice is sound.
+        """Return the grid cells (losses over ``step``) at which the profile is evaluated. Any choice is sound.
 
-        In the core there are ``resolution`` of them to a standard deviation, beyond it fewer. -1, 0 and 1 are always
-        among them. Raises :class:`GridLimit` for a lattice of more than :data:`MOST_LATTICE_CELLS` cells.
+        Args:
+            step: The distance of two grid points in nats.
+            resolution: The number of cells to a standard deviation of the loss, up to eight of them; beyond there are
+                fewer. -1, 0 and 1 are always among the cells.
+
+        Raises:
+            GridLimit: The grid has more than :data:`MOST_GRID_CELLS` cells.
         """
-        if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_LATTICE_CELLS:
-            raise GridLimit(f"expected a grid of at most {MOST_LATTICE_CELLS:.2g} cells, got {count:.2g}; {REMEDY}")
+        if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_GRID_CELLS:
+            raise GridLimit(f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {count:.2g}; {REMEDY}")
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
-        # Distance of the knots beyond the core, as a share of the length in which the excess falls by e. Speed only.
+        # Beyond the core the distance of the knots is a share of the length in which the excess falls by e.
         wide = np.minimum(max(0.04, 4.0 / resolution) * decay, self.widest_gap)
-        # The core, where knots are equally spaced, reaches this many loss deviations to both sides. Speed only.
+        # 8: standard deviations of the loss to both sides of the core, where knots are equally spaced
         spacing = np.maximum(np.where(np.abs(middle) < 8.0 * self.deviation, core, wide), core)
         places = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
         at = np.interp(np.arange(math.floor(places[-1]) + 1), places, self.losses)
@@ -261,7 +241,7 @@ class Outline:
 
 
 def distinct_cells(cells: Cells) -> Cells:
-    """These cells in increasing order, each once."""
+    """Return the distinct cells in increasing order."""
     ordered = np.sort(cells)
     return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
 
@@ -269,7 +249,7 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """``(lower bounds on demand, upper bounds)`` of a table at these points; the latter are at least 1e-300."""
+    """Return a function that computes lower bounds, and upper bounds of at least 1e-300, of a table at these points."""
     if isinstance(table, LazyBounds):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
     lower, upper = table(at)
@@ -277,7 +257,7 @@ def _read_table(
 
 
 def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """:func:`_read_table` of delta at these ``eps >= 0``, guaranteed by the profile."""
+    """Return a function that computes lower bounds of delta at these ``eps >= 0``, and upper bounds."""
     if profile.table is not None:
         return _read_table(profile.table, np.asarray(eps, float))
     log_deltas = [profile.log_delta(float(e)) for e in eps.tolist()]
@@ -286,16 +266,21 @@ def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[],
 
 
 def has_two_orders(profile: PrivacyProfile, run: Run) -> bool:
-    """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
+    """Return whether the pair of a step is not symmetric, so that remove and add directions must be composed."""
     return run.scheme.is_one_sided or profile.excess is not None
 
 
 def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUNCATED_RUN_MASS) -> Outline:
-    """The outline of one sampled step, from about a hundred values of the profile.
+    """Return the coarse description of one sampled step, from about a hundred values of the profile.
 
-    It ends where the tails of the whole run add ``truncated_mass`` to delta. Raises :class:`PrecisionLimit`
-    where the loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
-    :data:`MOST_MASS_BEYOND`.
+    Args:
+        profile: The profile of the release.
+        run: Its batches, and the number of releases.
+        truncated_mass: The mass of the tails of the whole run that are truncated.
+
+    Raises:
+        PrecisionLimit: The loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
+            :data:`MOST_MASS_BEYOND`.
     """
     q = max(run.sampling_rate, LEAST_GRID_RATE)
     start = 0.05 * float(_excess_above(profile, np.zeros(1))[0])
@@ -319,7 +304,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     left, log_below = -left, np.log(np.maximum(below, SMALLEST_UPPER_BOUND))
     if profile.excess is None:
         left, below = _cut_tail(left, log_below, log_least)
-    else:  # cut by the excess of the add order, E(t) / t, for t < 1 the larger one
+    else:  # truncate by the excess of the add direction, E(t) / t, which is the larger one for t < 1
         left, log_add = _cut_tail(left, log_below + left, log_least)
         below = log_add - left
     losses = np.concatenate([-left[:0:-1], right])
@@ -328,15 +313,15 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
-    """Upper bounds of the excess of a release at these ``eps >= 0``, in the remove order where the orders differ."""
+    """Return upper bounds of the excess of a release at these ``eps >= 0``, in the remove direction."""
     return delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
 
 def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
-    """Losses (nats) and log excess up to where the excess is down at ``log_least``, or a floor of the profile begins.
+    """Return losses (nats) and log excess up to where the excess is ``log_least``, or a floor of the profile begins.
 
-    At least three points are kept. A floor (see :data:`PLATEAU_NATS`) is cut because it would put a little mass at very
-    large losses. That mass makes no bound smaller, and a tilt of the law would give it all the weight.
+    At least three points remain. A floor (see :data:`PLATEAU_NATS`) is truncated because it would put a little mass at
+    very large losses. That mass makes no bound smaller, and a tilt would give it all the weight.
     """
     distinct = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[distinct], log_excess[distinct]
@@ -346,8 +331,8 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))
     share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
-    # Where the excess falls so many times as much as between the two points before, or to 0, the losses are bounded by
-    # one between the last two points. It only chooses knots. Speed only.
+    # If the excess falls eight times as much as between the two points before, or to 0, the losses are bounded by one
+    # between the last two points. This only chooses knots.
     before, fall = -np.diff(log_excess[max(last - 2, 0) : last + 1])[[0, -1]]
     share = 1.0 if fall > 8.0 * before or log_excess[last] <= math.log(SMALLEST_UPPER_BOUND) + 30.0 else share
     end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
@@ -355,7 +340,7 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
 
 
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
-    """Standard deviation (nats) of the finite losses, the masses of the polygon taken at its knots."""
+    """Return the standard deviation (nats) of the finite losses, with the masses of the polygon at its knots."""
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
@@ -363,24 +348,24 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
     return max(float(np.sqrt(np.sum(masses * (losses - mean) ** 2) / total)), 1e-15)
 
 
-# --- the lattice -----------------------------------------------------------------------------------
+# --- the grid --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ExcessBounds:
-    """Bounds of the excess of a release at some lattice points; who makes them guarantees them."""
+    """Bounds of the excess of a release at some grid points; the code that builds them guarantees them."""
 
     cells: Cells
     """The losses over ``step``, in increasing order."""
 
     upper: FloatArray
-    """Upper bounds there, in the remove order."""
+    """Upper bounds there, in the remove direction."""
 
     find_lower: Callable[[], FloatArray]
-    """Makes the lower bounds there, 0 where nothing is known."""
+    """Computes the lower bounds there, 0 where nothing is known."""
 
     step: float
-    """Distance of two lattice points, in nats."""
+    """Distance of two grid points, in nats."""
 
     @cached_property
     def above(self) -> DominatingPair:
@@ -394,11 +379,17 @@ class ExcessBounds:
 
 
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
-    """Bounds of ``E`` of the sampled step (module docstring, "The excess"; C17), lower ones where they are asked for.
+    """Return bounds of ``E`` of the sampled step (module docstring, "The excess"; C17).
 
-    A symmetric pair gets the mirror images of the cells too. Otherwise the cells beyond the end of the support are
-    replaced by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. As ``E`` rises with it, a little
-    is added to it for the upper bound.
+    For a symmetric pair the mirror images of the cells are added. Otherwise the cells beyond the end of the support are
+    replaced by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it,
+    a small amount is added to it for the upper bound.
+
+    Args:
+        profile: The profile of the release.
+        run: Its batches.
+        cells: The losses over ``step``, in increasing order.
+        step: The distance of two grid points in nats.
     """
     q = max(run.sampling_rate, LEAST_GRID_RATE)
     lower_factor = 1.0 - SAMPLING_MAP_RELATIVE_ERROR if q == run.sampling_rate else 0.0
@@ -434,9 +425,15 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
 
 
 def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
-    """A pair whose profile is at least that of every release whose excess these upper bounds hold for (C18, "Above").
+    """Return a pair that dominates every release whose excess has these upper bounds (C18, "Above").
 
-    ``cells`` are the losses over ``step`` (nats), 0 among them.
+    Args:
+        cells: The losses over ``step``, 0 among them.
+        upper: Upper bounds of the excess at these losses.
+        step: The distance of two grid points in nats.
+
+    Raises:
+        PrecisionLimit: The losses are too large for a pair.
     """
     cells, upper = _lower_hull(cells, upper, step)
     # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope m_q = E_first / t_first.
@@ -448,12 +445,12 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
 
 
 def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) -> DominatingPair | None:
-    """A pair whose profile is at most that of every release with these bounds of its excess (C18, "Below").
+    """Return a pair that every release with these bounds of its excess dominates (C18, "Below").
 
-    None where too little is known of the release: no segment next to ``t = 1`` is positive, or no scale fits.
+    None if the bounds are too far apart: no segment next to ``t = 1`` is positive, or no scale fits.
     """
     zero = int(np.searchsorted(cells, 0))
-    # A smaller lower bound of an excess counts as 0: masses near the least double would lose digits. Speed only.
+    # A smaller lower bound counts as 0: masses near the least double would lose digits.
     lower = np.where(lower < 1e-285, 0.0, lower)
     start, stop = zero % 2, len(cells) - (len(cells) - 1 - zero) % 2
     cells, lower, upper = cells[start:stop], lower[start:stop], upper[start:stop]
@@ -478,7 +475,7 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
-    """Cells and excesses on the lower convex hull of ``delta`` and ``(t, E) = (0, 0)``; cell 0 stays in it (C18)."""
+    """Return cells and excesses on the lower convex hull of ``delta`` and ``(t, E) = (0, 0)``, with cell 0 (C18)."""
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)
@@ -498,9 +495,11 @@ def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, F
 
 
 def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
-    """``t`` times the change of slope of the polygon through ``E`` at each knot: the ``P``-masses, except at ``t = 1``.
+    """Return ``t`` times the change of slope of the polygon at each knot: the ``P``-masses, except at ``t = 1``.
 
-    ``gap`` are the differences of the losses, in nats.
+    Args:
+        gap: The differences of the losses, in nats.
+        values: The excess ``E`` at the losses.
     """
     # p_i = t_i (E_(i+1) - E_i) / (t_(i+1) - t_i) - t_i (E_i - E_(i-1)) / (t_i - t_(i-1)): slope on the right less left.
     rise = np.diff(values)
@@ -512,12 +511,12 @@ def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
 def _scale_polygon(
     cells: Cells, values: FloatArray, step: float, m: float, m_q: float, *, below: bool = False
 ) -> DominatingPair | None:
-    """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot (C18).
+    """Return the pair with this convex polygon as its excess, scaled to the safe side of it at every knot (C18).
 
-    None where no scale does that.
+    None if no scale does that.
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
-    if zero in (0, len(cells) - 1):  # no loss is left on one side of 0
+    if zero in (0, len(cells) - 1):  # no loss on one side of 0
         return None
     largest = float(np.max(np.abs(losses)))
     gap, summed = step * np.diff(cells), max(NESTED_SUM_RELATIVE_ERROR, 5.0 * UNIT_ROUNDING * len(cells))
@@ -538,7 +537,7 @@ def _scale_polygon(
         need = float(np.min(_ratios(want_left, left))) * g / max(f, SMALLEST_UPPER_BOUND)
         scale = min(float(np.min(_ratios(want_right, right))), need) * (1.0 - summed)
     else:
-        # What is summed may cancel, so its first term has a margin of its own.
+        # The sum may cancel, so its first term has a margin of its own.
         need = math.fsum((float(np.max(_ratios(want_left, left))) * g * (1.0 + summed), m_q, -m))
         scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
@@ -547,10 +546,10 @@ def _scale_polygon(
     rise = scale * f + m - m_q
     masses[zero + 1 :] *= scale
     masses[:zero] *= rise / g
-    centre = 1.0 - m - float(masses.sum())
-    if below and centre < 0.0:
+    center = 1.0 - m - float(masses.sum())
+    if below and center < 0.0:
         return None
-    masses[zero] = max(centre, 0.0)
+    masses[zero] = max(center, 0.0)
     # (100 + 4 max |loss|) u, more where the difference kappa F_0 + m - m_q cancels.
     rounding = (100.0 + 4.0 * largest) * UNIT_ROUNDING
     rounding *= max(1.0, (scale * f + m + m_q) / rise)
@@ -558,12 +557,12 @@ def _scale_polygon(
 
 
 def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
-    """``wanted / sums``, and a huge number where a sum is 0."""
+    """Return ``wanted / sums``, and a huge number where a sum is 0."""
     return wanted / np.maximum(sums, SMALLEST_UPPER_BOUND)
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
-    """``F_i`` for ``i`` from cell 0 to the last but one, and ``G_i`` for ``i`` from the second to cell 0 (C18)."""
+    """Return ``F_i`` for ``i`` from cell 0 to the last but one, and ``G_i`` from the second to cell 0 (C18)."""
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)
     weight, width = masses / t, t[:-1] * np.expm1(gap)

@@ -1,9 +1,9 @@
-"""Composition of pairs on a lattice by Fourier inversion of a tilted law, every error bounded.
+"""Compose pairs on a uniform grid by Fourier inversion of a tilted distribution, with every error bounded.
 
 ``P`` of a run is tilted by ``e^(theta loss)`` so that its bulk is near ``eps``: then a relative error of the bulk is
 one of delta, however small. On a window of ``n`` cells ``a <= S < a + n`` the finite part of delta is ``scale / n sum_k
-R_k W_k`` but for aliasing, with the transform ``R_k`` of the tilted law and two geometric series ``W_k``. All of it is
-claim C19, with the errors by these numbers; ``u`` is the unit of rounding:
+R_k W_k`` up to aliasing, with the transform ``R_k`` of the tilted distribution and two geometric series ``W_k``. All of
+this is claim C19, with the errors by these numbers; ``u`` is the unit of rounding:
 
 * (i) the tail outside the window and (ii) aliasing, which are absolute; the others are relative to ``scale``;
 * (iii) the tilted masses, (iv) their transform, in bins or by FFT, and (v) its powers, which carry both to delta;
@@ -26,80 +26,37 @@ from privproj.numerics.arrays import join_copies
 Spectrum = NDArray[np.complex128]
 """Values of a transform at some frequencies."""
 
-PROBABILITY_OUTSIDE_WINDOW = 1e-12
-"""Tilted mass that may lie beyond either end of the window. It is counted in errors (i) and (ii). Speed only."""
-
-SKIPPED_SPECTRUM = 1e-13
-"""Bound of ``|R_k|`` below which a frequency is left out. It is counted as error (vi). Speed only."""
-
-UNDERFLOWN_TILTED_MASS = 1e-300
-"""A mass that underflowed counts as this much in the Chernoff bounds of (i), which only enlarges them. Soundness."""
-
-LEAST_LOG_MASS = 1e-300
-"""The least mass, or delta, whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
-
-LEAST_SEARCHED_DELTA = 1e-320
-"""The least delta whose log guides a search for epsilon. Speed only."""
-
+PROBABILITY_OUTSIDE_WINDOW = 1e-12  # tilted mass beyond either end of the window, counted in errors (i) and (ii)
+SKIPPED_SPECTRUM = 1e-13  # bound of |R_k| below which a frequency is omitted, counted as error (vi)
+UNDERFLOWN_TILTED_MASS = 1e-300  # soundness: replaces a mass that underflowed in the Chernoff bounds of (i)
+LEAST_LOG_MASS = 1e-300  # soundness: replaces a smaller mass or delta before its log, so that bounds only grow
+LEAST_SEARCHED_DELTA = 1e-320  # least delta whose log guides a search for epsilon
+# soundness (measured): relative error of an FFT in the 2-norm for each doubling of its length, four times Higham's
+# constant for radix 2. The factor of four covers the other radices of the library, and is not proved (docs/proofs.md,
+# what is only observed).
 FFT_RELATIVE_ERROR_PER_DOUBLING = 3.5e-15
-"""Relative error of an FFT in the 2-norm for each doubling of its length: four times Higham's constant for radix 2.
-
-The factor of four stands in for the other radices of the library, and is not proved (docs/proofs.md, what is only
-observed). Soundness (measured).
-"""
-
-MOST_WINDOW_CELLS = 2**31
-"""Cells that a window may have; a run that needs more is refused. Contract."""
-
+MOST_WINDOW_CELLS = 2**31  # cells of a window; a run that needs more is not supported
+# Atoms times frequencies, on average over many phases, above which frequencies are not summed one by one if an FFT
+# would be too long.
 MOST_OF_A_PHASE = 5 * 10**7
-"""Atoms times frequencies, for each of many phases on average, above which frequencies are not summed one by one,
-and where an FFT would be too long. Speed only."""
-
-MOST_FFT_CELLS = 2**22
-"""Longest FFT, in cells, on a grid that was asked for; a longer one is refused. Contract."""
-
-QUICK_FFT_CELLS = 2**19
-"""Longest FFT, in cells, on a default grid; a coarser grid is used instead of a longer one. Speed only."""
-
-THINNED_ATOMS = 300
-"""How many atoms of a phase the search for a tilt looks at. Every tilt gives a valid bound. Speed only."""
-
-MOST_THINNED = 16 * THINNED_ATOMS
-"""How many atoms of all phases it looks at. Speed only."""
-
-TERMS_OF_BIN = 18
-"""Terms of the series in a bin. Soundness: 1/18! is below 2 units of rounding."""
-
-SUMMED_BLOCK = 512
-"""Neighbouring frequencies that are summed at once where there are many. Error (vii) counts it. Soundness."""
-
-FEWEST_IN_BLOCKS = 2**13
-"""Fewest frequencies that are summed in blocks: from here on error (vii) is more than the blocks take. Soundness."""
-
-TILT_LADDER_SPACING = 0.1
-"""Spacing of ``ln theta``: tilts are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
-
-The spacing may be any, but it must not change between questions. Soundness.
-"""
-
-FINE_TILT_LADDER_SPACING = 0.005
-"""The same where tails are deep: a law of few rare large losses has two bulks there, and only few tilts hold both.
-
-Soundness.
-"""
-
-KEPT_VALUES = 64
-"""How many values a composition keeps, as searches and their checks ask again. Speed only."""
-
-NEWTON_RTOL = 1e-11
-"""Relative accuracy at which Newton's method for epsilon ends: the root is then moved until its side is certain.
-
-Speed only.
-"""
+MOST_FFT_CELLS = 2**22  # cells, longest FFT on a given grid; a longer one is not supported
+QUICK_FFT_CELLS = 2**19  # cells, longest FFT on a default grid, which is made coarser instead
+THINNED_ATOMS = 300  # atoms of a phase in the search for a tilt; every tilt gives a valid bound
+MOST_THINNED = 16 * THINNED_ATOMS  # atoms of all phases in that search
+TERMS_OF_BIN = 18  # soundness: terms of the series in a bin; 1/18! is below 2 units of rounding
+SUMMED_BLOCK = 512  # soundness: neighboring frequencies that are summed at once if there are many (vii)
+FEWEST_IN_BLOCKS = 2**13  # soundness: fewest frequencies summed in blocks, where error (vii) covers the blocks
+# soundness: spacing of ln theta. Tilts are rounded down to a geometric grid, so that a value depends on eps alone
+# (C24). Any spacing is valid, but it must not change between queries.
+TILT_SPACING = 0.1
+# soundness: the same for small deltas, where rare large losses form a second bulk and only few tilts resolve both
+FINE_TILT_SPACING = 0.005
+CACHED_VALUES = 64  # values that a composition caches, as searches and their checks evaluate the same ones
+NEWTON_RTOL = 1e-11  # relative accuracy of Newton's method for epsilon; its root is then moved to the safe side
 
 
 class DeltaValue(NamedTuple):
-    """The finite part of delta at one ``eps``, with its error. Whoever computed it guarantees the error."""
+    """The finite part of delta at one ``eps``, with a guaranteed error."""
 
     value: float
     """The computed delta, a probability."""
@@ -112,7 +69,7 @@ class DeltaValue(NamedTuple):
 
 
 class _RepeatedPair(NamedTuple):
-    """``steps`` releases of one pair: what is cheap to make again is not kept, as there may be many phases."""
+    """``steps`` releases of one pair. Cheap values are not cached, as there may be many phases."""
 
     pair: DominatingPair
     steps: int
@@ -123,33 +80,36 @@ class _RepeatedPair(NamedTuple):
         return np.log(np.maximum(self.pair.masses, LEAST_LOG_MASS))
 
     def thin(self, atoms: int) -> tuple[FloatArray, FloatArray]:
-        """Losses (nats) and logs of the masses of about so many groups of atoms, for searches."""
+        """Return losses (nats) and logs of the masses of about ``atoms`` groups of atoms, for searches."""
         starts = np.arange(0, len(self.pair.cells), max(1, len(self.pair.cells) // atoms))
         every = np.maximum(self.pair.masses, LEAST_LOG_MASS)
         masses = np.add.reduceat(every, starts)
         return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
-    def gain(self) -> float:
-        """The finite part of delta at ``eps = 0`` of one release, rounded up."""
+    def delta_at_zero(self) -> float:
+        """Return the finite part of delta at ``eps = 0`` of one release, rounded up."""
         # sum_(j > 0) p_j (1 - e^(-j h))
         above = self.pair.losses > 0.0
         return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
 
 
-class LatticeComposition:
-    """The composition of phases, each a pair and its number of releases: ``delta(eps)`` with a proved error (C19).
+class FourierComposition:
+    """The composition of phases on a uniform grid: ``delta(eps)`` with a proved error (C19).
 
-    With pairs that dominate, ``value + error`` plus the infinite part bounds delta from above; with pairs that are
-    dominated, ``value - error`` bounds it from below. The caller guarantees which pairs these are. All pairs have one
-    step ``h``. ``most_fft`` is the longest FFT in cells; where a longer one is needed :class:`GridLimit` is raised.
-    With ``deep`` rare large losses may take the weight of a tilt: they are what a very small delta is made of.
+    For pairs that dominate, ``value + error`` plus the infinite part bounds delta from above. For pairs that are
+    dominated, ``value - error`` bounds it from below. The caller guarantees which pairs these are.
+
+    Args:
+        phases: The pair of one release of each phase, and its number of releases. All pairs have one step ``h``.
+        most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridLimit` is raised.
+        small_delta: If true, rare large losses may have all the weight of a tilt: a very small delta consists of them.
     """
 
     def __init__(
-        self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS, *, deep: bool = False
+        self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS, *, small_delta: bool = False
     ) -> None:
-        self.most_fft, self.deep = most_fft, deep
-        self.spacing = FINE_TILT_LADDER_SPACING if deep else TILT_LADDER_SPACING
+        self.most_fft, self.small_delta = most_fft, small_delta
+        self.spacing = FINE_TILT_SPACING if small_delta else TILT_SPACING
         self.phases = list(starmap(_RepeatedPair, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
@@ -158,9 +118,11 @@ class LatticeComposition:
             math.exp(min(excess, 700.0)) * sum(t * pair.infinity_mass for pair, t in phases) * (1.0 + 1e-12)
         )
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
-        self.basic = sum(p.steps * (p.gain() + p.pair.infinity_mass) for p in self.phases) if excess < 1e-6 else 1.0
-        most = MOST_THINNED if deep else THINNED_ATOMS
-        # 20: how many atoms of a phase are looked at where there are many phases. Speed only.
+        self.basic = (
+            sum(p.steps * (p.delta_at_zero() + p.pair.infinity_mass) for p in self.phases) if excess < 1e-6 else 1.0
+        )
+        most = MOST_THINNED if small_delta else THINNED_ATOMS
+        # 20: least number of atoms of a phase if there are many phases
         thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), 20)) for p in self.phases]
         self.thin_losses, self.thin_logs = (np.concatenate(column) for column in zip(*thin, strict=True))
         self.thin_sizes = np.array([len(logs) for _, logs in thin])
@@ -169,20 +131,19 @@ class LatticeComposition:
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.steps = sum(t for _, t in phases)
-        # How many spectra a composition keeps for further questions. Speed only.
         self.tilt_at = lru_cache(maxsize=4)(self._tilt_at)
-        self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
-        self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
+        self.delta = lru_cache(maxsize=CACHED_VALUES)(self._delta)
+        self.log_chernoff_bound = lru_cache(maxsize=CACHED_VALUES)(self._log_chernoff_bound)
         self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
 
     @property
     def single(self) -> bool:
-        """True where the whole composition is one release, whose delta needs no Fourier inversion."""
+        """True if the composition is one release, whose delta needs no Fourier inversion."""
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses: they only guide searches."""
+        """Return ``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses, for searches."""
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
         top = np.maximum.reduceat(exponent, starts)
@@ -193,9 +154,9 @@ class LatticeComposition:
         return float(self.counts @ (np.log(mass) + top)), float(self.counts @ mean), float(self.counts @ variance)
 
     def tilt_for(self, eps: float) -> float:
-        """The tilt at which the bound of :meth:`chernoff` is nearly least. Any tilt is sound.
+        """Return the tilt at which :meth:`log_chernoff_bound` is nearly least. Any tilt is sound.
 
-        The terms of ``delta(eps)`` are largest near the mean of the law tilted so.
+        The terms of ``delta(eps)`` are largest near the mean of the tilted distribution.
         """
 
         def gap(theta: float) -> tuple[float, float]:
@@ -207,20 +168,20 @@ class LatticeComposition:
         return self.limit_tilt(self.solve_tilt(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
-        """The tilt whose bound of :meth:`chernoff`, at the ``eps`` that it is best for, is about ``log_delta``."""
+        """Return the tilt whose :meth:`log_chernoff_bound`, at the ``eps`` it is best for, is about ``log_delta``."""
 
         def gap(theta: float) -> tuple[float, float]:
-            # It is best for eps = K'(theta) - ln(1 + 1/theta), where chernoff is K - theta K' - ln(1 + theta). The root
-            # of ln delta - K + theta K' + ln(1 + theta) is sought, whose slope is theta K'' + 1/(1 + theta).
+            # It is best for eps = K'(theta) - ln(1 + 1/theta), where it is K - theta K' - ln(1 + theta). The root of
+            # ln delta - K + theta K' + ln(1 + theta) is sought, whose slope is theta K'' + 1/(1 + theta).
             value, mean, variance = self.moments(theta)
             return log_delta + theta * mean - value + math.log1p(theta), theta * variance + 1.0 / (1.0 + theta)
 
         return self.limit_tilt(self.solve_tilt(gap, math.sqrt(2.0 * max(-log_delta, 0.5)) / self.deviation))
 
     def solve_tilt(self, gap: Callable[[float], tuple[float, float]], theta: float) -> float:
-        """A tilt near the root of an increasing function, given with its slope: Newton in ``ln theta``, bracketed.
+        """Return a tilt near the root of an increasing function with its slope, by bracketed Newton in ``ln theta``.
 
-        Any tilt gives a sound answer; a poor one gives a large error.
+        Any tilt gives a sound result; a poor one gives a large error.
         """
         low, high = 1e-3 / self.deviation, max(1e3 / self.deviation, 4.0 * theta)
         for _ in range(60):
@@ -234,12 +195,12 @@ class LatticeComposition:
         return theta
 
     def limit_tilt(self, theta: float) -> float:
-        """The tilt, made smaller where a few huge losses of negligible mass would take all its weight.
+        """Return the tilt, made smaller if a few huge losses of negligible mass would have all its weight.
 
-        The mark of that is a variance that more than triples when ``theta`` grows from 0.85 of its value. The tilt also
-        stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
+        Then the variance more than triples when ``theta`` grows from 0.85 of its value. The tilt also stays below 600 /
+        (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
-        if self.deep:
+        if self.small_delta:
             return theta
         theta = min(theta, 600.0 / self.largest_step)
         for _ in range(60):
@@ -248,8 +209,8 @@ class LatticeComposition:
             theta *= 0.93
         return theta
 
-    def _chernoff(self, eps: float) -> float:
-        """``ln`` of an upper bound of delta, by Chernoff at one tilt; its soundness is that of the pairs (C19).
+    def _log_chernoff_bound(self, eps: float) -> float:
+        """Return ``ln`` of an upper bound of delta, by Chernoff at one tilt, as sound as the pairs (C19).
 
         The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
         """
@@ -265,25 +226,27 @@ class LatticeComposition:
         return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
-        """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
+        """Return the spectrum at the next lower tilt of the geometric grid.
 
-        The last few spectra are kept, and so are the errors that were raised. A spectrum depends on its rung alone, so
-        the value is the same whether it was kept or not.
+        The last few spectra are cached, and so are the errors. A spectrum depends on its tilt alone, so the value is
+        the same whether it was cached or not.
+
+        Raises:
+            GridLimit: The spectrum exceeds the limits of memory or time.
         """
         tilted = self.tilt_at(math.floor(math.log(theta) / self.spacing))
         if isinstance(tilted, GridLimit):
             raise tilted
         return tilted
 
-    def _tilt_at(self, rung: int) -> "TiltedSum | GridLimit":
-        """The spectrum at a rung of the ladder, or why there is none."""
+    def _tilt_at(self, index: int) -> "TiltedSum | GridLimit":
         try:
-            return TiltedSum(self, math.exp(rung * self.spacing))
+            return TiltedSum(self, math.exp(index * self.spacing))
         except GridLimit as error:
             return error
 
     def _delta(self, eps: float) -> "DeltaValue":
-        """The finite part of delta at ``eps``, with its error; raises :class:`GridLimit` where it costs too much."""
+        """Return the finite part of delta at ``eps``, with its error, or raise :class:`GridLimit`."""
         if self.single:
             return self.direct(eps)
         if eps > self.largest:
@@ -291,7 +254,7 @@ class LatticeComposition:
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
-        """The finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding as error."""
+        """Return the finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding."""
         pair, losses = self.phases[0].pair, self.phases[0].pair.losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))
@@ -304,13 +267,13 @@ class LatticeComposition:
         return DeltaValue(value, error, -float(masses @ np.exp(gap)))
 
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
-        """An end of the inverse ``eps(delta)`` in nats, found by Newton's method in ``(eps, ln delta)``.
+        """Return an end of the inverse ``eps(delta)`` in nats, by Newton's method in ``(eps, ln delta)``.
 
         Args:
             delta: A probability above 0.
-            above: If true, the answer is an ``eps >= 0``, nearly the least one, at which ``delta(eps) <= delta`` for
-                certain. Else it is nearly the largest ``eps`` at which ``delta(eps) >= delta`` for certain, or 0.
-            near: Where the search starts, in nats (None: where the tilt for ``delta`` points to). Any start is sound.
+            above: If true, the result is nearly the least ``eps >= 0`` at which ``delta(eps) <= delta`` for certain.
+                Else it is nearly the largest ``eps`` at which ``delta(eps) >= delta`` for certain, or 0.
+            near: The start of the search in nats (None: from the tilt for ``delta``). Any start is sound.
 
         Raises:
             GridLimit: The error of the composition is too large to tell on which side of ``delta`` the value is.
@@ -327,31 +290,36 @@ class LatticeComposition:
 
         if near is None and not self.single:
             theta = self.tilt_for_delta(math.log(delta))
-            # The eps at which the bound of chernoff is delta: (sum T_i K_i - ln(1 + theta) - ln delta) / theta
+            # The eps at which the Chernoff bound is delta: (sum T_i K_i - ln(1 + theta) - ln delta) / theta
             # - ln(1 + 1/theta).
             size = self.moments(theta)[0] - math.log1p(theta) - math.log(delta)
             near = max(size / theta - math.log1p(1.0 / theta), 0.0)
         return self.refine_root(excess, near or 0.0, sign)
 
     def refine_root(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
-        """The root of a decreasing function by bracketed Newton, moved outward until its side is certain (C19).
+        """Return the root of a decreasing function by bracketed Newton, moved outward until its side is certain (C19).
 
-        ``excess(eps)`` is a log ratio, positive below the root, with the size of its slope. ``sign`` is 1 if the answer
-        must have ``excess <= 0`` and -1 if it must have ``excess >= 0``; in the latter case 0 is an answer too.
+        Args:
+            excess: From ``eps`` to a log ratio, positive below the root, and the size of its slope.
+            eps: The start of the search.
+            sign: 1 if the result must have ``excess <= 0``, -1 if it must have ``excess >= 0`` or be 0.
+
+        Raises:
+            GridLimit: The side is not certain.
         """
         low, high = 0.0, float(self.largest)
         for _ in range(100):
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
             nearer = eps + gap / fall if fall > 0.0 else high
-            # Where the error is most of a delta its slope says nothing, so the log ratio must be small too. Speed only.
+            # If the error is most of a delta, its slope is meaningless, so the log ratio must be small too.
             settled = abs(nearer - eps) <= NEWTON_RTOL * eps and abs(gap) <= 1e-8
             if not settled and not low < nearer < high:
                 nearer = 0.5 * (low + high)
             eps = nearer
             if settled or high - low <= NEWTON_RTOL * nearer or high <= 1e-12:
                 break
-        # So far outward that its side is certain at the first look, and does not hang on the last bit.
+        # So far outward that its side is certain at the first evaluation, and does not depend on the last bit.
         eps = max(eps * (1.0 + sign * NEWTON_RTOL), 0.0)
         nudge = NEWTON_RTOL * max(eps, 1e-12)
         for _ in range(60):
@@ -362,13 +330,13 @@ class LatticeComposition:
 
 
 class TiltedSum:
-    """The tilted law ``P~`` of the sum of all steps at one ``theta``: its window, and its transform ``R_k``.
+    """The tilted distribution ``P~`` of the sum of all steps at one ``theta``: its window, and its transform ``R_k``.
 
-    What does not depend on ``eps`` is computed once. ``window`` bounds errors (i) and (ii), ``add`` (iii), the two
-    ``transform_by_...`` (iv), ``transform`` (v) and (vi); ``prepare_sums`` and ``delta`` add all of them up.
+    Everything that does not depend on ``eps`` is computed once. ``window`` bounds errors (i) and (ii), ``add`` (iii),
+    the two ``transform_by_...`` (iv), ``transform`` (v) and (vi); ``prepare_sums`` and ``delta`` add all of them up.
     """
 
-    def __init__(self, composition: LatticeComposition, theta: float) -> None:
+    def __init__(self, composition: FourierComposition, theta: float) -> None:
         self.composition, self.theta = composition, theta
         self.step, self.steps = composition.step, composition.steps
         self.logs, self.masses, self.tops, self.errors, self.variances, self.log_growth = [], [], [], [], [], 0.0
@@ -376,8 +344,8 @@ class TiltedSum:
             self.add(phase)
         logs = [p.steps * k for p, k in zip(composition.phases, self.logs, strict=True)]
         self.log_mass, self.log_sizes = math.fsum(logs), math.fsum(map(abs, logs))
-        # ln |R_k| up to which a frequency may be left out, even before all factors are known (C19): of those not known
-        # yet, prod |phi_i|^T_i is at most e^log_growth.
+        # ln |R_k| up to which a frequency may be omitted, even before all factors are known (C19): of the others,
+        # prod |phi_i|^T_i is at most e^log_growth.
         self.least_bound = math.log(SKIPPED_SPECTRUM) - self.log_growth
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
@@ -387,7 +355,7 @@ class TiltedSum:
         self.prepare_sums(values, errors)
 
     def add(self, phase: _RepeatedPair) -> None:
-        """Tilt one factor: keep its ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
+        """Tilt one factor: store ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
         log_mass = _log_sum_exp(exponent + phase.logs)
@@ -411,9 +379,10 @@ class TiltedSum:
     # --- the window ---------------------------------------------------------------------------------
 
     def window(self) -> tuple[int, int, float]:
-        """``(a, n, bound of the tilted mass outside)``; raises :class:`GridLimit` for a window that is too long.
+        """Return ``(a, n, bound of the tilted mass outside)``, the last one for errors (i) and (ii).
 
-        The last number is what errors (i) and (ii) are made of.
+        Raises:
+            GridLimit: The window is too long.
         """
         phases = self.composition.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
@@ -422,25 +391,30 @@ class TiltedSum:
         high = sum(p.steps * int(p.pair.cells[-1]) for p in phases)
         span = max(int(p.pair.cells[-1] - p.pair.cells[0]) for p in phases)
         scales = [(x / deviation, x * span / deviation) for x in (2.0, 7.0)]
-        # Largest Chernoff order times the range of the losses of one step, in nats. With a larger one, a mass that
-        # underflowed (below 1e-308) could still count after the tilt. The value 300 is less than half of the 708 nats
-        # at which a double underflows. The bound holds with any, as such a mass is replaced by
-        # :data:`UNDERFLOWN_TILTED_MASS`. Speed only.
+        # 300: largest Chernoff order times the range of the losses of one step, in nats. With a larger one, a mass that
+        # underflowed (below 1e-308) could still count after the tilt. It is less than half of the 708 nats at which a
+        # double underflows. The bound holds with any value, because such a mass is replaced by UNDERFLOWN_TILTED_MASS.
         narrow = [order for order, exponent in scales if exponent < 300.0]
         first = max(low, mean - self.reach([*narrow, 24.0 / span, 96.0 / span], -1.0, mean))
         last = min(high, mean + self.reach([*narrow, 6.0 / span, 12.0 / span], 1.0, mean))
-        # a = floor(first), and n is at least the number of cells up to last.
+        # a = floor(first), and n is at least the number of cells up to last: an even 2^k or 3 * 2^k.
         start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
         if not 0 < count <= MOST_WINDOW_CELLS:
             raise _too_long(count, MOST_WINDOW_CELLS, self.step)
         # Errors (i) tail and (ii) aliasing: the mass beyond both ends is at most 2 PROBABILITY_OUTSIDE_WINDOW.
-        return start, _even_length(count), 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
+        length = max(2, 2 ** math.ceil(math.log2(count)))
+        length = length * 3 // 4 if length * 3 // 4 >= count and length > 4 else length
+        return start, length, 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
-        """Cells from the mean beyond which the tilted mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` (C19).
+        """Return the cells from the mean beyond which the tilted mass is at most the probability outside the window.
 
-        The best of these Chernoff orders (per cell) is taken; ``sign`` is 1 above the mean and -1 below. Every order is
-        sound.
+        Claim C19. The best Chernoff order is used; every order is sound.
+
+        Args:
+            orders: Chernoff orders per cell.
+            sign: 1 above the mean, -1 below.
+            mean: The mean of the tilted distribution in cells.
         """
         # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
         # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)), the masses with their error (iii).
@@ -460,9 +434,10 @@ class TiltedSum:
     # --- the transform ------------------------------------------------------------------------------
 
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
-        """``(k, R_k, bound of the error (v) of R_k)`` for every frequency that is not negligible.
+        """Return ``(k, R_k, bound of the error (v) of R_k)`` for every frequency that is not negligible.
 
-        Raises :class:`GridLimit` where the FFT would be longer than the composition allows.
+        Raises:
+            GridLimit: The FFT would be too long.
         """
         n, phases = self.length, self.composition.phases
         wanted = None if n <= 2**16 else self.wanted_frequencies()
@@ -474,12 +449,12 @@ class TiltedSum:
         frequencies = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
         value = np.ones(len(frequencies), complex)
         bound, log_size, relative = np.zeros((3, len(frequencies)))
-        # Phase by phase, so that one spectrum at a time is held.
+        # Phase by phase, so that one spectrum at a time is in memory.
         for i, phase in enumerate(phases):
             phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, frequencies, n)
             phi = phi[frequencies] if len(frequencies) < len(phi) else phi
             squares = _squared_size(phi)
-            # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
+            # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are omitted.
             bound = bound + 0.5 * phase.steps * np.log(_squared_size_bound(squares, e))
             if not np.all(above := bound > self.least_bound):
                 at = np.flatnonzero(above)
@@ -495,7 +470,7 @@ class TiltedSum:
         return frequencies, value, (powers + relative) * np.exp(log_size + powers)
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
-        """``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
+        """Return ``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
         wrapped = np.bincount(self.composition.phases[i].pair.cells % n, self.masses[i], n)
         # Error (iv), transform by FFT: g log2(n) sqrt(n) |p~|_2 + N u, the latter for sums of masses on one cell.
         error = (
@@ -504,11 +479,11 @@ class TiltedSum:
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
-        """``phi_i`` at the angles ``2 pi k / n``, ``k`` in ``wanted``, in bins, and ``e_i``: errors (iii) and (iv)."""
+        """Return ``phi_i`` at the angles ``2 pi k / n``, ``k`` in ``wanted``, in bins, and ``e_i``: (iii) and (iv)."""
         cells, masses = self.composition.phases[i].pair.cells, self.masses[i]
-        # Windows of frequencies so wide that there are few bins, and the turns of most are 1
+        # Windows of frequencies so wide that there are few bins, and most factors e^(-i w_k j) are 1
         few_bins = 8.0 * n / (int(cells[-1] - cells[0]) + 1)
-        # At least so many frequencies about one are evaluated by the same sums. Speed only.
+        # 256: at least so many neighboring frequencies are evaluated by the same sums
         wide = max(256, 2 ** math.floor(math.log2(few_bins)))
         windows = np.rint(wanted / wide).astype(np.int64) * wide
         phi, most, start = np.empty(len(wanted), complex), 0, 0
@@ -522,19 +497,19 @@ class TiltedSum:
         return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
-        """The frequencies ``k <= n / 2`` that may matter, or None where a shorter FFT cannot tell or leaves too many.
+        """Return the frequencies ``k <= n / 2`` that may matter, or None if a shorter FFT leaves too many.
 
-        What it leaves out is counted as error (vi).
+        The omitted ones are counted as error (vi).
         """
         n, phases = self.length, self.composition.phases
-        # Fine enough for the phase that spreads most, and for all together.
+        # Fine enough for the phase with the largest variance, and for all together.
         widest = math.sqrt(max(self.variances))
         total = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True)))
         wide = max(16.0, min(256.0 * widest, max(32.0 * widest, 0.7 * total)))
         short = min(2 ** math.ceil(math.log2(wide)), MOST_FFT_CELLS)
         if short >= n:
             return None
-        # Few frequencies are evaluated for all phases, of which the first rule out the others. Speed only.
+        # Few frequencies are evaluated for all phases: the first phases rule out the others.
         few = min(128, 5 * n * len(phases) // sum(len(m) for m in self.masses))
         bound, arcs = np.zeros(short // 2), np.arange(short // 2)
         for i, (phase, variance) in enumerate(zip(phases, self.variances, strict=True)):
@@ -549,7 +524,7 @@ class TiltedSum:
         starts = np.ceil(arcs * (n / short)).astype(np.int64)
         stops = np.floor((arcs + 1) * (n / short)).astype(np.int64)
         count = int(np.sum(stops - starts + 1))
-        # Atoms times frequencies above which frequencies are not summed one by one. Speed only.
+        # 10^9: atoms times frequencies above which frequencies are not summed one by one
         if count * sum(len(m) for m in self.masses) > max(10**9, MOST_OF_A_PHASE * len(phases)):
             return None
         return _join_ranges(starts, stops)
@@ -557,17 +532,19 @@ class TiltedSum:
     # --- delta --------------------------------------------------------------------------------------
 
     def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
-        """Compute what does not depend on ``eps``: the two geometric series, and the sums in errors (v) and (vii)."""
-        # Frequencies k and n - k together: the real part counts twice, but for k = 0 and k = n/2. All is over n.
+        """Compute the two geometric series, and the sums in errors (v) and (vii), which do not depend on ``eps``."""
+        # Frequencies k and n - k together: the real part counts twice, except for k = 0 and k = n/2. All is over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         values *= weight
         # 1 / (1 - e^(-x h) e^(i w_k)), x = theta and theta + 1: the two series of W_k, without their ends.
         angle = -2.0 * np.pi / self.length * self.frequencies
-        sines = np.sin(angle), np.sin(0.5 * angle)
+        sine, half = np.sin(angle), np.sin(0.5 * angle)
         self.terms, size = np.empty((2, len(angle)), complex), np.zeros(len(angle))
         for x, terms in zip((self.theta, self.theta + 1.0), self.terms, strict=True):
-            # 1 / (a + b i) = (a - b i) / (a^2 + b^2)
-            real, imaginary = _one_minus_exp(x * self.step, *sines)
+            # a + b i = (1 - e^-xh) + 2 e^-xh sin^2(angle / 2) + i e^-xh sin(angle) is 1 - e^(-xh - i angle) without
+            # cancellation, and 1 / (a + b i) = (a - b i) / (a^2 + b^2).
+            fall = math.exp(-(x * self.step))
+            real, imaginary = -math.expm1(-(x * self.step)) + 2.0 * fall * half * half, fall * sine
             square = real * real + imaginary * imaginary
             terms.real, terms.imag = real / square, -imaginary / square
             terms *= values
@@ -583,9 +560,9 @@ class TiltedSum:
         self.end_sums = self.sums_at(self.start)
 
     def sums_at(self, cell: int) -> tuple[float, float]:
-        """``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for both series, with error (vii).
+        """Return ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` of both series, with error (vii).
 
-        Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`, which takes one multiplication to a frequency.
+        Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`, with one multiplication for each frequency.
         """
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
@@ -605,9 +582,9 @@ class TiltedSum:
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:
-        """The finite part of delta at ``eps`` (nats), with the sum of all eight errors (C19).
+        """Return the finite part of delta at ``eps`` (nats), with the sum of all eight errors (C19).
 
-        The error is infinite where the tilt is far from the one that ``eps`` asks for.
+        The error is infinite if the tilt is far from that for ``eps``.
         """
         h, theta, n = self.step, self.theta, self.length
         # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).
@@ -616,7 +593,7 @@ class TiltedSum:
         # scale = e^(sum T_i K_i - theta h s)
         log_scale = self.log_mass - theta * h * first
         # Errors (i) tail and (ii) aliasing: the mass outside times e^(sum T_i K_i - theta eps), the largest weight of
-        # a cell above eps. Where the cell below s is at or below eps, its weight is taken, which is no less.
+        # a cell above eps. If the cell below s is at or below eps, its weight is used, which is not less.
         outside = self.tail * math.exp(min(self.log_mass - theta * min(eps, h * (first - 1)), 700.0))
         if count <= 0 or log_scale > 700.0:
             return DeltaValue(0.0, outside if count <= 0 else math.inf, 0.0)
@@ -642,7 +619,7 @@ class TiltedSum:
 
 
 def _too_long(cells: int, most: int, step: float) -> GridLimit:
-    """The error of a window that has more cells than it may have."""
+    """Return the error of a window with too many cells."""
     return GridLimit(
         f"expected a composed grid of at most {most:.2g} cells, got {cells:.2g} of discretization={step:.3g}; give a "
         f"larger discretization, {REMEDY}"
@@ -650,20 +627,20 @@ def _too_long(cells: int, most: int, step: float) -> GridLimit:
 
 
 def _log_sum_exp(logs: FloatArray) -> float:
-    """``ln sum e^logs``."""
+    """Return ``ln sum e^logs``."""
     top = float(logs.max())
     return math.log(float(np.exp(logs - top).sum())) + top
 
 
 def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray | Spectrum:
-    """``q_j = p~_j e^(-i w_k j)``, ``w_k = 2 pi k / n``; real where the turns are 1 and -1."""
+    """Return ``q_j = p~_j e^(-i w_k j)``, ``w_k = 2 pi k / n``; real if all factors are 1 or -1."""
     if 2 * k in (0, n):
         return masses * (1.0 - 2.0 * (cells & 1)) if k else masses
     return masses * np.exp(-2j * np.pi / n * (k * (cells % n) % n))
 
 
 def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n: int) -> tuple[Spectrum, int]:
-    """``sum_j q_j e^(-2 pi i k j / n)`` at small ``k``, and the number of bins (C19, "Sums in bins")."""
+    """Return ``sum_j q_j e^(-2 pi i k j / n)`` at small ``k``, and the number of bins (C19, "Sums in bins")."""
     # Bins of b cells, a power of two that divides n, such that |x| = pi |k| b / n <= 1.
     wide = math.floor(math.log2(n / (math.pi * max(1, int(np.max(np.abs(k)))))))
     bits = max(min(wide, (n & -n).bit_length() - 1), 0)
@@ -676,8 +653,8 @@ def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n:
     for before, term in pairwise(terms):
         np.multiply(before, y, out=term)
     sums = np.add.reduceat(terms, starts, axis=1)
-    # e^(-i v b l) for the l-th bin, v = 2 pi k / n, from the roots of unity; no product of matrices, as BLAS would
-    # start its threads for it.
+    # e^(-i v b l) for the l-th bin, v = 2 pi k / n, from the roots of unity; not a matrix product, for which BLAS
+    # would start threads.
     count = n >> bits
     angles, places = 2.0 * np.pi / count * np.arange(count), np.multiply.outer(k, bins[starts]) % count
     turned = np.einsum("kl,ml->km", np.cos(angles)[places], sums) - 1j * np.einsum(
@@ -691,7 +668,7 @@ def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n:
 
 
 def _join_ranges(starts: Cells, stops: Cells) -> Cells:
-    """All whole numbers of the ranges ``starts..stops``, which are in order and share ends at most, each once."""
+    """Return the distinct integers of the ranges ``starts..stops``, which are in order and share at most ends."""
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
     counts = np.maximum(stops - starts + 1, 0)
     before = np.cumsum(counts) - counts
@@ -699,24 +676,11 @@ def _join_ranges(starts: Cells, stops: Cells) -> Cells:
 
 
 def _squared_size(phi: Spectrum) -> FloatArray:
-    """``|phi|^2``."""
+    """Return ``|phi|^2``."""
     return phi.real**2 + phi.imag**2
 
 
 def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
-    """An upper bound of ``|phi|^2`` for values right to ``error``: ``|phi^|^2 + 3 error``, as sizes are at most 1."""
+    """Return an upper bound of ``|phi|^2`` for values right to ``error``: ``|phi^|^2 + 3 error``, as sizes are <= 1."""
     # (|phi^| + e)^2 = |phi^|^2 + (2 |phi^| + e) e, and 2 |phi^| + e <= 3.
     return squares * (1.0 + 1e-12) + 3.0 * error
-
-
-def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """``1 - e^(-x - i angle)`` without cancellation, for ``x > 0`` and the sines of many angles and of their halves."""
-    # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
-    fall = math.exp(-x)
-    return -math.expm1(-x) + 2.0 * fall * half * half, fall * sine
-
-
-def _even_length(count: int) -> int:
-    """The least even number of the form ``2^k`` or ``3 * 2^k`` that is at least ``count``."""
-    power_of_two = max(2, 2 ** math.ceil(math.log2(count)))
-    return power_of_two * 3 // 4 if power_of_two * 3 // 4 >= count and power_of_two > 4 else power_of_two

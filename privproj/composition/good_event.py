@@ -1,8 +1,8 @@
-"""Good-event accounting: part of delta for an unlikely event, the rest for a Gaussian run outside of it (C16).
+"""Account for a good event: a share of delta for its complement, the rest for a Gaussian run inside it (C16).
 
-The event is that a release stretches the change of a record by more than a factor ``radius(p)``, which happens with
-probability at most ``p``. Let there be ``n`` occasions for it in the run, and let ``H^tau``, ``tau = radius(p)^2``, be
-the profile of the same run of the Gaussian mechanism at ``mu radius(p)``. Then delta is at most ``n p + H^tau``. Every
+The bad event is that a release stretches the difference of neighboring sums by more than a factor ``radius(p)``, which
+has probability at most ``p``. Let it have ``n`` chances in the run, and let ``H^tau``, ``tau = radius(p)^2``, be the
+profile of the same run of the Gaussian mechanism at ``mu radius(p)``. Then delta is at most ``n p + H^tau``. Every
 ``p`` is sound, so the split of delta between both terms may be given or searched for.
 """
 
@@ -12,67 +12,52 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from privproj.composition.compose import compose
-from privproj.numerics import kernels
 from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, log_difference, next_up
 from privproj.numerics.root_finding import minimise
+from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import log_delta_by_search
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, shallow
 from privproj.run import Run
 
-KEPT_RUNS = 64
-"""How many Gaussian runs are kept for further questions. Speed only."""
-
-EVENT_SPACING = 2.0**-6
-"""Distance of the ``ln(n p)`` that such a run tries: delta is off its least by a relative 1e-5 at most. Speed only."""
-
-ROUGH_SPACING = 2.0**-2
-"""Distance of those that are tried roughly, so that many questions try the same ones. Speed only."""
-
-LEAST_ROUGH_EVENT = -30.0
-"""Least ``ln(n p)`` that is chosen by rough runs, whose rounding shows below. Speed only."""
-
-FIRST_EVENT = -12.0
-"""The ``ln(n p)`` that is tried first. Speed only."""
-
-LEAST_EVENT = -665.0
-"""Least ``ln(n p)`` that is tried. Speed only."""
-
-MOST_EVENT = -0.5
-"""Largest ``ln(n p)`` that is tried. Speed only."""
-
-LEAST_SLOPE = 1e-9
-"""Least slope ``-d ln H^tau / d ln(n p)`` that is believed; the largest is its inverse. Speed only."""
+CACHED_RUNS = 64  # Gaussian runs that are cached
+EVENT_SPACING = 2.0**-6  # nats between the ln(n p) of a composed run: delta is within a relative 1e-5 of its minimum
+ROUGH_SPACING = 2.0**-2  # nats between those of rough runs, so that many queries share them
+LEAST_ROUGH_EVENT = -30.0  # least ln(n p) that is chosen by rough runs, whose rounding matters below
+FIRST_EVENT = -12.0  # first ln(n p) of a search
+LEAST_EVENT = -665.0  # least ln(n p) of a search
+MOST_EVENT = -0.5  # largest ln(n p) of a search
+LEAST_SLOPE = 1e-9  # least slope -d ln H^tau / d ln(n p) that a search accepts; the largest is its inverse
 
 
 @dataclass(frozen=True)
 class GoodEventCurve:
-    """The curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16); the bound that gives ``release`` guarantees it."""
+    """The privacy curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16), as sound as ``release``."""
 
     release: "GoodEvent"
-    """What the bound says of one release."""
+    """The good event of one release."""
 
     run: Run
-    """The run whose curve this is."""
+    """The run."""
 
     log_count: float
-    """``ln n``, ``n`` how often the event may occur in the run."""
+    """``ln n``, the number of chances of the bad event in the run."""
 
     @property
     def split(self) -> float | str:
-        """The share of delta for the event, above 0 and below 1, or "optimal"."""
+        """The share of delta for the bad event, above 0 and below 1, or "optimal"."""
         return self.run.split or self.release.default_split
 
     @property
     def leads_with_epsilon(self) -> bool:
-        """True with a given split: delta is then searched for as the inverse of epsilon (C24)."""
+        """True for a given split: delta is then the numerical inverse of epsilon (C24)."""
         return isinstance(self.split, float)
 
     @property
     def digits(self) -> int:
-        """Digits of an epsilon that is answered (C24): less where the search for the best split is rougher.
+        """Significant digits of an epsilon (C24): fewer if the search for the best split is rougher.
 
-        With a given split epsilon is that of a Gaussian run, which is itself a search, right to 1e-12 of it.
+        For a given split epsilon is that of a Gaussian run, a search with a relative error of 1e-12.
         """
         if self.leads_with_epsilon:
             return 8 if self.composed else 10
@@ -80,48 +65,47 @@ class GoodEventCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How delta is split between the event and the Gaussian run, for an answer to say."""
+        """How delta is split between the bad event and the Gaussian run."""
         return {"split": self.split}
 
     @property
     def composed(self) -> bool:
-        """True where the Gaussian run needs a grid, so that each trial of a split is a composition."""
+        """True if the Gaussian run needs a grid, so that each trial of a split is a composition."""
         return self.run.sampling_rate < 1.0
 
     @property
     def log_sampled(self) -> float:
-        """The log of the probability that the record is in any batch, which delta is never above (C23)."""
+        """The log of the probability that the record is in any batch, an upper bound of delta (C23)."""
         if not self.composed:
             return 0.0
         from privproj.composition.tails import log_ever_sampled
 
         return log_ever_sampled([self.run])
 
-    @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019  (both readings ask for the same runs; a curve lives for one question)
+    @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019  (log_delta and epsilon use the same runs; a curve lives for one query)
     def gaussian(self, log_bad: float) -> Curve:
-        """The curve ``H^tau`` of the Gaussian run outside an event for which ``ln(n p)`` is ``log_bad``."""
+        """Return the curve ``H^tau`` of the Gaussian run for ``ln(n p) = log_bad``."""
         return shallow(compose(self.gaussian_release(log_bad), self.run))
 
-    @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
+    @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
-        """The same on a coarse grid, by which a split is chosen."""
-        # Values of a profile per deviation of the loss by which an event is chosen. Speed only.
+        """Return the same on a coarse grid, to choose a split: 32 values of a profile per deviation of the loss."""
         profile = replace(self.gaussian_release(log_bad), resolution=32.0)
         return shallow(compose(profile, replace(self.run, discretization=None)))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
-        """The profile of one release outside of the event."""
+        """Return the profile of one release inside the good event."""
         # mu radius(p), with ln p = ln(n p) - ln n lowered by its rounding: a smaller p has a larger radius.
         return gaussian_profile(next_up(self.release.mu * self.release.radius(log_bad - self.log_count - 1e-12)))
 
     def at_share(self, log_delta: float, log_odds: float) -> float:
-        """``eps`` (nats) at which delta is met when the event gets the share ``1/(1 + e^-log_odds)`` of it."""
+        """Return ``eps`` (nats) at delta if the bad event has the share ``1/(1 + e^-log_odds)`` of it."""
         # n p = share delta,  H^tau(eps) = (1 - share) delta
         log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
         return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats at the given split, or at the best one found (C16); the lower end is not known."""
+        """Return ``eps(delta)`` in nats at the given or the best split (C16), without a lower end."""
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
@@ -130,17 +114,16 @@ class GoodEventCurve:
         if self.composed and log_delta > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, self.composed_epsilon(log_delta))
         rtol = 3e-3 if self.composed else 1e-9
-        # Least and largest log odds of the share of delta that goes to the bad event. Any share is sound. Speed only.
+        # -40 and 2.5: log odds of the share of delta for the bad event; any share is sound.
         best = minimise(lambda x: self.at_share(log_delta, x), -40.0, 2.5, rtol=rtol, points=8)[1]
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
-        """``eps`` (nats) at the event that :meth:`best_event` chooses there."""
+        """Return ``eps`` (nats) for the ``ln(n p)`` that :meth:`best_event` chooses at it."""
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
         eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper
         tried = None
-        # How often an event is chosen for the epsilon that the last one has. Speed only.
-        for _ in range(4):
+        for _ in range(4):  # each time for the epsilon of the last choice
             chosen = min(self.best_event(eps), most) if eps < math.inf else chosen
             if chosen == tried:
                 break
@@ -148,9 +131,9 @@ class GoodEventCurve:
             eps, tried = self.gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper, chosen
         return eps
 
-    @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
+    @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def best_event(self, eps: float) -> float:
-        """``ln(n p)`` near its best for ``eps`` (nats), a multiple of :data:`EVENT_SPACING`, by rough runs.
+        """Return ``ln(n p)`` near its best for ``eps`` (nats), a multiple of :data:`EVENT_SPACING`, by rough runs.
 
         ``n p`` grows with ``p`` and ``H^tau`` falls, and their sum is least where the slopes of both agree. That is at
         ``n p = m H^tau``, with the slope ``-m`` of ``ln H^tau`` in ``ln(n p)``.
@@ -162,8 +145,7 @@ class GoodEventCurve:
         before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
         place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
         seen = {before: at_before}
-        # Rough runs that are tried for one epsilon, before the best of them is taken. Speed only.
-        for _ in range(12):
+        for _ in range(12):  # after so many rough runs the best one is returned
             if place == before:
                 place = before - ROUGH_SPACING
             seen[place] = at = rest(place)
@@ -174,12 +156,12 @@ class GoodEventCurve:
             if abs(best - place) <= ROUGH_SPACING >= abs(place - before):
                 return _floor_to(best, EVENT_SPACING)
             before, at_before, place = place, at, _floor_to(best, ROUGH_SPACING)
-        return min(seen, key=lambda log_bad: kernels.log_add(log_bad, seen[log_bad]))
+        return min(seen, key=lambda log_bad: log_add(log_bad, seen[log_bad]))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` at the best split found, or the inverse of :meth:`epsilon` at a given split (C16).
+        """Return ``ln delta(eps)`` at the best split, or the inverse of :meth:`epsilon` at a given one (C16).
 
-        The lower end is not known.
+        It has no lower end.
         """
         if isinstance(self.split, float):
             rtol = 1e-7 if self.composed else 1e-12
@@ -187,7 +169,7 @@ class GoodEventCurve:
 
         def total(log_bad: float) -> float:
             # ln(n p + H^tau(eps))
-            return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
+            return log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
 
         if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, min(self.log_sampled, total(event)))
@@ -198,30 +180,30 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """What a good-event bound says of one release; the bound guarantees ``radius`` (C16)."""
+    """The good event of one release; the bound that builds it guarantees ``radius`` (C16)."""
 
     mu: float
     """Sensitivity over noise, ``1/z``."""
 
     radius: Callable[[float], float]
-    """From ``ln p`` to the largest factor by which a release stretches a change, but for a probability ``p``."""
+    """From ``ln p`` to the largest factor by which a release stretches a difference, except with probability ``p``."""
 
     sampled: bool = False
-    """True where the event counts only in releases whose batch has the record in it, so that ``n = q T``."""
+    """True if the bad event counts only in releases whose batch contains the record, so that ``n = q T``."""
 
     once: bool = False
-    """True where one draw serves all releases and ``radius`` holds for every change, so that ``n = 1``."""
+    """True if one draw is used for all releases and ``radius`` holds for every difference, so that ``n = 1``."""
 
     default_split: float | str = "optimal"
-    """The share of delta for the event where the run does not say one, or "optimal"."""
+    """The share of delta for the bad event unless the run has one, or "optimal"."""
 
     def over_run(self, run: Run) -> GoodEventCurve:
-        """The curve of the run, in which the event may occur ``n`` times: ``T`` unless a field says otherwise."""
+        """Return the privacy curve of the run, with ``n = T`` chances of the bad event unless a field changes that."""
         # n = T,  q T,  or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
         return GoodEventCurve(self, run, math.log(count))
 
 
 def _floor_to(x: float, spacing: float) -> float:
-    """The largest multiple of ``spacing`` that is at most ``x``."""
+    """Return the largest multiple of ``spacing`` that is at most ``x``."""
     return math.floor(x / spacing) * spacing

@@ -1,315 +1,301 @@
-"""The curve of a run on a grid of losses: which grid, and which way to compose on it.
+"""Compose a run on a discretization grid, and choose the grid.
 
 :mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair (C18).
-:mod:`privproj.composition.fourier` composes both with every error bounded (C19), so that they enclose the exact value
-of the bound. :mod:`privproj.composition.repeated_squaring` does so where the losses have many scales (C23).
+:mod:`privproj.composition.fourier` composes both on a uniform grid with every error bounded (C19), so that the results
+enclose the exact value of the bound. :mod:`privproj.composition.repeated_squaring` composes them on adaptive grids,
+where the losses have many scales (C23).
 """
 
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property
 
-from privproj.composition.dominating_pairs import REMEDY, TRUNCATED_RUN_MASS, DominatingPair, Outline
-from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, LatticeComposition
-from privproj.composition.repeated_squaring import DoubledCurve, compose_laws, first_bounds, law_from_pair
+from privproj.composition.dominating_pairs import REMEDY, TRUNCATED_RUN_MASS, DominatingPair, ExcessBounds, Outline
+from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, FourierComposition
+from privproj.composition.repeated_squaring import ComposedPmf, adaptive_bounds, compose_pmfs, pmf_from_pair
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.interval import Enclosure, LateEnclosure, next_up
 
-LARGEST_GRID_STEP = 10.0
-"""Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
+LARGEST_GRID_STEP = 10.0  # nats between two grid points; a coarser grid is not supported
+MOST_COARSENINGS = 8  # times that a default grid is made coarser before the query is not supported
+LOOSE_SHARE = 0.03  # share of a delta that may be error before the next grid is tried; squaring loses 1 % of epsilon
+LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring cuts; its products underflow below
+MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviations of the loss of the run
+SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
+SQUARING_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}
 
-MOST_COARSENINGS = 8
-"""How many times a default grid is made coarser before the question is refused. Contract."""
+PairsOfSteps = list[tuple[DominatingPair, int]]
+"""The pair of one step of each phase, with the number of steps."""
 
-LOOSE_SHARE = 0.03
-"""Share of an upper end of delta that may be error before another way to compose is asked too. Any is sound; that of
-doubling costs about a hundredth of epsilon. Speed only."""
-
-LEAST_DOUBLED_CUT = 1e-100
-"""Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
-
-Soundness.
-"""
-
-MOST_DEFAULT_CELLS = 2.0**29
-"""Cells that the default grid may have in 24 deviations of the composed loss, else it is coarser. Speed only."""
-
-SMALLEST_COMPOSED_DELTA = 1e-300
-"""Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
+ComposedDirection = FourierComposition | ComposedPmf
+"""A composed run in one direction, remove or add."""
 
 
-PairOrder = list[tuple[DominatingPair, int]]
-"""The pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
-
-BelowOrder = Callable[[], LatticeComposition | DoubledCurve]
-"""Makes the lower bounds of one order."""
-
-
-@dataclass(frozen=True)
 class ComposedCurve:
-    """The curve of a composed run: the larger of its orders, each from above and, where known, from below.
+    """The privacy curve of a composed run: the larger of the remove and the add direction.
 
-    Its soundness is that of the pairs (C18) and of what composed them (C19 or C23).
+    It is as sound as the pairs of the steps (C18) and their composition (C19 or C23). Lower bounds are composed when
+    they are first read.
+
+    Args:
+        bounds: The bounds of the excess of one step of each phase, with the number of steps.
+        numerics: How the curve was computed.
     """
 
-    above: tuple[LatticeComposition | DoubledCurve, ...]
-    """Upper bounds of delta: of the remove order and, unless both orders are the same, of the add order."""
+    above: tuple[ComposedDirection, ...]
+    """Upper bounds of delta: the remove direction and, unless both directions are the same, the add direction."""
 
-    compose_below: "Callable[[], tuple[BelowOrder, ...]]"
-    """Finds what makes lower bounds of delta, each of one of these orders; none where none is known."""
+    error_of_infinite_losses: type[PrecisionLimit] = PrecisionLimit
+    """Raised where delta is below the mass of the losses that count as infinite."""
 
-    numerics: dict[str, object]
-    """What an answer says about how it was computed."""
+    def __init__(self, bounds: list[tuple[ExcessBounds, int]], numerics: dict[str, object]) -> None:
+        self.bounds, self.numerics = bounds, numerics
+        self.above = self.compose([(ends.above, steps) for ends, steps in bounds], above=True)
+
+    def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedDirection, ...]:
+        """Return the composition of the pairs in each direction."""
+        raise NotImplementedError
 
     @cached_property
-    def below(self) -> "tuple[BelowOrder, ...]":
-        """What :attr:`compose_below` finds, once it is asked for; each order is composed once."""
-        return tuple(cache(make) for make in self.compose_below())
+    def below(self) -> tuple[ComposedDirection, ...]:
+        """Lower bounds of delta in the directions of :attr:`above`; empty where a step has no dominated pair."""
+        pairs = [(ends.below, steps) for ends, steps in self.bounds if ends.below]
+        return self.compose(pairs, above=False) if len(pairs) == len(self.bounds) else ()
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` (``eps`` in nats), enclosed: the value of each order with its error on the safe side."""
-        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.upper_end(eps)[0], 1.0)))
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
+        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.delta_above(eps)[0], 1.0)))
 
-    def upper_end(self, eps: float) -> tuple[float, float]:
-        """The upper end of delta at ``eps`` (nats), and how much of it is error or infinite."""
-        # upper = max over orders of value + error + infinite part
+    def delta_above(self, eps: float) -> tuple[float, float]:
+        """Return an upper bound of delta, and the part of it that is error or mass of infinite losses."""
+        # the maximum over the directions of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA, 0.0
-        for order in self.above:
-            if order is self.above[0] or not order.chernoff(eps) < math.log(upper[0]):
-                upper = max(upper, _upper_end(order, eps))
+        for one in self.above:
+            if one is self.above[0] or not one.log_chernoff_bound(eps) < math.log(upper[0]):
+                upper = max(upper, _delta_above(one, eps))
         return upper
 
-    def is_loose(self, eps: float) -> bool:
-        """True where more than :data:`LOOSE_SHARE` of the upper end of delta is error, or what counts as infinite."""
-        upper, error = self.upper_end(eps)
-        return error > LOOSE_SHARE * upper
-
     def log_delta_below(self, eps: float) -> float:
-        """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
-        # lower = max over orders of value - error; of an order whose upper bound is smaller it is not asked
+        """Return the lower end of :meth:`log_delta`, ``-inf`` where it is unknown."""
+        # the maximum over the directions of value - error; a direction with a smaller upper bound is left out
         lower = 0.0
-        for make, above in zip(self.below, self.above, strict=False):
-            if lower <= 0.0 or not (above.chernoff(eps) < math.log(lower) or _upper_end(above, eps)[0] < lower):
-                finite = make().delta(eps)
+        for below, above in zip(self.below, self.above, strict=False):
+            may_be_larger = lower <= 0.0 or not (
+                above.log_chernoff_bound(eps) < math.log(lower) or _delta_above(above, eps)[0] < lower
+            )
+            if may_be_larger:
+                finite = below.delta(eps)
                 lower = max(lower, finite.value - finite.error)
         return math.log(lower) if lower > 0.0 else -math.inf
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta.
+        """Return an enclosure of ``eps(delta)`` in nats.
 
-        By doubling that is a :class:`GridLimit`, as a lattice may follow losses that are too far there.
+        Raises:
+            PrecisionLimit: Infinite losses alone exceed delta. After repeated squaring it is a :class:`GridLimit`, as
+                a uniform grid may represent losses that are infinite there.
         """
         delta = math.exp(log_delta)
         infinite = max(c.infinity_mass for c in self.above)
         if delta <= infinite:
-            raise (GridLimit if self.numerics is DOUBLED_NUMERICS else PrecisionLimit)(
+            raise self.error_of_infinite_losses(
                 f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
                 f"got {delta:.3g}; {REMEDY}"
             )
-        # The larger epsilon of both orders. The second order is only solved where its delta at the first epsilon is
+        # The larger epsilon of both directions. The second one is solved only if its delta at the first epsilon is
         # above delta.
         upper, worst = self.above[0].epsilon(delta, above=True), 0
-        for order in self.above[1:]:
-            if order.chernoff(upper) > log_delta and _upper_end(order, upper)[0] > delta:
-                upper, worst = max((upper, 0), (order.epsilon(delta, above=True), 1))
+        for one in self.above[1:]:
+            if one.log_chernoff_bound(upper) > log_delta and _delta_above(one, upper)[0] > delta:
+                upper, worst = max((upper, 0), (one.epsilon(delta, above=True), 1))
         upper = next_up(upper) if upper else 0.0
-        return LateEnclosure(lambda: self.epsilon_below(delta, upper, worst), upper)
 
-    def epsilon_below(self, delta: float, upper: float, order: int) -> float:
-        """The lower end of :meth:`epsilon`, from the upper one and the order that has it; ``-inf`` where it is unknown.
+        def find_lower() -> float:
+            if upper == 0.0:
+                return 0.0
+            if not self.below:
+                return -math.inf
+            return self.below[min(worst, len(self.below) - 1)].epsilon(delta, above=False, near=upper)
 
-        ``order`` is an index of :attr:`above`.
-        """
-        if upper == 0.0:
-            return 0.0
-        if not self.below:
-            return -math.inf
-        return self.below[min(order, len(self.below) - 1)]().epsilon(delta, above=False, near=upper)
+        return LateEnclosure(find_lower, upper)
 
 
-def _upper_end(order: LatticeComposition | DoubledCurve, eps: float) -> tuple[float, float]:
-    """An upper bound of the delta of one order at ``eps`` (nats), and how much of it is error or infinite."""
-    finite = order.delta(eps)
-    error = finite.error + order.infinity_mass
+def _delta_above(one: ComposedDirection, eps: float) -> tuple[float, float]:
+    """Return :meth:`ComposedCurve.delta_above` of one direction."""
+    finite = one.delta(eps)
+    error = finite.error + one.infinity_mass
     return finite.value + error, error
 
 
-def lower_end(ends: Enclosure) -> float:
-    """The lower end of what one curve answers, or ``-inf`` where it would take too much memory or time."""
-    try:
-        return ends.lower
-    except GridLimit:
-        return -math.inf
+class UniformGridCurve(ComposedCurve):
+    """The privacy curve of a run on a uniform grid, by Fourier inversion (C18, C19).
+
+    Args:
+        steps: The coarse description of one step of each phase.
+        spacing: The distance of two grid points in nats.
+        most_fft: The longest FFT in cells.
+
+    Raises:
+        PrecisionLimit: The spacing is above :data:`LARGEST_GRID_STEP`.
+    """
+
+    def __init__(self, steps: list[Outline], spacing: float, most_fft: int = MOST_FFT_CELLS) -> None:
+        if spacing > LARGEST_GRID_STEP:
+            raise PrecisionLimit(
+                f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {spacing:.3g}; {REMEDY}"
+            )
+        self.most_fft, self.has_two_orders = most_fft, any(step.has_two_orders for step in steps)
+        self.small_delta = min(step.truncated_mass for step in steps) < TRUNCATED_RUN_MASS
+        super().__init__([(step.pairs(spacing), step.run.steps) for step in steps], {})
+        points = sum(len(ends.above.cells) for ends, _ in self.bounds)
+        self.numerics = {"composer": "privproj", "grid_step": spacing, "grid_points": points}
+
+    def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[FourierComposition, ...]:
+        """Return the composition of the pairs in each direction."""
+        directions = [pairs]
+        if self.has_two_orders:
+            directions.append([(pair.mirrored(), steps) for pair, steps in pairs])
+        return tuple(FourierComposition(each, self.most_fft, small_delta=self.small_delta) for each in directions)
 
 
-DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}
-"""What an answer by doubling says about how it was computed."""
+class RepeatedSquaringCurve(ComposedCurve):
+    """The privacy curve of a run by repeated squaring: upper bounds in both directions, lower ones for remove (C23).
+
+    Raises:
+        GridLimit: Tails are cut below :data:`LEAST_SQUARED_CUT`.
+    """
+
+    error_of_infinite_losses = GridLimit
+
+    def __init__(self, steps: list[Outline]) -> None:
+        cut = min(step.truncated_mass for step in steps)
+        if cut < LEAST_SQUARED_CUT:
+            raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_SQUARED_CUT:g}; {REMEDY}")
+        self.tail_scale, self.has_two_orders = cut / TRUNCATED_RUN_MASS, any(step.has_two_orders for step in steps)
+        super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
+
+    def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
+        """Return the composition of the pairs in each direction; from below of the remove direction only."""
+        sign = 1.0 if above else -1.0
+        pmfs = [(pmf_from_pair(pair, sign), steps) for pair, steps in pairs]
+        pmf = compose_pmfs(pmfs, self.tail_scale, below=not above)
+        directions = (pmf, pmf.mirrored()) if above and self.has_two_orders else (pmf,)
+        return tuple(ComposedPmf(each, above=above) for each in directions)
 
 
 class GridCurve:
-    """The curve on the lattice that was asked for, or on the default one.
+    """The privacy curve of a run on the given uniform grid, or on the default grids in the order of trial.
 
-    The latter is by doubling where the losses have many scales. A question that takes too much work in the first way is
-    answered in the second, then on coarser and coarser lattices. One whose answer on a lattice is loose, as
-    where rare large losses stand beside many small ones and no tilt holds both, is answered by the next way if that is
-    better. Every question starts with the first way, and its lower end with that of its upper end, so that its answer
-    does not depend on what was asked before (C24). All ways are sound.
+    The default is the uniform grid that is as fine as the profiles require, then repeated squaring, or repeated
+    squaring first if the losses have many scales; then coarser uniform grids. A query that exceeds the limits of one
+    grid is evaluated on the next. A loose result is replaced by that of the next grid if that is smaller: no tilt of
+    a uniform grid resolves rare large losses together with many small ones. Every query starts with the first grid,
+    and its lower end with the grid of its upper end, so that results do not depend on earlier queries (C24). Every
+    grid is sound.
+
+    Args:
+        coarse: The coarse description of one step of each phase.
+        spacing: The distance of two grid points in nats (None: the default grids).
     """
 
-    def __init__(self, shapes: list[Outline], step: float | None = None) -> None:
-        self.shapes, self.most_fft = shapes, MOST_FFT_CELLS if step else QUICK_FFT_CELLS
-        # The ways to compose (levels), in the order of trial: a lattice's step in nats, or 0 for doubling.
-        self.steps = [step] if step else _default_ways(shapes)
-        self.compose_level = cache(self._compose_level)
+    def __init__(self, coarse: list[Outline], spacing: float | None = None) -> None:
+        self.coarse, self.most_fft = coarse, MOST_FFT_CELLS if spacing else QUICK_FFT_CELLS
+        self.curves: dict[int, ComposedCurve | PrecisionLimit] = {}
         self.used = 0
+        # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring.
+        self.spacings = [spacing] if spacing else []
+        if not spacing:
+            finest = min(step.deviation / step.profile.resolution for step in coarse)
+            # The standard deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
+            deviation = math.sqrt(sum(step.run.steps * step.deviation**2 for step in coarse))
+            default = max(finest, 24.0 * deviation / MOST_DEFAULT_CELLS)
+            # No uniform grid resolves losses of one step that are so large compared to those of the run.
+            is_wide = max(step.span for step in coarse) > 5e3 * deviation
+            squared_first = is_wide and sum(step.run.steps for step in coarse) > 1
+            coarser = [default * 4.0**k for k in range(1, MOST_COARSENINGS + 1)]  # 4: one coarsening
+            self.spacings = [*((0.0, default) if squared_first else (default, 0.0)), *coarser]
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the last answer was computed: the composer, and the grid."""
-        return self.level(self.used).numerics if self.steps[self.used] else DOUBLED_NUMERICS
+        """How the last result was computed: the composer, and the grid."""
+        return self.level(self.used).numerics if self.spacings[self.used] else SQUARING_NUMERICS
 
     def level(self, level: int) -> ComposedCurve:
-        """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0."""
-        curve = self.compose_level(level)
+        """Return the curve on the grid ``spacings[level]``, or raise the :class:`PrecisionLimit` that it raised."""
+        if level not in self.curves:
+            spacing = self.spacings[level]
+            try:
+                curve = (
+                    UniformGridCurve(self.coarse, spacing, self.most_fft)
+                    if spacing
+                    else RepeatedSquaringCurve(self.coarse)
+                )
+            except PrecisionLimit as error:
+                curve = error
+            self.curves[level] = curve
+        curve = self.curves[level]
         if isinstance(curve, PrecisionLimit):
             raise curve
         return curve
 
-    def _compose_level(self, level: int) -> ComposedCurve | PrecisionLimit:
-        """The same, or why there is none; kept, so that what takes too much work is not tried at every epsilon."""
-        step = self.steps[level]
-        try:
-            return compose_on_lattice(self.shapes, step, self.most_fft) if step else _compose_adaptively(self.shapes)
-        except PrecisionLimit as error:
-            return error
-
-    def log_delta(self, eps: float, enough: float = -math.inf) -> Enclosure:
-        """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work.
-
-        An upper end that is at most ``enough`` may be loose.
-        """
-        return self.answer(lambda curve: curve.log_delta(eps), lambda _: eps, enough)
+    def log_delta(self, eps: float, threshold: float = -math.inf) -> Enclosure:
+        """Return an enclosure of ``ln delta(eps)``; an upper end that is at most ``threshold`` may be loose."""
+        return self.evaluate(lambda curve: curve.log_delta(eps), lambda _: eps, threshold)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed, composed in the first way that does not take too much work."""
-        return self.answer(lambda curve: curve.epsilon(log_delta), lambda ends: ends.upper)
+        """Return an enclosure of ``eps(delta)`` in nats."""
+        return self.evaluate(lambda curve: curve.epsilon(log_delta), lambda ends: ends.upper)
 
-    def answer(
+    def evaluate(
         self,
         read: Callable[[ComposedCurve], Enclosure],
         epsilon_of: Callable[[Enclosure], float],
-        enough: float = -math.inf,
+        threshold: float = -math.inf,
     ) -> Enclosure:
-        """What ``read`` finds on the first curve that raises no :class:`PrecisionLimit`; the last one may raise it.
+        """Return ``read`` of the first curve within its limits, or of a later one if that is tighter.
 
-        Where that is above ``enough`` and loose at the epsilon of what it finds, the next that answers is asked too, as
-        long as this finds less, and the least counts. Near an epsilon from which on it is loose, the two readings may
-        come from different ways: the doors move an answer until it holds when asked back (C24).
+        A result above ``threshold`` that is loose at its epsilon is compared with the next available curve, as long as
+        the results decrease. Near an epsilon from which on a result is loose, ``log_delta`` and ``epsilon`` may come
+        from different curves: :mod:`privproj.profiles.conversion` moves a result until the round trip holds (C24).
+
+        Raises:
+            PrecisionLimit: No curve is within its limits.
         """
-        self.used, ends = self.first_answer(read, 0)
-        # What cannot be looked at more closely stands as it was found.
-        with suppress(PrecisionLimit):
-            while self.used + 1 < len(self.steps) and ends.upper > enough:
-                if not self.level(self.used).is_loose(epsilon_of(ends)):
+        self.used, ends = self._first_available(read, 0)
+        with suppress(PrecisionLimit):  # without a comparison the result stands
+            while self.used + 1 < len(self.spacings) and ends.upper > threshold:
+                upper, error = self.level(self.used).delta_above(epsilon_of(ends))
+                if not error > LOOSE_SHARE * upper:
                     break
-                level, other = self.first_answer(read, self.used + 1)
+                level, other = self._first_available(read, self.used + 1)
                 if other.upper > ends.upper:
                     break
                 self.used, ends = level, other
         first = self.used
-        return LateEnclosure(lambda: self.answer_below(ends, read, first), ends.upper)
 
-    def first_answer(self, read: Callable[[ComposedCurve], Enclosure], level: int) -> tuple[int, Enclosure]:
-        """The first level from this one on that raises no :class:`PrecisionLimit`, and what ``read`` finds there.
+        def find_lower() -> float:
+            for level in range(first, len(self.spacings)):
+                with suppress(PrecisionLimit):
+                    lower = (ends if level == first else read(self.level(level))).lower
+                    if lower > -math.inf or not self.squaring_has_lower_bounds:
+                        return lower
+            return -math.inf
 
-        On a coarser lattice fewer losses may count as infinite.
-        """
+        return LateEnclosure(find_lower, ends.upper)
+
+    def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
+        """Return the first level from ``start`` on that raises no :class:`PrecisionLimit`, and ``read`` of it."""
         failures: list[PrecisionLimit] = []
-        for number in range(level, len(self.steps)):
+        for level in range(start, len(self.spacings)):
             try:
-                return number, read(self.level(number))
+                return level, read(self.level(level))
             except PrecisionLimit as error:
                 failures.append(error)
-        # That losses are infinite says more than that a grid takes too much work.
+        # An error about infinite losses is more informative than one about the work of a grid.
         raise next((error for error in failures if not isinstance(error, GridLimit)), failures[-1])
 
-    def answer_below(self, ends: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
-        """The lower end of ``ends``, which were read at this level or, where those have none, at a later one.
-
-        It is ``-inf`` where none has one.
-        """
-        for level in range(first, len(self.steps)):
-            with suppress(PrecisionLimit):
-                lower = (ends if level == first else read(self.level(level))).lower
-                if lower > -math.inf or not self.has_lower_ends:
-                    return lower
-        return -math.inf
-
     @cached_property
-    def has_lower_ends(self) -> bool:
-        """True where knots of every scale have lower bounds: doubling has lower ends then, if no lattice has."""
-        return all(first_bounds(shape).below for shape in self.shapes)
-
-
-def _default_ways(shapes: list[Outline]) -> list[float]:
-    """The ways to compose on the default grid, in the order of trial."""
-    # As fine as the profiles are worth, within MOST_DEFAULT_CELLS.
-    finest = min(shape.deviation / shape.profile.resolution for shape in shapes)
-    # The deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
-    spread = math.sqrt(sum(shape.run.steps * shape.deviation**2 for shape in shapes))
-    step = max(finest, 24.0 * spread / MOST_DEFAULT_CELLS)
-    # Where the losses of one step reach so far beyond the spread of the whole run, no lattice holds both. Speed only.
-    is_wide = max(shape.span for shape in shapes) > 5e3 * spread
-    first, then = (0.0, step) if is_wide and sum(shape.run.steps for shape in shapes) > 1 else (step, 0.0)
-    # Where a default grid takes too much work, one coarser by this factor is used. Speed only.
-    return [first, then, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
-
-
-def _compose_adaptively(shapes: list[Outline]) -> ComposedCurve:
-    """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23).
-
-    Raises :class:`GridLimit` for tails that are cut later than its products are.
-    """
-    cut = min(shape.truncated_mass for shape in shapes)
-    if cut < LEAST_DOUBLED_CUT:
-        raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_DOUBLED_CUT:g}; {REMEDY}")
-    depth, bounds = cut / TRUNCATED_RUN_MASS, [(first_bounds(shape), shape.run.steps) for shape in shapes]
-    law = compose_laws([(law_from_pair(ends.above, 1.0), steps) for ends, steps in bounds], depth)
-    orders = (law, law.mirrored()) if any(shape.has_two_orders for shape in shapes) else (law,)
-
-    def compose_below() -> tuple[BelowOrder, ...]:
-        laws = [(law_from_pair(ends.below, -1.0), steps) for ends, steps in bounds if ends.below]
-        if len(laws) < len(bounds):
-            return ()
-        law_below = compose_laws(laws, depth, below=True)
-        return (lambda: DoubledCurve(law_below, above=False),)
-
-    return ComposedCurve(tuple(map(DoubledCurve, orders)), compose_below, DOUBLED_NUMERICS)
-
-
-def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> ComposedCurve:
-    """The curve on the lattice with this step (nats), by Fourier inversion (C18, C19).
-
-    ``most_fft`` is the longest FFT in cells. Raises :class:`PrecisionLimit` for a step above
-    :data:`LARGEST_GRID_STEP`.
-    """
-    if step > LARGEST_GRID_STEP:
-        raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
-    bounds = [(shape.pairs(step), shape.run.steps) for shape in shapes]
-    deep = min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
-    orders = (False, True) if any(shape.has_two_orders for shape in shapes) else (False,)
-
-    def compose_order(pairs: PairOrder, mirrored: bool) -> LatticeComposition:
-        pairs = [(pair.mirrored(), steps) for pair, steps in pairs] if mirrored else pairs
-        return LatticeComposition(pairs, most_fft, deep=deep)
-
-    def compose_below() -> tuple[BelowOrder, ...]:
-        below = [(ends.below, steps) for ends, steps in bounds if ends.below]
-        return tuple(partial(compose_order, below, order) for order in orders) if len(below) == len(bounds) else ()
-
-    above = [(ends.above, steps) for ends, steps in bounds]
-    points = sum(len(pair.cells) for pair, _ in above)
-    numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
-    return ComposedCurve(tuple(compose_order(above, order) for order in orders), compose_below, numerics)
+    def squaring_has_lower_bounds(self) -> bool:
+        """True where repeated squaring has lower ends, even if no uniform grid has one."""
+        return all(adaptive_bounds(step).below for step in self.coarse)

@@ -1,9 +1,9 @@
-"""Persons with several records: one sampled step of a group of ``k``, and a run for groups from that for records (C37).
+"""Account for groups of records (user-level privacy): one sampled step of a group, and a whole run (C37).
 
-**One step** (:func:`group_step`). Each of the ``k`` records is drawn on its own, so ``J ~ Bin(k, q)`` of them are in a
-batch. Given the batch of all others, the step of the larger data set is ``sum_S w_S P_S`` over the subsets ``S``, that
-of the smaller one ``P_0``. Let ``D_j`` bound the profile of up to ``j`` records, in both orders. For ``t > 0`` and any
-weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with ``r_S = alpha_S t / w_S``
+**One step** (:func:`group_step`). Each of the ``k`` records is sampled independently, so ``J ~ Bin(k, q)`` of them are
+in a batch. Given the batch of all others, the step of the larger data set is ``sum_S w_S P_S`` over the subsets ``S``,
+that of the smaller one ``P_0``. Let ``D_j`` bound the profile of up to ``j`` records, in both directions. For ``t > 0``
+and any weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with ``r_S = alpha_S t / w_S``
 
     sup_A sum_S [w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               where sum alpha_S <= 1,
     sup_A sum_S [P_0(A) - w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          where sum alpha_S >= 1.
@@ -12,27 +12,27 @@ Weights that are the same for all subsets of one size, with ``r_j`` the likeliho
 
     r_j = exp(j m x - j^2 m^2 / 2),   x such that   sum_j w_j r_j = t,   w_j = P(J = j),
 
-have ``r_0 = 1``, so that nothing is left of the empty subset. For every ``m > 0`` and ``x`` that is a proof. Where the
-release is Gaussian and ``m`` its ``mu``, all suprema are at one set ``A``, and the bound is the truth of ``k`` aligned
+have ``r_0 = 1``, so that the empty subset contributes nothing. This is a proof for every ``m > 0`` and ``x``. If the
+release is Gaussian and ``m`` its ``mu``, all suprema are at one set ``A``, and the bound is exact for ``k`` aligned
 records (the mixture of Gaussians of arXiv 2401.10294). For other releases ``m`` is that of a Gaussian with the same
 ``D_1`` at one epsilon, at each loss the best of a few. With ``E_j`` the excess of ``D_j`` (C1: ``E_j(-e)`` is
-``e^-e D_j(e)``) both lines say, for the excess of the step in the remove order, without a difference of large numbers,
+``e^-e D_j(e)``) both lines give the excess of the step in the remove direction, without a difference of large numbers:
 
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.
 
 Batches of fixed size, under replace, have the first line for ``t >= 1`` with the profiles of ``j`` records replaced,
-and its mirror image: what ``P_j`` is compared with then are batches that hold at most ``j`` of the records (C37).
+and its mirror image: ``P_j`` is then compared with batches that hold at most ``j`` of the records (C37).
 
 For ``t >= 1`` ``x`` is rounded down and for ``t <= 1`` up, so that the weights keep to their sums. Subsets of more than
 ``J`` records have ``alpha_S = 0``: they add their probability where ``t >= 1``, and nothing where ``t <= 1``.
 
 **A whole run** (:func:`curve_of_group`). With ``delta`` the profile of a run for one record, that for ``k`` is at most
 
-    delta_k(eps) <= sum_(j < k) e^(j eps/k) delta(eps/k),
+    delta_k(eps) <= sum_(j < k) e^(j eps/k) delta(eps/k)
 
-whatever was released and sampled: neighbours for the group are joined by ``k - 1`` data sets, each a neighbour of the
-next.
+for every mechanism and sampling: neighboring data sets for the group are joined by ``k - 1`` data sets, each a neighbor
+of the next.
 """
 
 import math
@@ -50,45 +50,36 @@ from privproj.numerics.interval import Enclosure, LateEnclosure
 from privproj.profiles.conversion import digits_of, leads_with_epsilon
 from privproj.profiles.privacy_profile import Curve, LazyBounds, PrivacyProfile
 
+# soundness: relative margin of every sum of a step, and of the sums of the weights. Weights are exponentials of sums of
+# at most 2000 logarithms below 1e4, right to 1e-12. So are the ratios r_j, whose logarithms are exact as floats.
 MARGIN = 1e-11
-"""Relative margin of every sum of a step, and of the weights' sums. Soundness.
-
-Weights are exponentials of sums of at most 2000 logarithms below 1e4, right to 1e-12, and so are the ratios ``r_j``,
-whose logarithms are taken as the floats that they are.
-"""
-
-CUT_MASS = 1e-45
-"""Probability of the larger subsets that are counted as lost, for each step. It is counted. Speed only."""
-
-MOST_MEMBERS = 400
-"""Records of a person in a batch; where more are likely, there is no bound of a step. Contract."""
-
-LEAST_GAP = 1e-9
-"""Loss above ``ln w_0``, in nats, below which the excess is taken there: it rises with the loss. Soundness."""
-
-MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)
-"""Logs of the ``D_1`` at which a Gaussian with the same value is matched, one ``m`` each. Speed only."""
-
-PILOT_LOSSES = 14
-"""Losses of each sign at which the ``m`` are compared. Speed only."""
+CUT_MASS = 1e-45  # probability of larger subsets that each step counts as lost
+MOST_MEMBERS = 400  # records of a group in one batch; if more are likely, a step has no bound
+LEAST_GAP = 1e-9  # soundness: nats above ln w_0 below which the excess is taken there; it increases with the loss
+MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)  # logs of D_1 at which a Gaussian is matched, one m each
+PILOT_LOSSES = 14  # losses of each sign at which the m are compared
 
 
 def group_step(
     member: Callable[[int], PrivacyProfile], logs: Array, *, of_fixed_size: bool = False, cut: float = CUT_MASS
 ) -> PrivacyProfile:
-    """The profile of one batch for a group, both orders; it is a release on the whole data set to a composer.
+    """Return the profile of one batch for a group, in both directions, as one release on the whole data set.
 
-    ``member(j)`` is the profile of a release that ``j`` of the records are in. ``logs`` are :func:`poisson_weights`, or
-    :func:`fixed_size_weights` where batches are ``of_fixed_size``; members are under replace then. It is as sound as
-    these (C37).
+    It is as sound as the profiles of its members (C37).
+
+    Args:
+        member: From ``j`` to the profile of a release that contains ``j`` of the records.
+        logs: The log probabilities of ``j`` records in a batch, :func:`poisson_weights` or :func:`fixed_size_weights`.
+        of_fixed_size: True for batches of fixed size; the profiles of the members are then under replace.
+        cut: Probability of larger subsets that is counted as lost.
 
     Raises:
         Refused: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
     """
-    step = _Step(member, logs, cut, of_fixed_size=of_fixed_size)
+    step = _GroupStep(member, logs, cut, of_fixed_size=of_fixed_size)
 
     def log_delta(eps: float) -> Enclosure:
-        # The add order at e^eps is E(t) / t at t = e^-eps.
+        # The add direction at e^eps is E(t) / t at t = e^-eps.
         ends = step.excess(np.array([eps] if of_fixed_size else [eps, -eps]))
         lower, upper = (
             max(math.log(x) + grown if x > 0.0 else -math.inf for x, grown in zip(end, (0.0, eps), strict=False))
@@ -110,14 +101,14 @@ def group_step(
 
 
 def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
-    """The truth of one Poisson batch for a person who has the same record several times, a shift of ``mu`` each."""
+    """Return the exact profile of one Poisson batch for ``size`` copies of one record, each a shift of ``mu``."""
     from privproj.profiles.gaussian import gaussian_profile
 
     return group_step(lambda count: gaussian_profile(count * mu), poisson_weights(rate, size))
 
 
 def poisson_weights(rate: float, size: int) -> Array:
-    """``ln w_j = ln P(Bin(k, q) = j)`` for ``j`` from 0 to ``k``."""
+    """Return ``ln w_j = ln P(Bin(k, q) = j)`` for ``j`` from 0 to ``k``."""
     j = np.arange(size)
     # w_(j+1) / w_j = (k - j) / (j + 1) q / (1 - q)
     rise = np.log((size - j) / (j + 1.0)) + (math.log(rate) - math.log1p(-rate))
@@ -125,9 +116,10 @@ def poisson_weights(rate: float, size: int) -> Array:
 
 
 def fixed_size_weights(records: int, batch: int, size: int) -> Array:
-    """``ln w_j`` for ``j`` of ``k`` records in a batch of ``B`` out of ``n``, which is hypergeometric.
+    """Return the hypergeometric ``ln w_j`` for ``j`` of ``k`` records in a batch of ``B`` out of ``n``.
 
-    Raises :class:`Refused` unless ``k <= B`` and ``k <= n - B``.
+    Raises:
+        Refused: ``k > B`` or ``k > n - B``.
     """
     if size > min(batch, records - batch):
         raise Refused(f"a person with {size} records needs as many in a batch of {batch} and outside of it")
@@ -138,18 +130,7 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
     return first + np.concatenate([[0.0], np.cumsum(rise)])
 
 
-def _shared_sizes(tails: Array, count: int) -> list[int]:
-    """The sizes that have a profile of their own: all likely ones, and ever fewer of the others."""
-    # Probability of at least ``j`` records in a batch below which sizes share the profile of the largest. Speed only.
-    unshared = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(1e-14))) - 1
-    sizes, step = [*range(1, max(unshared, 1) + 1)], 2
-    while sizes[-1] < count:
-        sizes.append(min(sizes[-1] + step, count))
-        step *= 2
-    return sizes
-
-
-class _Step:
+class _GroupStep:
     """One step of a group: its excess at any losses, from the profiles of its members (module docstring)."""
 
     def __init__(
@@ -162,55 +143,76 @@ class _Step:
             raise Refused(f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch")
         self.lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
         first = member(1)
-        sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
+        sizes = [*range(1, count + 1)]
+        if not first.gaussian_mu:
+            # All likely sizes have a profile of their own; ever more of the others, whose probability is below 1e-14,
+            # share the profile of the largest. A bound of the profile of j records bounds that of fewer too.
+            unshared = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(1e-14))) - 1
+            sizes, gap = [*range(1, max(unshared, 1) + 1)], 2
+            while sizes[-1] < count:
+                sizes.append(min(sizes[-1] + gap, count))
+                gap *= 2
         self.members, self.sizes = [first, *map(member, sizes[1:])], np.array(sizes)
-        # What bounds the profile of j records bounds that of fewer too.
         shared = (float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))
         self.log_weights = np.array([logs[0], *shared])
-        # Of two mixtures it is no truth.
+        # The bound is not exact for two mixtures.
         self.mu = None if of_fixed_size else first.gaussian_mu
-        self.losses, self.shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
+        # Some losses in nats, and ln m there.
+        self.losses, self.log_shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
         if not self.mu:
-            self.losses, self.shifts = self.compare_shifts()
+            self._choose_shifts()
 
-    def compare_shifts(self) -> tuple[Array, Array]:
-        """Some losses (nats), and ``ln m`` there, the best of a few."""
-        tried = np.array([math.log(m) for m in _matched_shifts(self.members[0])])
+    def _choose_shifts(self) -> None:
+        """Set ``ln m`` at some losses to the best of a few: Gaussians with the same ``D_1`` at one epsilon each."""
+        from privproj.profiles.gaussian import find_noise
+
+        shifts, first = [], self.members[0]
+        for log_delta in MATCHED_LOG_DELTAS:
+            eps = first.epsilon(log_delta).upper
+            if not 0.0 < eps < 600.0:
+                continue
+            inverse = find_noise(eps, first.log_delta(eps).upper, 1e-3).upper
+            shifts += [1.0 / inverse] if inverse < math.inf else []
+        if not shifts:
+            raise PrecisionLimit("expected a release that is private at some epsilon below 600")
+        tried = np.array([math.log(m) for m in sorted({*shifts, shifts[0] * 0.5})])
         top = self.members[-1].epsilon(MATCHED_LOG_DELTAS[-1]).upper
         right = np.geomspace(1e-4, max(min(top, 600.0), 1.0), PILOT_LOSSES)
         losses = np.concatenate([np.linspace(self.log_weights[0], 0.0, PILOT_LOSSES)[:-1], right])
         upper = self.above(np.tile(losses, len(tried)), np.repeat(tried, len(losses)))
-        return losses, tried[np.argmin(upper.reshape(len(tried), -1), axis=0)]
+        self.losses, self.log_shifts = losses, tried[np.argmin(upper.reshape(len(tried), -1), axis=0)]
 
     @property
     def excess(self) -> LazyBounds:
-        """Lower (0: unknown) and upper bounds of the excess in the remove order at ``ln t``, in nats."""
-        return LazyBounds(self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.shifts)))
+        """Lower (0: unknown) and upper bounds of the excess in the remove direction at ``ln t``, in nats."""
+        return LazyBounds(
+            self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.log_shifts))
+        )
 
     def above(self, losses: Array, log_shifts: Array) -> Array:
-        """Upper bounds of the excess, with an ``m`` for each loss."""
+        """Return upper bounds of the excess, with an ``m`` for each loss."""
         upper, inside = np.zeros(len(losses)), losses > self.log_weights[0]
         at = np.maximum(losses[inside], self.log_weights[0] + LEAST_GAP)
-        total, _ = self.sum_of_members(at, np.exp(log_shifts[inside]), 1)
+        total, _ = self._sum_of_members(at, np.exp(log_shifts[inside]), 1)
         upper[inside] = (total + np.where(at >= 0.0, self.lost, 0.0)) * (1.0 + MARGIN)
         return upper
 
     def below(self, losses: Array) -> Array:
-        """Lower bounds of the excess where all suprema are at one set, else 0."""
+        """Return lower bounds of the excess if all suprema are at one set, else 0."""
         lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
         if self.mu:
             at = losses[inside]
-            total, x = self.sum_of_members(at, np.full(len(at), self.mu), 0)
-            # What the weights' sum is off costs t |sum alpha - 1| P_0(A), and the subsets left out at most their mass.
+            total, x = self._sum_of_members(at, np.full(len(at), self.mu), 0)
+            # The error of the sum of weights costs t |sum alpha - 1| P_0(A), and omitted subsets at most their mass.
             off = 4.0 * MARGIN * np.exp(np.minimum(at + special.log_ndtr(np.where(at >= 0.0, -x, x)), 700.0))
             lower[inside] = np.maximum(total * (1.0 - MARGIN) - off - np.where(at < 0.0, self.lost, 0.0), 0.0)
         return lower
 
-    def sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """``sum_j w_j [E_j(ln r_j) + ...]`` at these losses, from lower (0) or upper (1) ends of ``D_j``; and ``x``."""
-        x = self.thresholds(at, m)
+    def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
+        """Return ``sum_j w_j [E_j(ln r_j) + ...]`` from lower (0) or upper (1) ends of ``D_j``; and ``x``."""
+        x = self._thresholds(at, m)
         total, sign = np.zeros(len(at)), np.where(at >= 0.0, -1.0, 1.0)
-        ratios, _ = self.log_ratios(x, m)
+        ratios, _ = self._log_ratios(x, m)
         for log_ratio, member, log_weight in zip(ratios, self.members, self.log_weights[1:], strict=True):
             # E_j(-e) = e^-e D_j(e)
             gap = np.maximum(sign * np.expm1(np.minimum(log_ratio, 700.0)), 0.0)
@@ -219,33 +221,41 @@ class _Step:
             total += math.exp(log_weight) * ((upper if end else find_lower()) * shrunk + gap)
         return total, x
 
-    def log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
-        """``ln r_j`` for every size and their slopes in ``x``; for batches of fixed size they rise with ``j``."""
+    def _log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return ``ln r_j`` for every size, and their slopes in ``x``."""
         j = self.sizes[:, None]
         # ln r_j = j m x - (j m)^2/2
         plain, slopes = j * m * (x - 0.5 * j * m), j * m
         if not self.of_fixed_size:
             return plain, slopes
+        # For batches of fixed size they increase with j. The slope is that of the largest size at the maximum.
         rising = np.maximum.accumulate(plain, axis=0)
-        # The slope is that of the largest size whose own ratio is the maximum.
         return rising, np.maximum.accumulate(np.where(plain == rising, slopes, 0.0), axis=0)
 
-    def thresholds(self, losses: Array, m: Array) -> Array:
-        """``x`` with ``sum_(j >= 1) w_j r_j = t - w_0``: at most that for ``t >= 1``, at least that for ``t <= 1``."""
+    def _thresholds(self, losses: Array, m: Array) -> Array:
+        """Return ``x`` with ``sum_(j >= 1) w_j r_j = t - w_0``: rounded down for ``t >= 1``, up else."""
         j, weights = self.sizes[:, None], self.log_weights[1:, None]
         gap = -np.expm1(self.log_weights[0] - losses)
         goal = losses + np.log(gap)
-        # h(x) = ln sum_j w_j r_j is convex and rises at least as fast as m x: Newton from the right of its root.
+
+        # h(x) = ln sum_j w_j r_j and its slope
+        def value_at(x: Array) -> tuple[Array, Array]:
+            ratios, slopes = self._log_ratios(x, m)
+            logs = weights + ratios
+            top = np.max(logs, axis=0)
+            shares = np.exp(logs - top)
+            total = np.sum(shares, axis=0)
+            return top + np.log(total), np.sum(shares * slopes, axis=0) / total
+
+        # h is convex and increases at least as fast as m x: Newton's method from the right of its root.
         x = np.min((goal - weights) / (j * m) + 0.5 * j * m, axis=0)
         for _ in range(60):
-            ratios, slopes = self.log_ratios(x, m)
-            value, slope = _log_sum(weights + ratios, slopes)
+            value, slope = value_at(x)
             step = (value - goal) / slope
             x = x - step
             if np.all(np.abs(step) * m < 1e-13 * (1.0 + np.abs(goal))):
                 break
-        ratios, slopes = self.log_ratios(x, m)
-        value, _ = _log_sum(weights + ratios, slopes)
+        value, _ = value_at(x)
         # The goal is right to a few roundings of ln t over the gap.
         safe = MARGIN + 4e-15 / gap
         down = np.maximum(value - goal, 0.0) + safe
@@ -253,41 +263,27 @@ class _Step:
         return np.where(losses >= 0.0, x - down / m, x + up / m)
 
 
-def _log_sum(logs: Array, slopes: Array) -> tuple[Array, Array]:
-    """The log of a sum of exponentials over the first axis, and its slope where each has its own."""
-    top = np.max(logs, axis=0)
-    shares = np.exp(logs - top)
-    total = np.sum(shares, axis=0)
-    return top + np.log(total), np.sum(shares * slopes, axis=0) / total
-
-
-def _matched_shifts(profile: PrivacyProfile) -> list[float]:
-    """The ``m`` of Gaussians that have the same delta as this profile at one epsilon each."""
-    from privproj.profiles.gaussian import find_noise
-
-    shifts = []
-    for log_delta in MATCHED_LOG_DELTAS:
-        eps = profile.epsilon(log_delta).upper
-        if not 0.0 < eps < 600.0:
-            continue
-        inverse = find_noise(eps, profile.log_delta(eps).upper, 1e-3).upper
-        shifts += [1.0 / inverse] if inverse < math.inf else []
-    if not shifts:
-        raise PrecisionLimit("expected a release that is private at some epsilon below 600")
-    return sorted({*shifts, shifts[0] * 0.5})
-
-
 def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
-    """The curve of a run for a group of this size, from that of the group's own steps and from that of one record.
+    """Return the privacy curve of a run for a group, from its own steps and from the curve of one record.
 
-    ``stepwise``, which makes the former, may raise :class:`Refused` or :class:`InvalidParameter`, which is raised where
-    the other does too. Where that curve ``is_true``, nothing is smaller. A rule that leads with epsilon has no delta to
-    convert.
+    Args:
+        stepwise: Builds the curve of the steps of the group; it may raise :class:`Refused` or
+            :class:`InvalidParameter`, which is raised if ``single`` raises too.
+        single: Builds the curve of one record. A rule that leads with epsilon has no delta to convert.
+        size: The number of records in the group.
+        is_true: If true, the former curve is exact, so that nothing is smaller.
     """
-    curve = _made_or_refused(stepwise)
+
+    def build(make: Callable[[], Curve]) -> Curve | PrivprojError:
+        try:
+            return make()
+        except (Refused, InvalidParameter) as error:
+            return error
+
+    curve = build(stepwise)
     if is_true and not isinstance(curve, PrivprojError):
         return curve
-    one = _made_or_refused(single)
+    one = build(single)
     if not isinstance(one, PrivprojError) and not leads_with_epsilon(one):
         return _GroupCurve(None if isinstance(curve, PrivprojError) else curve, one, size)
     if isinstance(curve, PrivprojError):
@@ -295,16 +291,8 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
     return curve
 
 
-def _made_or_refused(make: Callable[[], Curve]) -> Curve | PrivprojError:
-    """A curve, or why there is none."""
-    try:
-        return make()
-    except (Refused, InvalidParameter) as error:
-        return error
-
-
 class _GroupCurve:
-    """The curve of a run for a group: the smaller of its own, if it has one, and of group privacy of that of a record.
+    """The smaller of the curve of the steps of a group, if there is one, and group privacy of the curve of a record.
 
     It is as sound as both (C37, "A whole run").
     """
@@ -312,29 +300,29 @@ class _GroupCurve:
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
         self.stepwise, self.single, self.size = stepwise, single, size
         self.digits = digits_of(stepwise or single)
-        self.converted = PrivacyProfile(self.convert, digits=self.digits, guess=self.guess, guess_spread=0.05)
+        self.converted = PrivacyProfile(self.convert, digits=self.digits, guess=self._guess, guess_spread=0.05)
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve was computed: that of the group itself where there is one."""
+        """How the curve was computed: that of the steps of the group where there is one."""
         source = self.single if self.stepwise is None else self.stepwise
         how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}
         return {**getattr(source, "numerics", {}), **how}
 
     def convert(self, eps: float) -> Enclosure:
-        """``ln delta_k(eps)`` by group privacy, enclosed."""
+        """Return an enclosure of ``ln delta_k(eps)`` by group privacy."""
         part, factor = eps / self.size, _log_factor(eps, self.size)
         ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
 
-    def guess(self, log_delta: float) -> float | None:
-        """An epsilon just below the least at which group privacy passes; None for 0, or where none is known.
+    def _guess(self, log_delta: float) -> float | None:
+        """Return an epsilon just below the least one at which group privacy meets delta; None for 0 or if unknown.
 
-        The factor grows with epsilon, so that far beyond it fails again: a search in long steps would find nothing.
+        The factor grows with epsilon, so that delta is not met far beyond it: a search in long steps would fail.
         """
         eps = 0.0
         with suppress(PrecisionLimit):
-            # k eps(delta / sum_(j < k) e^(j eps/k)), from 0 on: each is nearer, and none is above
+            # k eps(delta / sum_(j < k) e^(j eps/k)), from 0 on: each is closer, and none is above
             for _ in range(3):
                 eps = self.size * self.single.epsilon(log_delta - _log_factor(eps, self.size).upper).upper
                 if eps == math.inf:
@@ -342,14 +330,14 @@ class _GroupCurve:
         return eps or None
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
         stepwise, other = None if self.stepwise is None else self.stepwise.log_delta(eps), self.convert(eps)
-        return (
-            other if stepwise is None else Enclosure(min(stepwise.lower, other.upper), min(stepwise.upper, other.upper))
-        )
+        if stepwise is None:
+            return other
+        return Enclosure(min(stepwise.lower, other.upper), min(stepwise.upper, other.upper))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed."""
+        """Return an enclosure of ``eps(delta)`` in nats."""
         try:
             ends = None if self.stepwise is None else self.stepwise.epsilon(log_delta)
         except PrecisionLimit:
@@ -357,14 +345,13 @@ class _GroupCurve:
         if ends is None:
             return self.converted.epsilon(log_delta)
         upper = ends.upper
-        if upper == math.inf or self.may_be_less(upper, log_delta):
+        if upper == math.inf or self._may_be_less(upper, log_delta):
             upper = min(upper, self.converted.epsilon(log_delta).upper)
         return LateEnclosure(lambda: ends.lower, upper)
 
-    def may_be_less(self, upper: float, log_delta: float) -> bool:
-        """True where group privacy passes at the epsilon ``upper`` or may pass below it."""
-        # A log delta of one record that is not asked for where the group has an epsilon of its own, and small deltas
-        # cost more. Speed only.
+    def _may_be_less(self, upper: float, log_delta: float) -> bool:
+        """Return whether group privacy meets delta at the epsilon ``upper``, or may meet it below."""
+        # A smaller log delta of one record is not evaluated if the group has an epsilon of its own: it costs more.
         deepest = -150.0 if hasattr(self.single, "log_delta_unless") else -math.inf
         if log_delta - _log_factor(upper, self.size).upper >= deepest:
             return self.converted.log_delta(upper).upper <= log_delta
@@ -376,7 +363,7 @@ class _GroupCurve:
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:
-    """``ln sum_(j < k) e^(j eps/k)``, enclosed."""
+    """Return an enclosure of ``ln sum_(j < k) e^(j eps/k)``."""
     if eps < 1e-6:
         return Enclosure(math.log(size), math.log(size) + eps + 1e-14)
     # (e^eps - 1) / (e^(eps/k) - 1)

@@ -1,19 +1,19 @@
-"""Moments of the loss of a run: a bound at every delta, however small, in logarithms throughout (C23, "Moments").
+"""Bound a run by the moments of its loss, at every delta, however small, in logarithms (C23, "Moments").
 
-For one release in one order let ``W = dP/dQ`` and ``E(t) = delta(t) - max(0, 1 - t)``, the excess. From
+For one release in one direction let ``W = dP/dQ`` and ``E(t) = delta(t) - max(0, 1 - t)``, the excess. From
 ``u^theta = theta (theta + 1) int_0^inf t^(theta - 1) (1 - t/u)_+ dt`` its moment is, for every ``theta > 0``,
 
     M(theta) = E_P W^theta = 1 + theta (theta + 1) int_0^inf t^(theta - 1) E(t) dt,
 
-a sum of positive terms: an upper bound of ``E`` is one of ``M``. The excess is looked at in knots, and between them
-bounded by its chord in ``t``. What lies beyond the last knot counts as ``P``-mass ``m`` at infinity, the value of ``E``
+a sum of positive terms: an upper bound of ``E`` is one of ``M``. The excess is evaluated at knots, and between them
+bounded by its chord in ``t``. The mass beyond the last knot counts as ``P``-mass ``m`` at infinity, the value of ``E``
 there. Moments of releases multiply, and by Chernoff (as in
-:meth:`privproj.composition.fourier.LatticeComposition.chernoff`)
+:meth:`privproj.composition.fourier.FourierComposition.log_chernoff_bound`)
 
     delta(eps) <= e^(sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)) + sum T_i m_i.
 
-Every ``theta`` is sound. They are taken from a fixed ladder, so that both readings are those of one envelope of lines
-and inverses of each other (C24).
+Every ``theta`` is sound. They are from a fixed geometric grid, so that ``log_delta`` and ``epsilon`` are those of one
+envelope of lines and inverses of each other (C24).
 """
 
 import math
@@ -25,52 +25,40 @@ import numpy as np
 from privproj.composition.dominating_pairs import LARGEST_LOSS, UNIT_ROUNDING, has_two_orders
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import log1m_exp, next_up
-from privproj.numerics.kernels import log_add
+from privproj.numerics.root_finding import least_of_valley
+from privproj.numerics.special import log_add
 from privproj.profiles.privacy_profile import PrivacyProfile
-from privproj.profiles.rdp import least_of_valley
 from privproj.run import Run
 
-ORDERS_SPACING = 0.01
-"""Spacing of ``ln theta`` on the ladder of orders. It must not change between questions. Soundness."""
-
-ORDERS_RANGE = (-3000, 3000)
-"""First and last rung of the ladder of orders: from 1e-13 to 1e13. Speed only."""
-
+ORDERS_SPACING = 0.01  # soundness: spacing of ln theta on the grid of orders; it must not change between queries
+ORDERS_RANGE = (-3000, 3000)  # first and last index of the grid of orders, from 1e-13 to 1e13
+# soundness: relative error of M - 1: sums of at most 1e4 terms of fifty roundings, some after a cancellation of 1e3.
+# Errors proportional to an exponent are added to it.
 MOMENT_RELATIVE_ERROR = 1e-9
-"""Relative error allowed to ``M - 1``: sums of at most 1e4 terms of fifty roundings, some after a cancellation of 1e3.
-
-What is proportional to an exponent is added to it. Soundness.
-"""
-
-LEAST_RELATIVE_GAP = 1e-6
-"""Least distance of two knots relative to the loss: it is then right to 1e-9. Soundness."""
-
-OUTWARD = 1.0 + 1e-12
-"""By how much losses are moved away from 0: more than the rounding of ``e^(eps + ln q)``, 1e3 units. Soundness."""
-
-SERIES_BELOW = 0.5
-"""Where the two weights of a chord are taken from their series. Soundness: 12 terms are then right to 1e-15."""
+LEAST_RELATIVE_GAP = 1e-6  # soundness: least distance of two knots relative to the loss, which is then right to 1e-9
+OUTWARD = 1.0 + 1e-12  # soundness: moves losses away from 0 by more than the rounding of e^(eps + ln q), 1e3 units
+SERIES_BELOW = 0.5  # soundness: below, the weights of a chord are series of 12 terms, right to 1e-15
 
 
 @dataclass(frozen=True)
 class _Excess:
-    """Upper bounds of the excess of one release in one order, at losses (nats) that increase through 0."""
+    """Upper bounds of the excess of one release in one direction, at losses (nats) that increase through 0."""
 
     losses: Array
     logs: Array
     """``ln E`` there, increasing up to the loss 0 and decreasing from it on."""
 
     def mirrored(self) -> "_Excess":
-        """The excess of the other order: ``E(1/t) = E(t) / t`` (C1)."""
+        """Return the excess of the other direction: ``E(1/t) = E(t) / t`` (C1)."""
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
         logs = (self.logs - self.losses) + 4.0 * UNIT_ROUNDING * (np.abs(self.losses) + np.abs(self.logs))
         return _Excess(-self.losses[::-1], logs[::-1])
 
     @staticmethod
     def of(losses: Array, logs: Array) -> "_Excess":
-        """The same bounds, monotone on both sides of 0 as the excess is, without knots that are nearly the same.
+        """Return the bounds, monotone on both sides of 0 as the excess is, without knots that are nearly the same.
 
-        Every chord is sound, and of a shorter one the width would have no digits.
+        Every chord is sound, and the width of a shorter one would have no digits.
         """
         distinct = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
         losses, logs = losses[distinct], logs[distinct]
@@ -79,7 +67,7 @@ class _Excess:
         return _Excess(losses, np.concatenate([left[:-1], right]))
 
     def log_moment(self, theta: float) -> float:
-        """An upper bound of ``ln M(theta)`` of the finite part."""
+        """Return an upper bound of ``ln M(theta)`` of the finite part."""
         x, logs = self.losses, self.logs
         gap, right = np.diff(x), x[1:] > 0.0
         # The chord in t from a to b is E_a (1 - s) + E_b s, s = expm1(x - a) / expm1(b - a). With r = (x - a) / (b - a)
@@ -104,7 +92,7 @@ class _Excess:
 
 
 def _chord_weights(y: Array) -> tuple[Array, Array]:
-    """``(ln A, ln B)`` of ``A = int_0^1 e^(y r) (1 - r) dr`` and ``B = int_0^1 e^(y r) r dr``."""
+    """Return ``(ln A, ln B)`` of ``A = int_0^1 e^(y r) (1 - r) dr`` and ``B = int_0^1 e^(y r) r dr``."""
     # A = (e^y - 1 - y) / y^2 = sum_k y^k / (k + 2)!,  B = (e^y (y - 1) + 1) / y^2 = sum_k y^k (k + 1) / (k + 2)!
     small, large = np.minimum(y, SERIES_BELOW), np.maximum(y, SERIES_BELOW)
     series = [1.0 / math.factorial(k + 2) for k in range(12)]
@@ -117,71 +105,73 @@ def _chord_weights(y: Array) -> tuple[Array, Array]:
 
 
 class MomentCurve:
-    """The bound of a run by the moments of its losses, both readings; as sound as the profiles of the phases (C23).
+    """The bound of a run by the moments of its losses, as sound as the profiles of the phases (C23).
 
-    ``log_least`` says how far tails are followed, as the log of a delta, and ``spread`` how far apart the knots are.
-    Any values are sound.
+    Args:
+        phases: The profile of one release of each phase, and its run.
+        log_least: The log of the delta at which tails are truncated; any value is sound.
+        spacing: The relative distance of the knots; any value is sound.
     """
 
-    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], log_least: float, spread: float = 1.0) -> None:
-        excesses = [_excess_of(profile, run, log_least - math.log(run.steps), spread) for profile, run in phases]
+    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], log_least: float, spacing: float = 1.0) -> None:
+        excesses = [_excess_of(profile, run, log_least - math.log(run.steps), spacing) for profile, run in phases]
         self.steps = [run.steps for _, run in phases]
-        one_order = not any(has_two_orders(*phase) for phase in phases)
-        self.orders = [excesses] if one_order else [excesses, [excess.mirrored() for excess in excesses]]
+        is_symmetric = not any(has_two_orders(*phase) for phase in phases)
+        self.directions = [excesses] if is_symmetric else [excesses, [excess.mirrored() for excess in excesses]]
         self.log_moment = lru_cache(maxsize=None)(self._log_moment)
         # ln sum_i T_i m_i
-        tails = [[float(e.logs[-1]) + math.log(t) for e, t in zip(o, self.steps, strict=True)] for o in self.orders]
-        self.infinite = [max(order) + math.log(len(order)) + 1e-12 for order in tails]
+        tails = [[float(e.logs[-1]) + math.log(t) for e, t in zip(d, self.steps, strict=True)] for d in self.directions]
+        self.infinite = [max(direction) + math.log(len(direction)) + 1e-12 for direction in tails]
 
-    def _log_moment(self, order: int, rung: int) -> float:
-        """``sum T_i ln M_i(theta)`` of an order at a rung of the ladder, rounded up."""
-        theta = math.exp(rung * ORDERS_SPACING)
-        parts = [t * excess.log_moment(theta) for excess, t in zip(self.orders[order], self.steps, strict=True)]
+    def _log_moment(self, direction: int, index: int) -> float:
+        """Return ``sum T_i ln M_i(theta)`` of a direction at an index of the grid of orders, rounded up."""
+        theta = math.exp(index * ORDERS_SPACING)
+        parts = [t * excess.log_moment(theta) for excess, t in zip(self.directions[direction], self.steps, strict=True)]
         return math.fsum(parts) * (1.0 + 1e-14)
 
     def log_delta_above(self, eps: float) -> float:
-        """An upper bound of ``ln delta(eps)``, at most 0; ``eps`` is in nats."""
+        """Return an upper bound of ``ln delta(eps)``, at most 0; ``eps`` is in nats."""
 
-        def bound(order: int) -> float:
-            def line(rung: int) -> float:
+        def bound(direction: int) -> float:
+            def line(index: int) -> float:
                 # sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)
-                theta = math.exp(rung * ORDERS_SPACING)
-                moment, cost = self.log_moment(order, rung), _cost(theta)
+                theta = math.exp(index * ORDERS_SPACING)
+                moment, cost = self.log_moment(direction, index), _cost(theta)
                 return moment - theta * eps - cost + 8.0 * UNIT_ROUNDING * (moment + theta * eps + cost)
 
-            return min(0.0, log_add(least_of_valley(line, *ORDERS_RANGE), self.infinite[order]) + 1e-14)
+            return min(0.0, log_add(least_of_valley(line, *ORDERS_RANGE), self.infinite[direction]) + 1e-14)
 
-        return max(map(bound, range(len(self.orders))))
+        return max(map(bound, range(len(self.directions))))
 
     def epsilon_above(self, log_delta: float) -> float:
-        """An upper bound of ``eps(delta)`` in nats; ``inf`` where the masses at infinity alone exceed delta."""
-        return max(self._epsilon(order, log_delta) for order in range(len(self.orders)))
+        """Return an upper bound of ``eps(delta)`` in nats, ``inf`` if the masses at infinity alone exceed delta."""
+        return max(self._epsilon(direction, log_delta) for direction in range(len(self.directions)))
 
-    def _epsilon(self, order: int, log_delta: float) -> float:
-        """The same for one order."""
-        share = self.infinite[order] - log_delta + 1e-14 * (1.0 - log_delta)
+    def _epsilon(self, direction: int, log_delta: float) -> float:
+        """Return the same for one direction."""
+        share = self.infinite[direction] - log_delta + 1e-14 * (1.0 - log_delta)
         if share >= 0.0:
             return math.inf
         # ln(delta - sum T_i m_i), rounded down
         goal = log_delta + log1m_exp(share) - 1e-14 * (1.0 - log_delta)
 
-        def line(rung: int) -> float:
+        def line(index: int) -> float:
             # (sum T_i ln M_i - ln(1 + theta) - theta ln(1 + 1/theta) - ln(delta - sum T_i m_i)) / theta
-            theta = math.exp(rung * ORDERS_SPACING)
-            moment, cost = self.log_moment(order, rung), _cost(theta)
+            theta = math.exp(index * ORDERS_SPACING)
+            moment, cost = self.log_moment(direction, index), _cost(theta)
             return (moment - cost - goal + 16.0 * UNIT_ROUNDING * (moment + cost - goal)) / theta
 
         return next_up(max(0.0, least_of_valley(line, *ORDERS_RANGE)))
 
 
 def _cost(theta: float) -> float:
-    """``ln(1 + theta) + theta ln(1 + 1/theta)``: what Chernoff's bound of a delta gains over that of a tail."""
+    """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``, the gain of a Chernoff bound of delta over one of a tail."""
     return math.log1p(theta) + theta * math.log1p(1.0 / theta)
 
 
-def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spread: float) -> _Excess:
-    """The excess of one sampled release in the remove order, from 0 to where it is below ``e^log_least``."""
-    eps, right, left = _knots(profile, log_least - math.log(run.sampling_rate), spread)
+def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: float) -> _Excess:
+    """Return the excess of one sampled release in the remove direction, down to ``e^log_least``."""
+    eps, right, left = _knots(profile, log_least - math.log(run.sampling_rate), spacing)
     q = run.sampling_rate
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17), at t = e^eps on the right and e^-eps on the left: losses are
     # ln(1 + q (e^eps - 1)) and ln(1 + q (e^-eps - 1)). As E falls away from the loss 0, they are moved outward.
@@ -200,30 +190,29 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spread: floa
     return _Excess.of(np.concatenate([y[:0:-1], x]), logs)
 
 
-def _knots(profile: PrivacyProfile, log_least: float, spread: float) -> tuple[Array, Array, Array]:
-    """Epsilons from 0 on, and ``ln E`` at them and, for a profile with two orders, at their mirror images."""
+def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[Array, Array, Array]:
+    """Return epsilons from 0 on, and ``ln E`` at them and at their mirror images."""
     start = min(0.05 * math.exp(profile.log_delta(0.0).upper), 1.0)
     last = max(4.0 * start, 1e-3)
-    # Largest epsilon, in nats, at which a profile is looked at. Speed only.
+    # 1e15: largest epsilon, in nats, at which a profile is evaluated
     while last < 1e15 and profile.log_delta(last).upper > log_least:
         last *= 1.5
     rough = np.concatenate([[0.0], np.geomspace(start, last, 2 + math.ceil(5.0 * math.log(last / start)))])
     logs = np.minimum.accumulate(np.array([profile.log_delta(float(e)).upper for e in rough]))
     far = int(np.argmax(logs <= log_least)) if logs[-1] <= log_least else len(logs) - 1
     rough, fall = rough[: far + 1], -np.diff(logs[: far + 1])
-    # Every chord shall add a small share of what the moment is where it counts.
-    # Least spacing of the knots in lengths in which the excess falls by e, and by how much more it is for each nat by
-    # which the excess is below 1. Speed only.
+    # Every chord shall add a small share of the moment. The spacing of the knots is at most a quarter of the length in
+    # which the excess falls by e, and more for each nat by which the excess is below 1.
     decay = 0.25 + 1.0 / 600.0 * -logs[1 : far + 1]
-    # Spacing of the knots as a share of epsilon. Speed only.
+    # 0.05: spacing of the knots as a share of epsilon
     wanted = np.maximum(np.diff(np.log(np.maximum(rough, 0.5 * start))) / 0.05, fall / decay)
-    count = np.concatenate([[0.0], np.cumsum(np.maximum(wanted, 1.0) / spread)])
+    count = np.concatenate([[0.0], np.cumsum(np.maximum(wanted, 1.0) / spacing)])
     places = np.linspace(0.0, count[-1], 1 + math.ceil(count[-1]))
     eps = np.unique(np.concatenate([rough, np.interp(places, count, rough)]))
     if profile.excess is None:
         right = log_delta_columns(profile, eps)[1]
         return eps, right, right - eps
-    # log_delta is that of the larger order: E(t) and E(1/t) t are at most that.
+    # log_delta is the maximum of both directions: E(t) and E(1/t) t are at most that.
     log_deltas = np.array([profile.log_delta(float(e)).upper for e in eps])
     near = np.minimum(eps, LARGEST_LOSS)
     below, above = (np.log(np.maximum(profile.excess(sign * near)[1], 1e-300)) for sign in (-1.0, 1.0))
@@ -231,12 +220,12 @@ def _knots(profile: PrivacyProfile, log_least: float, spread: float) -> tuple[Ar
 
 
 def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
-    """Bounds of ``ln delta`` at these ``eps >= 0``, lower and upper: from the table where that is good, else singly."""
+    """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``, from the table where that is tight."""
     lower, upper = np.full((2, len(eps)), -math.inf)
     if profile.table is not None:
         with np.errstate(divide="ignore"):
             lower, upper = (np.log(np.maximum(end, 0.0)) for end in profile.table(eps))
-    # Log of the least delta that is read from a table: below, single values are tighter. Speed only.
+    # 1e-20: least delta from a table; below, single values are tighter
     deep = np.flatnonzero(upper < math.log(1e-20))
     if profile.log_deltas is not None:
         lower[deep], upper[deep] = profile.log_deltas(eps[deep])

@@ -1,14 +1,15 @@
-"""A composed run at every depth of its tails: for a small delta they are cut further out (C23, "Depths").
+"""Compose a run with its tails truncated at several levels, each for smaller deltas (C23, "Depths").
 
-A grid of losses has to end somewhere, and what lies beyond counts as infinite: a floor, below which it says nothing. So
-there are levels. The first, with the ordinary grid, answers deltas from the first of :data:`LEAST_LOGS` on. Each of the
-others cuts the tails far below the least delta that it answers, and is the least of a composition on a grid and of the
-bound by moments (:mod:`privproj.composition.moments`), or the latter alone where masses would underflow.
+A discretization grid is finite, and losses beyond it count as infinite. Their mass is a floor, below which the grid has
+no result for delta. Therefore there are tail-truncation levels. The first has the default grid and covers deltas from
+the first of :data:`LEAST_LOGS` on. Every other level truncates the tails far below the least delta that it covers, and
+is the smaller of a composition on a grid and of the bound by moments (:mod:`privproj.composition.moments`), or the
+latter alone where masses would underflow.
 
-Which level answers at an epsilon is decided by boundaries: ``b_k`` is the epsilon of level ``k`` at its least delta,
-and level ``k`` answers from above ``b_(k-1)`` up to ``b_k``. So both readings use the same level there (C24).
+Boundaries decide which level is used at an epsilon: ``b_k`` is the epsilon of level ``k`` at its least delta, and level
+``k`` is used from above ``b_(k-1)`` up to ``b_k``. So ``epsilon`` and ``log_delta`` use the same level (C24).
 
-No answer is above the simple bounds of a run (C23, "Simple bounds"):
+No result is above the simple bounds of a run (C23, "Simple bounds"):
 
 * (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
 * (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares with ``sum T_i w_i = 1``.
@@ -17,7 +18,7 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -25,7 +26,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
-from privproj.composition.grid import ComposedCurve, GridCurve, lower_end
+from privproj.composition.grid import ComposedCurve, GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.arrays import Array
@@ -34,57 +35,41 @@ from privproj.numerics.root_finding import find_crossing
 from privproj.profiles.privacy_profile import LazyBounds, Phases, PrivacyProfile
 from privproj.run import Run
 
-Grid = ComposedCurve | GridCurve
-"""A composition on a grid of losses."""
-
-LEAST_POWERS = (-15.5, -60, -120, -190)
-"""The least delta of each level with a grid, as a power of 10; down to the first, deltas are ordinary. Speed only."""
-
-LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
-"""The log of the least delta of each level; those that have no power of 10 have no grid either. Speed only."""
-
-NATS_ABOVE_CUT = 10.0
-"""A grid is tried at deltas at least so many nats above where tails are cut. Speed only."""
-
-NATS_WITHIN = 1.0
-"""A delta that is so many nats above the least one of a level is certainly within it. Soundness."""
-
-CLOSE_ENOUGH = 1.002
-"""A grid whose upper ends are within this factor of its lower ends is taken. Speed only."""
-
+LEAST_POWERS = (-15.5, -60, -120, -190)  # least delta of each level with a grid, as a power of 10; the first: usual
+LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))  # of each level, in nats
+NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta that a grid is tried at
+NATS_WITHIN = 1.0  # soundness: a delta that is so many nats above the least one of a level is certainly within it
+CLOSE_ENOUGH = 1.002  # ratio of upper and lower ends at which a grid is accepted
+LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without result
+LEAST_CAPPED_EPSILON = 1e-200  # nats, end of the search for a small epsilon, and least epsilon that shares come from
 NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
-"""Why there is no answer. Contract."""
-
 NO_GRID_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
-"""What an answer says of its numerics where losses are too large for any grid. Contract."""
-
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
-"""What an answer says of its numerics where moments gave it. Contract."""
-
-
-LARGEST_CAPPED_EPSILON = 1e15
-"""Largest epsilon, in nats, at which a simple bound is looked for when the composition has no answer. Contract."""
-
-LEAST_CAPPED_EPSILON = 1e-200
-"""Where the search for a small epsilon ends, and the least epsilon that a share is computed from. Speed only."""
 
 
 class DepthCurve:
-    """A composed curve of all levels, nowhere above the simple bounds; its inverse is nowhere above theirs.
+    """The privacy curve of a run: all tail-truncation levels, and never above the simple bounds.
 
-    It is as sound as the profiles of the phases (C18, C19, C23). ``step`` is the distance of lattice points in nats
-    that was asked for; with ``is_shallow`` the first level alone answers. Where the losses of a step are too large for
-    any grid, ``first`` says so.
+    It is as sound as the profiles of the phases (C18, C19, C23).
+
+    Args:
+        first: The curve of the first level, or the error where the losses of a step are too large for any grid.
+        phases: The phases of the run.
+        step: The distance of two grid points in nats (None: the default grids).
+        first_level_only: If true, the other levels are not used.
     """
 
-    digits = 11
-    """Significant digits of an epsilon: a search on a grid ends by so much above its root (NEWTON_RTOL). Speed only."""
+    digits = 11  # significant digits of an epsilon: a search on a grid ends by so much above its root (NEWTON_RTOL)
 
     def __init__(
-        self, first: GridCurve | PrecisionLimit, phases: Phases, step: float | None, *, is_shallow: bool = False
+        self,
+        first: GridCurve | PrecisionLimit,
+        phases: Phases,
+        step: float | None,
+        *,
+        first_level_only: bool = False,
     ) -> None:
-        self.first, self.phases, self.step, self.is_shallow = first, phases, step, is_shallow
-        # How many levels are kept for further questions. Speed only.
+        self.first, self.phases, self.step, self.first_level_only = first, phases, step, first_level_only
         self.level = lru_cache(maxsize=8)(self._level)
         self.boundary = lru_cache(maxsize=None)(self._boundary)
         self.used: GridCurve | _Level | None = None if isinstance(first, PrecisionLimit) else first
@@ -96,82 +81,79 @@ class DepthCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the last answer was computed: the composer, and the grid."""
+        """How the last result was computed: the composer, and the grid."""
         return NO_GRID_NUMERICS if self.used is None else self.used.numerics
 
     @cached_property
     def shallow(self) -> "DepthCurve":
-        """The same without the levels of small deltas."""
-        return DepthCurve(self.first, self.phases, self.step, is_shallow=True)
+        """The same curve with the first level only."""
+        return DepthCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """The curve of a level; raises :class:`PrecisionLimit` where the first has none."""
+        """Return the curve of a level; raises :class:`PrecisionLimit` where the first has none."""
         if k == 0:
             if isinstance(self.first, PrecisionLimit):
                 raise self.first
             return self.first
-        # Where a level cuts the tails, as a share of its least delta. Speed only.
+        # The tails are truncated at a share of the least delta of the level.
         log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(1e-16)
-        phases = [(deepened(profile, log_cut), run) for profile, run in self.phases]
-        log_cut = max(log_cut, *(_log_floor(profile, run) for profile, run in phases))
+        phases = [(truncate_below(profile, log_cut), run) for profile, run in self.phases]
+        for profile, run in phases:
+            # Tails cannot be truncated below the delta of a run from which on its profile is flat.
+            near, far = (profile.log_delta(eps).upper for eps in (0.5 * LARGEST_LOSS, LARGEST_LOSS))
+            if far <= -1.0 and far >= near - 1.0:
+                log_cut = max(log_cut, far + math.log(2.0 * run.steps) + math.log(run.sampling_rate))
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """``b_k``: the epsilon of a level at its least delta; ``inf`` for the last, or where it has no answer."""
+        """Return ``b_k``, the epsilon of a level at its least delta; ``inf`` for the last, or if there is none."""
         try:
             return self.level(k).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
         except PrecisionLimit:
             return math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
         upper, used = self.log_delta_unless(eps, -math.inf), self.used
         return LateEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
 
-    def log_delta_unless(self, eps: float, enough: float) -> float:
-        """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too.
-
-        Further levels are known to find no more than the least delta of this one, as they answer above its boundary.
-        """
-        upper = most = 0.0
+    def log_delta_unless(self, eps: float, threshold: float) -> float:
+        """Return the upper end of :meth:`log_delta`, or any upper bound at most ``threshold`` if there is one."""
+        upper = most = rough = 0.0
         if isinstance(self.first, PrecisionLimit):
             # Where losses are too large for a grid, ever sampled (i) is nearly the truth.
             if self.log_sampled == 0.0:
                 raise self.first
             return min(self.log_sampled, self.log_basic(eps))
-        # What is far below an ordinary delta may be loose.
-        loose_from = enough if enough >= LEAST_LOGS[0] else -math.inf
-        for k in self.levels_at(eps):
+        # A delta far below the deltas of the first level may be loose.
+        loose_from = threshold if threshold >= LEAST_LOGS[0] else -math.inf
+        for k in range(len(LEAST_LOGS)):
+            rough = self.guide.log_delta_above(eps) if k == 1 else rough
+            # A level is skipped if its least delta is above the square root of a rough upper bound of delta.
+            if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] > 0.5 * rough:
+                continue
             self.used = self.level(k)
             ends = self.first.log_delta(eps, loose_from) if k == 0 else self.used.log_delta(eps)
             upper = min(ends.upper, most)
-            if upper <= enough and enough >= LEAST_LOGS[k]:
+            if upper <= threshold and threshold >= LEAST_LOGS[k]:
                 return upper
-            if self.is_shallow or upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
+            if self.first_level_only or upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
                 break
+            # Later levels are used above the boundary of this one, where delta is at most its least delta.
             most = LEAST_LOGS[k]
         # The least of the composed ln delta(eps), of (i) ever sampled and of (ii) basic composition.
-        return upper if upper <= enough else min(upper, self.log_sampled, self.log_basic(eps))
-
-    def levels_at(self, eps: float) -> Iterator[int]:
-        """The levels that may answer at ``eps``, in the order of trial: the first, then those near a rough guess."""
-        yield 0
-        guess = self.guide.log_delta_above(eps)
-        for k in range(1, len(LEAST_LOGS)):
-            # A level is left out where its least delta is above this power of a rough upper bound of delta. Speed only.
-            if LEAST_LOGS[k] <= 0.5 * guess or k + 1 == len(LEAST_LOGS):
-                yield k
+        return upper if upper <= threshold else min(upper, self.log_sampled, self.log_basic(eps))
 
     @cached_property
     def guide(self) -> MomentCurve:
-        """A rough bound at every delta."""
-        # Its knots are spaced ten times as widely as else. Speed only.
+        """A rough upper bound of delta at every epsilon, with knots ten times as far apart as usual."""
         return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
+        """Return an enclosure of ``eps(delta)`` in nats, the least of the composition and of both simple bounds.
 
-        Where the composition has no answer and no simple bound helps, it raises what the composition raised.
+        Raises:
+            PrecisionLimit: The composition has no result, and no simple bound has one.
         """
         if self.log_sampled <= log_delta:
             return Enclosure(0.0, 0.0)
@@ -190,8 +172,12 @@ class DepthCurve:
         return LateEnclosure(lambda: composed.lower, upper) if upper else Enclosure(0.0, 0.0)
 
     def composed_epsilon(self, log_delta: float) -> Enclosure:
-        """The composed ``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
-        if self.is_shallow:
+        """Return the composed ``eps(delta)``.
+
+        Raises:
+            PrecisionLimit: Infinite losses alone exceed delta.
+        """
+        if self.first_level_only:
             return self.level(0).epsilon(log_delta)
         k = next((k for k, least in enumerate(LEAST_LOGS) if log_delta >= least), len(LEAST_LOGS) - 1)
         while k > 0 and self.boundary(k - 1) == math.inf:
@@ -202,31 +188,27 @@ class DepthCurve:
         upper = min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
         if used is self.first or _are_costly(self.phases):
             return LateEnclosure(lambda: ends.lower, upper)
-        return LateEnclosure(lambda: self.from_larger_deltas(used, ends.lower, upper, log_delta), upper)
 
-    def from_larger_deltas(self, used: "GridCurve | _Level", lower: float, upper: float, log_delta: float) -> float:
-        """A lower end of the epsilon of a delta that is the best of those at larger deltas, whose epsilons are smaller.
+        def find_lower() -> float:
+            # The best lower end at this delta and at larger ones, whose epsilons are smaller: few rare large losses
+            # make the distribution lumpy, and no tilt resolves two neighboring lumps.
+            lower, last = ends.lower, len(LEAST_POWERS) - 1
+            if log_delta < LEAST_LOGS[last]:
+                return max(lower, self.level(last).epsilon(LEAST_LOGS[last]).lower)
+            for power in (0.995, 0.98, 0.96, 0.93, 0.9):  # of delta
+                if lower >= 0.98 * upper:
+                    break
+                lower = max(lower, used.epsilon(power * log_delta).lower)
+            return lower
 
-        Few rare large losses make lumps, and between two of them no tilt holds both.
-        """
-        deepest = len(LEAST_POWERS) - 1
-        if log_delta < LEAST_LOGS[deepest]:
-            return max(lower, self.level(deepest).epsilon(LEAST_LOGS[deepest]).lower)
-        # The powers of a delta whose lower ends are looked at too. Speed only.
-        for share in (0.995, 0.98, 0.96, 0.93, 0.9):
-            # Where a lower end is at least this share of the upper one, no better one is looked for. Speed only.
-            if lower >= 0.98 * upper:
-                break
-            lower = max(lower, used.epsilon(share * log_delta).lower)
-        return lower
+        return LateEnclosure(find_lower, upper)
 
     @cached_property
     def shares(self) -> list[float]:
-        """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
+        """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, proportional to the epsilon of one release; any are sound."""
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]
-        # Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``. Any shares are
-        # sound. Speed only.
+        # 20: the epsilons are compared at a delta that is so many nats below delta(0).
         sizes = [
             max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, LEAST_CAPPED_EPSILON)
             for profile, _ in self.releases
@@ -236,7 +218,7 @@ class DepthCurve:
         return [size / total for size in sizes]
 
     def log_basic(self, eps: float) -> float:
-        """The log of the bound by basic composition at ``eps`` (nats), rounded up (C23)."""
+        """Return the log of the bound (ii) by basic composition at ``eps`` (nats), rounded up (C23)."""
         # (ii) ln sum_i T_i delta_i(w_i eps)
         logs = [
             profile.log_delta(eps * share * (1.0 - 1e-15)).upper + math.log(steps)
@@ -248,33 +230,33 @@ class DepthCurve:
 
 @dataclass(eq=False)
 class _Level:
-    """The run with tails cut at one depth: the least of a composition on a grid and of the bound by moments.
+    """A run with its tails truncated at one level: the smaller of a composition on a grid and the bound by moments.
 
-    Next to the first level the ordinary grid is asked too, which may be the closest one still.
+    Level 1 also evaluates the default grid of level 0, which may still be the tightest.
     """
 
     k: int
     phases: Phases
     step: float | None
     log_cut: float
-    ordinary: GridCurve | PrecisionLimit | None
+    default: GridCurve | PrecisionLimit | None
     numerics: dict[str, object] = field(default_factory=MOMENTS_NUMERICS.copy)
 
     @cached_property
     def grid(self) -> ComposedCurve | PrecisionLimit:
-        """The composition on the first grid that is close at both ends of the level, or the closest, or why none is.
+        """The composition on the first grid that is tight at both ends of the level, or the tightest, or the error.
 
-        Where values of a profile are costly, that of the first grid which the next finer one does not improve. It is
-        the same for every question, so that their answers agree (C24).
+        If values of a profile are costly, it is the first grid, from coarse to fine, that the next one does not
+        improve. The grid is the same for every query, so that ``epsilon`` and ``log_delta`` agree (C24).
         """
         if self.k >= len(LEAST_POWERS):
             return PrecisionLimit(NOTHING_SO_SMALL)
         try:
-            shapes = [outline_step(*phase, math.exp(self.log_cut)) for phase in self.phases]
+            steps = [outline_step(*phase, math.exp(self.log_cut)) for phase in self.phases]
         except PrecisionLimit as error:
             return error
-        grids, best, least, last = GridCurve(shapes, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
-        levels, costly = range(len(grids.steps)), _are_costly(self.phases)
+        grids, best, least, last = GridCurve(steps, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
+        levels, costly = range(len(grids.spacings)), _are_costly(self.phases)
         for level in reversed(levels) if costly else levels:
             try:
                 curve = grids.level(level)
@@ -283,8 +265,8 @@ class _Level:
             except PrecisionLimit as error:
                 last = error
                 continue
-            pairs = [(lower_end(end), end.upper) for end in ends]
-            # A lower end that is unknown is worse than any other. Speed only.
+            pairs = [(_lower_end(end), end.upper) for end in ends]
+            # 1e9: a lower end that is unknown is worse than any other.
             size = max((upper / lower if lower > 0.0 else 1e9 * (1.0 + upper)) for lower, upper in pairs)
             size, before = math.fsum(end.upper for end in ends) if costly else size, least
             if size < least:
@@ -295,62 +277,60 @@ class _Level:
 
     @cached_property
     def moments(self) -> MomentCurve:
-        """The bound by moments, with tails cut as deep."""
-        # Knots are spaced more widely where values of a profile are costly. Speed only.
+        """The bound by moments, with the same truncation; if values of a profile are costly, with fewer knots."""
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
-    def read(self, on_grid: Callable[[Grid], Enclosure], by_moments: float) -> Enclosure:
-        """What is found on the grid and, next to the first level, on the ordinary one, and the bound by moments."""
-        answers: list[tuple[Enclosure, Grid]] = []
-        for grid in (self.grid, self.ordinary):
+    def evaluate(self, read: Callable[[ComposedCurve | GridCurve], Enclosure], by_moments: float) -> Enclosure:
+        """Return the least of ``read`` of the grids and of the bound by moments."""
+        results: list[tuple[Enclosure, ComposedCurve | GridCurve]] = []
+        for grid in (self.grid, self.default):
             with suppress(PrecisionLimit):
-                answers += [(on_grid(grid), grid)] if isinstance(grid, Grid) else []
-        upper = min([by_moments, *(ends.upper for ends, _ in answers)])
-        self.numerics = next((grid.numerics for ends, grid in answers if ends.upper == upper), MOMENTS_NUMERICS)
-        return LateEnclosure(lambda: max((lower_end(ends) for ends, _ in answers), default=-math.inf), upper)
+                results += [(read(grid), grid)] if isinstance(grid, ComposedCurve | GridCurve) else []
+        upper = min([by_moments, *(ends.upper for ends, _ in results)])
+        self.numerics = next((grid.numerics for ends, grid in results if ends.upper == upper), MOMENTS_NUMERICS)
+        return LateEnclosure(lambda: max((_lower_end(ends) for ends, _ in results), default=-math.inf), upper)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        return self.read(lambda grid: grid.log_delta(eps), self.moments.log_delta_above(eps))
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
+        return self.evaluate(lambda grid: grid.log_delta(eps), self.moments.log_delta_above(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where no upper end is known."""
-        ends = self.read(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
+        """Return an enclosure of ``eps(delta)`` in nats; raises :class:`PrecisionLimit` without an upper end."""
+        ends = self.evaluate(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
         if ends.upper == math.inf:
             raise self.grid if isinstance(self.grid, PrecisionLimit) else PrecisionLimit(NOTHING_SO_SMALL)
         return ends
 
 
+def _lower_end(ends: Enclosure) -> float:
+    """Return the lower end, or ``-inf`` where it exceeds the limits of the grid."""
+    try:
+        return ends.lower
+    except GridLimit:
+        return -math.inf
+
+
 def _are_costly(phases: Phases) -> bool:
-    """True where values of some profile take so long that upper ends have to do."""
+    """Return whether values of some profile take so long that lower ends are not improved."""
     return any(profile.is_costly for profile, _ in phases)
 
 
-def _log_floor(profile: PrivacyProfile, run: Run) -> float:
-    """Log of the delta of a run below which tails cannot be cut, as the profile falls no more, or ``-inf``."""
-    near, far = (profile.log_delta(eps).upper for eps in (0.5 * LARGEST_LOSS, LARGEST_LOSS))
-    if far > -1.0 or far < near - 1.0:
-        return -math.inf
-    return far + math.log(2.0 * run.steps) + math.log(run.sampling_rate)
-
-
-def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
-    """The profile with values that are good down to ``e^log_cut``: from its table only where they are large."""
+def truncate_below(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
+    """Return the profile with values that are tight down to ``e^log_cut``, not only where its table is."""
     if profile.deeper is not None:
         profile = profile.deeper(math.exp(log_cut))
     if profile.table is None:
         return profile
-    # How many columns of values of a profile are kept. Speed only.
     columns = lru_cache(maxsize=4)(lambda eps: log_delta_columns(profile, np.array(eps)))
 
-    def end(which: int) -> Callable[[Array], Array]:
+    def column(which: int) -> Callable[[Array], Array]:
         return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])
 
-    return replace(profile, table=LazyBounds(end(0), end(1)))
+    return replace(profile, table=LazyBounds(column(0), column(1)))
 
 
 def log_ever_sampled(runs: list[Run]) -> float:
-    """The log of the probability that the record is in any batch, rounded up (C23)."""
+    """Return the log of the probability (i) that the record is in any batch, rounded up (C23)."""
     if any(run.sampling_rate == 1.0 for run in runs):
         return 0.0
     # (i) ln(1 - prod_i (1 - q_i)^T_i)

@@ -1,8 +1,7 @@
-"""Laws of the squared shift ``X`` in bins, as numpy arrays: the form in which composition reads a law.
+"""Distributions of the squared sensitivity ``X`` in bins, as numpy arrays, for composition.
 
-Each bin has its mass and its mean. With these the mean of a convex or of a concave function of ``X`` is bounded from
-above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared shift in units of the squared
-noise deviation.
+Each bin has its mass and its mean. These bound the expectation of a convex or of a concave function of ``X`` from above
+and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared sensitivity over the noise variance.
 """
 
 import math
@@ -14,71 +13,66 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privproj.errors import PrecisionLimit
-from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, gauss_nodes, join_copies
+from privproj.numerics.arrays import Array, join_copies
+from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.root_finding import find_crossing
+from privproj.numerics.special import (
+    beta_constant,
+    log_beta_tail_from,
+    log_gamma_below,
+    log_gamma_front,
+    log_gamma_tail,
+)
 
-BINS = 144
-"""Bins of a law. Every number of them gives a valid bound. Speed only."""
+BINS = 144  # bins of a distribution; every number gives a valid bound
 
-BINS_OF_SUM = 3 * BINS
-"""Bins of the law of a sum over layers. Speed only."""
+BINS_OF_SUM = 3 * BINS  # bins of the distribution of a sum over layers
 
+# soundness: mass at the supremum for truncated tails; each of n <= 1e5 equal layers has at most two of 1e-45
 MASS_LOST_TO_CUTS = 1e-36
-"""Mass put at the top for what cut tails can lose. Soundness: each of ``n <= 1e5`` equal layers counts at most two
-cuts of 1e-45.
-"""
 
-BINNED_TAIL = 1e-45
-"""Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
+BINNED_TAIL = 1e-45  # upper tail at which the bins end; the last bin contains what is beyond
 
-LOG_BINNED_TAIL = math.log(BINNED_TAIL)
-"""``ln`` of :data:`BINNED_TAIL`. Speed only."""
+LOG_BINNED_TAIL = math.log(BINNED_TAIL)  # nats
 
-BIN_NODES = 12
-"""Nodes of the Gauss rule in a bin. Soundness (measured): masses and means are right to 1e-11."""
+BIN_NODES = 12  # soundness: Gauss nodes of a bin; masses and means are accurate to 1e-11 (measured)
 
-CELL_NODES = 4
-"""Nodes of the Gauss rule in a cell of a lattice. Soundness: as :data:`BIN_NODES`."""
+CELL_NODES = 4  # soundness: Gauss nodes of a cell of a grid, as BIN_NODES
 
+# soundness: where cells of a grid are divided, in standard deviations from the mean, as BIN_NODES
 CELL_PANELS = np.linspace(-12.0, 12.0, 193)
-"""Where cells of a lattice are divided, in deviations from the mean. Soundness: as :data:`BIN_NODES`."""
 
-FAR_SHIFT = 4e299
-"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Soundness."""
+FAR_SQUARED_SENSITIVITY = 4e299  # soundness: h_eps is 1 here for every accepted eps
 
+# soundness: least mass of a bin whose mean is computed; for a smaller mass its upper edge is used, which is sound
 LEAST_DIVIDED_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
-Soundness."""
 
-CELLS_BELOW = 2048
-"""Cells up to the mean of one layer in a convolution that is rounded downwards. Speed only."""
+CELLS_BELOW = 2048  # cells up to the mean of one layer in a convolution that is rounded down
 
-MOST_ATOMS_BELOW = 2**14
-"""Most atoms of a law in such a convolution: with more, its cells are joined in pairs. Speed only."""
+MOST_ATOMS_BELOW = 2**14  # most atoms in such a convolution; with more, cells are joined in pairs
 
-TAIL_BELOW = 1e-22
-"""Upper tail at which a law in such a convolution ends; what is beyond is moved down to that point. Speed only."""
+TAIL_BELOW = (
+    1e-22  # upper tail at which a distribution in such a convolution ends; what is beyond is moved down to that point
+)
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A law on ``[0, inf)`` in ``n`` bins, one after the other.
+    """A distribution on ``[0, inf)`` in ``n`` adjacent bins.
 
-    * ``edges``, of shape ``(n + 1,)``: where the bins end, increasing, in the unit of ``X``.
+    * ``edges``, of shape ``(n + 1,)``: the ends of the bins, increasing, in the unit of ``X``.
     * ``mass``, of shape ``(n,)``: the probability of each bin. What lies below the first edge is counted in the first
       bin, and what lies above the last edge in the last.
     * ``mean``, of shape ``(n,)``: ``E[X | bin]``, between the edges of its bin.
     * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
       edge is only some point beyond the last mean.
 
-    Who makes the bins guarantees one of two things, but for rounding, which
-    :mod:`privproj.distributions.binned_profile` allows
-    for. Masses and means are those of the law; then both its upper and its lower bounds hold. Or they are those of a
-    law that gives no convex increasing function too small a mean; then only the upper bounds hold for ``X`` itself.
+    The caller guarantees one of two properties, up to rounding, which :mod:`privproj.distributions.binned_profile`
+    allows for. Either masses and means are those of the distribution, and both its upper and its lower bounds hold. Or
+    they are those of a distribution under which no convex increasing function has too small an expectation, and only
+    the upper bounds hold for ``X`` itself.
     """
 
     edges: Array
@@ -88,7 +82,7 @@ class Bins:
 
     @property
     def supremum(self) -> float:
-        """The supremum of ``X``: the last edge, or ``inf`` for an unbounded law."""
+        """The supremum of ``X``: the last edge, or ``inf`` for an unbounded distribution."""
         return np.inf if self.unbounded else float(self.edges[-1])
 
     @cached_property
@@ -102,7 +96,7 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """How the mass of each bin splits to its left and its right edge, with its mean kept: two of shape ``(n,)``."""
+        """The mass of each bin split to its left and its right edge with the same mean: two arrays, ``(n,)``."""
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
         weight = (self.mean - left) / np.maximum(right - left, 1e-300)
@@ -110,133 +104,116 @@ class Bins:
 
     @cached_property
     def weights(self) -> Array:
-        """What the edges get of the mass where that of every bin goes to its ends, of shape ``(n + 1,)``."""
+        """The mass of the edges if that of every bin is split to its ends, of shape ``(n + 1,)``."""
         left, right = self.shares
         return np.append(left, 0.0) + np.append(0.0, right)
 
     def shifted(self, shift: float) -> "Bins":
-        """Return the law of ``X + shift``, ``shift >= 0``, in the same bins; they keep what is guaranteed of them."""
+        """Return the distribution of ``X + shift``, ``shift >= 0``, in the same bins, with the same guarantee."""
         if not shift:
             return self
         # f(x + shift) is convex and increases in x where f does (C31).
         return Bins(self.edges + shift, self.mass, self.mean + shift, self.unbounded)
 
     def lowered(self, factor: float) -> tuple[Array, Array]:
-        """Return masses and means times a factor below 1, means no lower than their bins and the first mass 0 (C28)."""
+        """Return masses and means times a factor below 1, means at least the left edges and the first mass 0 (C28)."""
         mass = factor * self.mass
         mass[0] = 0.0
         return mass, np.maximum(factor * self.mean, self.edges[:-1])
 
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
-    """Return the law of ``scale * B``, ``B ~ Beta(a, b)``, in at most ``count`` bins up to a tail of 1e-45.
+    """Return the distribution of ``scale * B``, ``B ~ Beta(a, b)``, in at most ``count`` bins up to a tail of 1e-45.
 
-    In the logit of ``B`` the bins are narrowest just above the mean. Raises :class:`PrecisionLimit` for ``a + b`` above
-    5e8.
+    In the logit of ``B`` the bins are narrowest just above the mean.
+
+    Raises:
+        PrecisionLimit: ``a + b`` is above 5e8.
     """
-    law = _BetaLaw(a, b)
-    step = 0.25 * law.width
-    end = step * _first_true(240, lambda k: law.centre + step * k > 30.0 or law.log_tail(step * k) < LOG_BINNED_TAIL)
-    places = [max(-7.0 * law.width, -36.0 - law.centre), 0.0, min(7.0 * law.width, end), end]
+    dist = _BetaDistribution(a, b)
+    step = 0.25 * dist.width
+    end = step * _first_true(240, lambda k: dist.centre + step * k > 30.0 or dist.log_tail(step * k) < LOG_BINNED_TAIL)
+    places = [max(-7.0 * dist.width, -36.0 - dist.centre), 0.0, min(7.0 * dist.width, end), end]
     s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.2, 0.75, 1.0], places)
-    s = s[np.append(True, np.diff(law.place(s)) > 0.0)]
-    edges = np.concatenate([[0.0], law.place(s), [1.0]])
-    mass, mean = law.means(s, edges, BIN_NODES)
+    s = s[np.append(True, np.diff(dist.place(s)) > 0.0)]
+    edges = np.concatenate([[0.0], dist.place(s), [1.0]])
+    mass, mean = dist.means(s, edges, BIN_NODES)
     return Bins(scale * edges, mass, scale * mean)
 
 
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """Return the law of ``scale * U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
+    """Return the distribution of ``scale * U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
 
-    Three bins of five lie between the quantiles 0.1 and 0.9999. Raises :class:`PrecisionLimit` for ``a`` above 5e8.
+    Three bins of five lie between the quantiles 0.1 and 0.9999.
+
+    Raises:
+        PrecisionLimit: ``a`` is above 5e8.
     """
     if a > 5e8:
         raise PrecisionLimit(f"expected a rank of at most 1e9 for this route, got rank={2 * a:.3g}; use operator-norm")
-    law = _GammaLaw(a)
+    dist = _GammaDistribution(a)
     top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
-    end = float(top[_first_true(399, lambda k: law.log_tail(math.log(top[k] / a)) < LOG_BINNED_TAIL)])
-    places = [law.find_quantile(share) for share in (1e-6, 0.1, 0.9999)]
+    end = float(top[_first_true(399, lambda k: dist.log_tail(math.log(top[k] / a)) < LOG_BINNED_TAIL)])
+    places = [dist.find_quantile(share) for share in (1e-6, 0.1, 0.9999)]
     s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.75, 1.0], [*places, math.log(end / a)])
-    edges = np.concatenate([[0.0], law.place(s), [2.0 * end + 10.0]])
-    mass, mean = law.means(s, edges, BIN_NODES)
+    edges = np.concatenate([[0.0], dist.place(s), [2.0 * end + 10.0]])
+    mass, mean = dist.means(s, edges, BIN_NODES)
     return Bins(scale * edges, mass, scale * mean, unbounded=True)
 
 
 def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """Return the law of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
+    """Return the distribution of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
 
-    The mean of the first bin, of mass 1e-12, is put at its upper edge. For ``a`` up to 1 the mean of the last bin is
-    infinite and stands as :data:`FAR_SHIFT`: upper bounds of the mean of an increasing function count the tail at its
-    supremum, lower bounds at the left edge, since the law is unbounded.
+    The mean of the first bin, of mass 1e-12, is set to its upper edge. For ``a`` up to 1 the mean of the last bin is
+    infinite and is represented by :data:`FAR_SQUARED_SENSITIVITY`: upper bounds of the expectation of an increasing
+    function count the tail at its supremum, lower bounds at the left edge, since the distribution is unbounded.
 
-    Raises :class:`PrecisionLimit` for ``a`` above 5e8.
+    Raises:
+        PrecisionLimit: ``a`` is above 5e8.
     """
     if a > 5e8:
         raise PrecisionLimit(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
-    law = _GammaLaw(a)
+    dist = _GammaDistribution(a)
     # ln(a/U) at the quantiles of X
-    low, start, middle = (-law.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
+    low, start, middle = (-dist.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
     # P(U < u) is about u^a/Gamma(a + 1) far below the mean
     reach = (a * math.log(a) - LOG_BINNED_TAIL - math.lgamma(a + 1.0)) / a
     steps = np.linspace(middle, max(reach, middle) + 1e-9, 400)
-    end = float(steps[_first_true(399, lambda k: kernels.log_gamma_below(a, *_ratio(-steps[k])) < LOG_BINNED_TAIL)])
+    end = float(steps[_first_true(399, lambda k: log_gamma_below(a, *_ratio(-steps[k])) < LOG_BINNED_TAIL)])
     s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.5, 1.0], [low, start, middle, end])
     at, share = gauss_nodes(BIN_NODES)
     gaps = np.diff(s)[:, None]
     places = s[:-1, None] + gaps * at
-    density = law.density(-places) * gaps * share
+    density = dist.density(-places) * gaps * share
     mass, first = density.sum(axis=1), (np.exp(places) * density).sum(axis=1)
-    last = FAR_SHIFT
+    last = FAR_SQUARED_SENSITIVITY
     if a > 1.0:
         # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1), u = a e^-end
         point = a * math.exp(-end) / (a - 1.0)
-        log_share = kernels.log_gamma_below(a - 1.0, point - 1.0, point) - kernels.log_gamma_below(a, *_ratio(-end))
+        log_share = log_gamma_below(a - 1.0, point - 1.0, point) - log_gamma_below(a, *_ratio(-end))
         last = scale * max(math.exp(log_share) / (a - 1.0), math.exp(end) / a) * (1.0 + 1e-9)
     edges = np.concatenate([[0.0], np.exp(s) / a * scale, [2.0 * last]])
     mean = np.divide(first, mass, out=np.exp(s[1:]), where=mass > LEAST_DIVIDED_MASS) / a * scale
-    outer = (math.exp(kernels.log_gamma_tail(a, *_ratio(-low))), math.exp(kernels.log_gamma_below(a, *_ratio(-end))))
+    outer = (math.exp(log_gamma_tail(a, *_ratio(-low))), math.exp(log_gamma_below(a, *_ratio(-end))))
     mean = np.concatenate([edges[1:2], np.clip(mean, edges[1:-2], edges[2:-1]), [last]])
     return Bins(edges, np.concatenate([outer[:1], mass, outer[1:]]), mean, unbounded=True)
 
 
 def _ratio(s: float) -> tuple[float, float]:
-    """Return ``e^s - 1`` and ``e^s``, as the Gamma tails take a point."""
+    """Return ``e^s - 1`` and ``e^s``, the arguments of the Gamma tails."""
     return math.expm1(s), math.exp(s)
 
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
-    """Return the first index from 0 to ``last`` from which on a condition is true, or ``last``."""
+    """Return the first index from 0 to ``last`` from which on a condition holds, or ``last``."""
     return bisect_left(range(last), True, key=is_true)
 
 
-def _divide(s: Array, finer: Array) -> tuple[Array, NDArray[np.intp] | None]:
-    """Return ``s`` with the points of ``finer`` in gaps wider than theirs, and where the gaps of ``s`` begin in it.
-
-    The latter is None where nothing was added.
-    """
-    gaps = np.diff(s)
-    before = np.searchsorted(s, finer) - 1
-    inside = (before >= 0) & (before < len(gaps))
-    inside[inside] = gaps[before[inside]] > finer[1] - finer[0]
-    if not inside.any():
-        return s, None
-    points = np.insert(s, before[inside] + 1, finer[inside])
-    return points, np.arange(len(gaps)) + np.searchsorted(finer[inside], s[:-1])
-
-
-def _check_beta_shape(a: float, b: float) -> None:
-    """Raise :class:`PrecisionLimit` where the margin kept here was not measured."""
-    if a + b > 5e8:
-        raise PrecisionLimit(
-            f"expected a dim of at most 1e9 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
-        )
-
-
-class _PositiveLaw(ABC):
-    """A law on ``[0, inf)`` in a coordinate ``s``, 0 at the mean, in which its density is smooth with one hill."""
+class _PositiveDistribution(ABC):
+    """A distribution on ``[0, inf)`` with a smooth unimodal density in a coordinate ``s``, which is 0 at the mean."""
 
     width: float
-    """The width of the hill in ``s``, about a standard deviation."""
+    """The width of the peak in ``s``, about a standard deviation."""
 
     @abstractmethod
     def place(self, s: Array) -> Array:
@@ -251,13 +228,23 @@ class _PositiveLaw(ABC):
         """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
 
     def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
-        """Return masses and means of the bins between these edges; all but the first and the last have coordinates.
+        """Return masses and means of the bins between these edges.
 
-        They come from a Gauss rule between neighbouring coordinates; ``finer`` are further points to divide at.
+        All but the first and the last edge have coordinates. The integrals are Gauss rules between adjacent
+        coordinates; ``finer`` are further points of division.
         """
-        points, starts = (s, None) if finer is None else _divide(s, finer)
+        points, starts = s, None
+        if finer is not None:
+            # insert the points of finer in gaps wider than theirs; starts are the indices of the old gaps
+            gaps = np.diff(s)
+            before = np.searchsorted(s, finer) - 1
+            inside = (before >= 0) & (before < len(gaps))
+            inside[inside] = gaps[before[inside]] > finer[1] - finer[0]
+            if inside.any():
+                points = np.insert(s, before[inside] + 1, finer[inside])
+                starts = np.arange(len(gaps)) + np.searchsorted(finer[inside], s[:-1])
         at, share = gauss_nodes(nodes)
-        # int f ds and int X f ds between neighbours
+        # int f ds and int X f ds between neighbors
         gaps = np.diff(points)[:, None]
         places = points[:-1, None] + gaps * at
         density = self.density(places) * gaps * share
@@ -271,14 +258,17 @@ class _PositiveLaw(ABC):
         return mass, np.clip(mean, edges[:-1], edges[1:])
 
 
-class _BetaLaw(_PositiveLaw):
+class _BetaDistribution(_PositiveDistribution):
     """``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
 
     def __init__(self, a: float, b: float) -> None:
-        _check_beta_shape(a, b)
+        if a + b > 5e8:  # the rounding was not measured
+            raise PrecisionLimit(
+                f"expected a dim of at most 1e9 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
+            )
         self.a, self.b, self.p, self.q = a, b, a / (a + b), b / (a + b)
         self.centre, self.width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
-        self.constant = kernels.beta_constant(a, b)
+        self.constant = beta_constant(a, b)
 
     def coordinate(self, x: Array) -> Array:
         """Return the coordinates of these points between 0 and 1."""
@@ -299,19 +289,19 @@ class _BetaLaw(_PositiveLaw):
 
     def log_tail(self, s: float) -> float:
         """Return ``ln P(B > x)`` at the coordinate ``s``."""
-        return kernels.log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
+        return log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
 
     def last_cell(self, cells: float, log_tail: float) -> int:
-        """Return the first ``j`` with ``ln P(B > j / cells)`` below ``log_tail``; ``ceil(cells)`` always is."""
+        """Return the first ``j`` with ``ln P(B > j / cells)`` below ``log_tail``, at most ``ceil(cells)``."""
 
         def is_below(j: int) -> bool:
             x = min(j / cells, 1.0)
-            return kernels.log_beta_tail_from(self.a, self.b, x, 1.0 - x, self.constant) < log_tail
+            return log_beta_tail_from(self.a, self.b, x, 1.0 - x, self.constant) < log_tail
 
         return _first_true(math.ceil(cells), is_below)
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """Return masses and means between these points, the first of them 0, and from the last one to 1."""
+        """Return masses and means between these points, the first of which is 0, and from the last one to 1."""
         if len(edges) == 1 or edges[1] >= 1.0:
             return np.ones(1), np.array([self.p])
         s = self.coordinate(edges[1:] if edges[-1] < 1.0 else edges[1:-1])
@@ -320,8 +310,8 @@ class _BetaLaw(_PositiveLaw):
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
         # E[B; .] = a/(a+b) P(Beta(a+1, b) in .)
-        a, b, tail = self.a, self.b, kernels.log_beta_tail_from
-        (x, y), (u, v), biased = self._shares(first), self._shares(last), kernels.beta_constant(a + 1.0, b)
+        a, b, tail = self.a, self.b, log_beta_tail_from
+        (x, y), (u, v), biased = self._shares(first), self._shares(last), beta_constant(a + 1.0, b)
         below = tail(b, a, y, x, self.constant), tail(b, a + 1.0, y, x, biased)
         above = tail(a, b, u, v, self.constant), tail(a + 1.0, b, u, v, biased)
         low, high = ((math.exp(mass), self.p * math.exp(moment)) for mass, moment in (below, above))
@@ -332,12 +322,12 @@ class _BetaLaw(_PositiveLaw):
         return self.p / (self.p + self.q * math.exp(-s)), self.q / (self.q + self.p * math.exp(s))
 
 
-class _GammaLaw(_PositiveLaw):
+class _GammaDistribution(_PositiveDistribution):
     """``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
 
     def __init__(self, a: float) -> None:
         self.a, self.width = a, 1.0 / math.sqrt(a)
-        self.constant = kernels.log_gamma_front(a, 0.0, 1.0)
+        self.constant = log_gamma_front(a, 0.0, 1.0)
 
     def place(self, s: Array) -> Array:
         """Return the points with these coordinates."""
@@ -350,15 +340,15 @@ class _GammaLaw(_PositiveLaw):
 
     def log_tail(self, s: float) -> float:
         """Return ``ln P(U > a e^s)``."""
-        return kernels.log_gamma_tail(self.a, math.expm1(s), math.exp(s))
+        return log_gamma_tail(self.a, math.expm1(s), math.exp(s))
 
     def find_quantile(self, share: float) -> float:
-        """Return the coordinate below which a share of the law lies, nearly."""
+        """Return approximately the coordinate of a quantile."""
         a, below = self.a, share < 0.5
 
         def excess(ratio: float) -> float:
             place = a, ratio - 1.0, ratio
-            return math.log(share) - kernels.log_gamma_below(*place) if below else kernels.log_gamma_tail(*place) - rest
+            return math.log(share) - log_gamma_below(*place) if below else log_gamma_tail(*place) - rest
 
         rest = math.log1p(-share)
         crossing = find_crossing(excess, 1.0, low=1e-40, high=1e9, spread=3.0 * self.width, rtol=1e-10)
@@ -369,7 +359,7 @@ class _GammaLaw(_PositiveLaw):
         # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
         a = self.a
         ends = []
-        for s, tail in ((first, kernels.log_gamma_below), (last, kernels.log_gamma_tail)):
+        for s, tail in ((first, log_gamma_below), (last, log_gamma_tail)):
             mass = tail(a, math.expm1(s), math.exp(s))
             moment = tail(a + 1.0, (a * math.expm1(s) - 1.0) / (a + 1.0), a * math.exp(s) / (a + 1.0))
             ends.append((math.exp(mass), a * math.exp(moment)))
@@ -377,29 +367,46 @@ class _GammaLaw(_PositiveLaw):
 
 
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return a law that bounds ``scale * sum of share * B`` over independent layers from above (C6).
+    """Return a distribution that bounds ``scale * sum of share * B`` over independent layers from above (C6).
 
-    Each of ``parts`` is ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and
-    the part ``share = C_l^2/C^2`` of the squared clip. A layer with ``dim == rank`` is not projected and adds its
-    share. Each ``share * B`` is spread to the points of a uniform grid without changing its mean, and what is cut off
-    is put at the supremum. Both make the mean of every convex increasing function larger.
+    Each ``share * B`` is split to the points of a uniform grid without changing its mean, and what is truncated is
+    moved to the supremum. Both increase the expectation of every convex increasing function.
+
+    Args:
+        parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and the
+            part ``share = C_l^2/C^2`` of the squared clipping norm. A layer with ``dim == rank`` is not projected and
+            adds its share.
+        scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]
-    width = _cell_width(moving) if moving else 1.0
+    width = 1.0
+    if moving:
+        # Splitting the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells to
+        # its mean. The sum of very many layers hardly varies, so that a coarser grid hardly matters.
+        # Var B = 2 r (d - r) / (d^2 (d + 2)); splitting one atom adds at most width^2 / 4 to the variance.
+        variance = sum(n * c**2 * 2.0 * r * (d - r) / (d**2 * (d + 2.0)) for d, r, n, c in moving)
+        mean = sum(n * c * r / d for d, r, n, c in moving)
+        width = float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in moving))), mean / 2**13))
     # The sum is shift + width j with the probability atoms[j] (C6, computed convolution).
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
     atoms = np.ones(1)
+
+    def convolve(one: Array, other: Array) -> Array:
+        # Drop a far tail of mass below 1e-45, which MASS_LOST_TO_CUTS covers. Without FFT all terms are positive.
+        joint = np.convolve(one, other)
+        return joint[: int(np.max(np.nonzero(np.cumsum(joint[::-1])[::-1] >= BINNED_TAIL))) + 1]
+
     for dim, rank, n, share in moving:
         layer = _spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width)
-        atoms = np.convolve(atoms, join_copies(layer, n, _convolve))
+        atoms = np.convolve(atoms, join_copies(layer, n, convolve))
     atoms = np.pad(atoms, (0, 3))
-    # What lies beyond the last atom is put at the supremum, which is at least 1: the shares add up to 1.
+    # The tail is moved to the supremum, which is at least 1, because the shares sum to 1.
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
     last = max(last, 3)
     beyond = float(atoms[last:].sum()) + MASS_LOST_TO_CUTS
     points = shift + width * np.arange(last)
     cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(BINS_OF_SUM, last)).astype(int)]))
-    # Mass and E[X; bin] of the atoms between neighbouring cuts
+    # Mass and E[X; bin] of the atoms between neighboring cuts
     mass = np.add.reduceat(atoms[:last], cuts[:-1])
     first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
     edges = np.concatenate([[points[0]], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
@@ -408,36 +415,36 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
 
 
-class _LatticeLaw(NamedTuple):
+class _GridDistribution(NamedTuple):
     """Atoms at ``0, w, 2 w, ...`` with ``w = 2^level`` units."""
 
     atoms: Array
     level: int
 
-    def coarser(self, level: int) -> "_LatticeLaw":
-        """Return the law with each atom moved down to the lattice of a level."""
+    def coarser(self, level: int) -> "_GridDistribution":
+        """Return the distribution with each atom moved down to the grid of a level."""
         atoms = self.atoms
         for _ in range(level - self.level):
             atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
-        return _LatticeLaw(atoms, max(level, self.level))
+        return _GridDistribution(atoms, max(level, self.level))
 
-    def plus(self, other: "_LatticeLaw", most: int = MOST_ATOMS_BELOW) -> "_LatticeLaw":
-        """Return a law below the sum of both, which are independent, with about ``most`` atoms or fewer."""
+    def plus(self, other: "_GridDistribution", most: int = MOST_ATOMS_BELOW) -> "_GridDistribution":
+        """Return a distribution below the sum of both, which are independent, with at most about ``most`` atoms."""
         level = max(self.level, other.level)
         atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
-        # What is beyond the tail is moved down to where it begins.
+        # move the tail down to where it begins
         tail = np.cumsum(atoms[::-1])[::-1]
         last = int(np.max(np.nonzero(tail >= TAIL_BELOW)))
-        law = _LatticeLaw(np.append(atoms[:last], tail[last]), level)
-        joined = max(0, math.ceil(math.log2(len(law.atoms) / most)))
-        return law.coarser(level + joined)
+        dist = _GridDistribution(np.append(atoms[:last], tail[last]), level)
+        joined = max(0, math.ceil(math.log2(len(dist.atoms) / most)))
+        return dist.coarser(level + joined)
 
 
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return a law that is stochastically at most ``scale * sum of share * B`` over independent layers (C28).
+    """Return a distribution that is stochastically at most ``scale * sum of share * B`` over independent layers (C28).
 
-    ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, so that the mean of every increasing
-    function becomes smaller.
+    ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, which decreases the expectation of every
+    increasing function.
     """
     shift, width, atoms = _sum_below(parts)
     points = scale * (shift + width * np.arange(len(atoms) + 1))
@@ -446,13 +453,13 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
     mean = np.add.reduceat(atoms * points[:-1], cuts) / np.maximum(mass, LEAST_DIVIDED_MASS)
     edges = np.concatenate([points[cuts], points[-1:]])
     mean = np.clip(mean, edges[:-1], edges[1:])
-    # An empty bin goes first, which lower bounds leave out.
+    # Lower bounds omit the first bin, so it is empty.
     return Bins(np.append(0.0, edges), np.append(0.0, mass), np.append(0.0, mean))
 
 
 @lru_cache(maxsize=16)
 def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
-    """Return ``(shift, width, atoms)``: atoms at ``shift + width j``, a law stochastically below the sum of layers.
+    """Return ``(shift, width, atoms)``: atoms at ``shift + width j``, stochastically below the sum of layers.
 
     The layers with the smallest means are added first, in pairs, then the pairs, and so on.
     """
@@ -461,62 +468,42 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
     if not moving:
         return shift, 1.0, np.ones(1)
     unit = moving[0][3] * moving[0][1] / moving[0][0] / CELLS_BELOW
-    # About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only.
+    # base 2 log of the most atoms, so that all convolutions of a sum take about 2^33 products
     log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(2.0**33 / len(moving)))
-    # Base 2 log of the most atoms where there are many layers of different shapes. Speed only.
     most = 2 ** max(10, int(log_most))
-    laws = [_copies_below(part, unit, most) for part in moving]
-    while len(laws) > 1:
-        pairs = [first.plus(second, most) for first, second in zip(laws[::2], laws[1::2], strict=False)]
-        laws = pairs + laws[2 * len(pairs) :]
-    return shift, unit * 2.0 ** laws[0].level, laws[0].atoms
+    dists = [_copies_below(part, unit, most) for part in moving]
+    while len(dists) > 1:
+        pairs = [first.plus(second, most) for first, second in zip(dists[::2], dists[1::2], strict=False)]
+        dists = pairs + dists[2 * len(pairs) :]
+    return shift, unit * 2.0 ** dists[0].level, dists[0].atoms
 
 
-def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _LatticeLaw:
-    """Return a law below the sum of the ``n`` equal layers of a part, by repeated doubling."""
+def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _GridDistribution:
+    """Return a distribution below the sum of the ``n`` equal layers of a part, by repeated squaring."""
     dim, rank, n, share = part
-    law, level = _BetaLaw(0.5 * rank, 0.5 * (dim - rank)), int(math.log2(share * rank / dim / (unit * CELLS_BELOW)))
-    end = law.last_cell(share / (unit * 2.0**level), math.log(TAIL_BELOW))
+    dist, level = (
+        _BetaDistribution(0.5 * rank, 0.5 * (dim - rank)),
+        int(math.log2(share * rank / dim / (unit * CELLS_BELOW))),
+    )
+    end = dist.last_cell(share / (unit * 2.0**level), math.log(TAIL_BELOW))
     level += max(0, math.ceil(math.log2((end + 1) / most)))
     cells = share / (unit * 2.0**level)
-    # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
-    end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
-    layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
+    # B = j w / share for j = 0, 1, ...; all mass beyond the last point is moved there
+    end = min(dist.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
+    layer = _GridDistribution(dist.cells(np.arange(end + 1) / cells)[0], level)
     return join_copies(layer, n, lambda one, other: one.plus(other, most))
 
 
-def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
-    """Return the distance of the grid points, in units of the sum.
-
-    On this grid spreading the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up
-    to its mean, whichever is coarser. With very many layers the sum hardly varies, and a coarser grid costs nothing
-    that shows.
-    """
-    # Var B = 2 r (d - r) / (d^2 (d + 2)); spreading one atom adds at most width^2 / 4 to the variance.
-    variance = sum(n * share**2 * 2.0 * rank * (dim - rank) / (dim**2 * (dim + 2.0)) for dim, rank, n, share in parts)
-    mean = sum(n * share * rank / dim for dim, rank, n, share in parts)
-    return float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in parts))), mean / 2**13))
-
-
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
-    """Return the masses of ``cells * Beta(a, b)`` spread to 0, 1, 2, ..., mean kept; a tail below 1e-45 is left out."""
-    law = _BetaLaw(a, b)
-    top = max(law.last_cell(cells, LOG_BINNED_TAIL), 1)
+    """Return the masses of ``cells * Beta(a, b)`` split to 0, 1, 2, ..., with its mean, up to a tail of 1e-45."""
+    dist = _BetaDistribution(a, b)
+    top = max(dist.last_cell(cells, LOG_BINNED_TAIL), 1)
     edges = np.append(np.arange(top) / cells, min(top / cells, 1.0))
-    mass, mean = law.cells(edges)
+    mass, mean = dist.cells(edges)
     if edges[-1] < 1.0:
         mass, mean = mass[:-1], mean[:-1]
-    # A mean j + w goes to j with the share 1 - w and to j + 1 with the share w.
+    # a mean j + w is split to j with the weight 1 - w and to j + 1 with the weight w
     weight = np.clip(mean * cells - np.arange(len(mass)), 0.0, 1.0)
     atoms = np.append(mass * (1.0 - weight), 0.0)
     atoms[1:] += mass * weight
     return atoms
-
-
-def _convolve(one: Array, other: Array) -> Array:
-    """Return the law of a sum without its far tail of mass below 1e-45; without FFT all terms are positive.
-
-    :data:`MASS_LOST_TO_CUTS` covers all such cuts.
-    """
-    atoms = np.convolve(one, other)
-    return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= BINNED_TAIL))) + 1]

@@ -1,11 +1,11 @@
-"""Profiles for many eps at once from laws in bins: the array twin of :mod:`privproj.distributions.mixture_profile`.
+"""Profiles for many ``eps`` at once from distributions in bins; see :mod:`privproj.distributions.mixture_profile`.
 
-From above, a convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean
-(Jensen's inequality); from below it is the other way round (C28). All are right to second order in the width. Shapes:
-``eps`` is ``(e,)``, a law has ``n`` bins, and values at its edges are ``(e, n + 1)``.
+For upper bounds, a convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean
+(Jensen's inequality); for lower bounds it is the other way round (C28). All are accurate to second order in the width.
+Shapes: ``eps`` is ``(e,)``, a distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
 
-A row is an eps. The profile is evaluated where it counts: at some rows, the *guides*, at every edge; between two guides
-only at the edges that count there. What lies on the left of these is moved up to the first of them.
+A row is an ``eps``. The profile is evaluated where it matters: at some rows, the *guides*, at every edge; between two
+guides only at the edges that matter there. The mass to the left of these is moved up to the first of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,31 +16,28 @@ from numpy.typing import NDArray
 
 from privproj.distributions.binned import Bins
 from privproj.numerics.arrays import Array
-from privproj.profiles.gaussian_arrays import (
+from privproj.profiles.gaussian import (
     PROFILE_SAFETY,
     SMALLEST_UPPER_DELTA,
     gaussian_deltas,
     gaussian_deltas_below,
 )
 
+# soundness: factor by which masses, means and slopes are lowered for their rounding (measured: far smaller)
 BIN_SAFETY = 1.0 - 1e-9
-"""Factor by which masses, means and slopes are lowered for their rounding (measured: far smaller).
-Soundness (measured)."""
 
+# soundness: least lower bound of a delta; it covers bins whose mass is too small for their mean to be computed
 LEAST_LOWER_DELTA = 1e-280
-"""Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Soundness."""
 
-ROWS_AT_ONCE = 64
-"""Rows that are evaluated together, so that what they need stays in the cache. Speed only."""
+ROWS_AT_ONCE = 64  # rows that are evaluated together, so that their data fit in the cache
 
-NEGLIGIBLE_SHARE = 1e-12
-"""Share of a delta below which a part of the law is not followed: it is bounded as a whole. Speed only."""
+NEGLIGIBLE_SHARE = (
+    1e-12  # share of a delta below which a part of the distribution is not followed: it is bounded as a whole
+)
 
 
 def _inflections(eps: Array) -> Array:
-    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of
-    :func:`privproj.distributions.density_kernels.inflection`.
-    """
+    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, as :func:`privproj.distributions.beta_gamma_kernels.inflection`."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 
@@ -65,15 +62,14 @@ def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
 
 
 def _guides(count: int) -> NDArray[np.intp]:
-    """Return the indices of the guides among so many rows: every row, or the ends of pieces that span them all."""
-    # Up to so many rows, every one is a guide. Speed only.
+    """Return the indices of the guides among so many rows: every row, or the ends of pieces that cover them."""
     if count <= 96:
         return np.arange(count)
     return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
 
 
 def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
-    """Yield ``(rows, guides around them)`` of pieces that hold every row once."""
+    """Yield ``(rows, guides around them)`` of pieces that contain every row once."""
     together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
     for i in range(0, max(len(guides) - 1, 1), together):
         last = i + together >= len(guides) - 1
@@ -94,43 +90,43 @@ def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -
 # --- any rank ---------------------------------------------------------------------------------------
 
 
-def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
-    """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, for laws under one joint clip.
+def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
+    """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), for distributions under one joint clipping norm.
 
-    Every ``p >= x0`` gives an upper bound. Taken is ``M(c) = E[X | X > c]`` for the edge ``c`` that maximises the dual
-    value ``E[h(X); X <= c] + P(X > c) h(M(c))``, of the law with the largest; or ``x0`` itself, which is best where
-    only a far atom lies beyond.
+    Every ``p >= x0`` gives an upper bound. The one used is ``M(c) = E[X | X > c]`` for the edge ``c`` that maximizes
+    the dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, of the distribution with the largest; or ``x0`` itself, which
+    is best if only a distant atom lies beyond.
     """
-    return _in_order(lambda rows: _any_rank_deltas(rows, laws), eps)
+    return _in_order(lambda rows: _any_rank_deltas(rows, dists), eps)
 
 
-def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
+def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
     """Return :func:`any_rank_deltas` for increasing ``eps``."""
     guides, x0 = _guides(len(eps)), np.maximum(_inflections(eps), SMALLEST_UPPER_DELTA)
     # Where sup X <= x0 (C5, case 2) the bound is E[h(X)].
-    convex = max(law.supremum for law in laws) <= x0
+    convex = max(dist.supremum for dist in dists) <= x0
     few, least, straight = eps[guides], x0[guides], convex[guides]
-    tables = [_Table.of(few, law, slice(0, len(law.edges)), slice(0, len(law.mass))) for law in laws]
+    tables = [_Table.of(few, dist, slice(0, len(dist.edges)), slice(0, len(dist.mass))) for dist in dists]
     points, of_laws, best = _worst_tangents(tables, least)
     at_points, at_least = (_tangents(few, p, straight) for p in (points, least))
     bounds = _largest_means(tables, at_points, of_laws, straight), _largest_means(tables, at_least)
     if len(guides) == len(eps):
         return np.minimum(PROFILE_SAFETY * np.minimum(*bounds), 1.0)
-    # How much more than the best tangent that at ``x0`` may give at a guide to be tried around it. Speed only.
+    # The tangent at x0 is tried around a guide if it gives at most 0.1 % more than the best one there.
     far = bounds[1] < 1.001 * bounds[0]
     columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
 
     def tabulate(rows: slice, near: slice) -> list[_Table]:
         narrowed = []
-        for law, k, (first, stop) in zip(laws, best, columns, strict=True):
-            cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(law.mass)))
+        for dist, k, (first, stop) in zip(dists, best, columns, strict=True):
+            cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(dist.mass)))
             edges = slice(min(int(first[near].min()), cuts.start), max(int(stop[near].max()), cuts.stop))
-            narrowed.append(_Table.of(eps[rows], law, edges, cuts))
+            narrowed.append(_Table.of(eps[rows], dist, edges, cuts))
         return narrowed
 
     deltas, pieces = np.empty(len(eps)), list(_pieces(guides))
-    # Most tables of a law and a piece of rows that are kept at once. Speed only.
-    together = max(1, 256 // len(laws))
+    # at most 256 tables of a distribution and a piece of rows are kept at once
+    together = max(1, 256 // len(dists))
     for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
         of_pieces = [tabulate(*piece) for piece in block]
         span = slice(block[0][0].start, block[-1][0].stop)
@@ -146,7 +142,10 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
-    """Return for every row ``p >= x0`` of the law with the largest dual value, that of each law, and each best cut."""
+    """Return for every row the tangent point ``p >= x0`` of the distribution with the largest dual value.
+
+    Further results are the point of each distribution, and each best cut.
+    """
     duals = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in duals], axis=0)
     points = np.maximum([p for _, p, _ in duals], x0)
@@ -158,8 +157,8 @@ def _largest_means(
 ) -> Array:
     """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent.
 
-    With the best ``p`` of every law, that of the law with the largest mean is tried too, and a ``p`` between both where
-    the means of the two are about equal. The smallest number is kept.
+    With the best ``p`` of every distribution, that of the distribution with the largest expectation is tried too, and a
+    ``p`` between both where the two expectations are about equal. The smallest number is returned.
     """
     means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
     largest, first = means.max(axis=0), means.argmax(axis=0)
@@ -168,7 +167,7 @@ def _largest_means(
     p, other = tangents[0], of_laws[first, row]
     again = np.array([table.means(_tangents(table.eps, other, convex)) for table in tables])
     second = again.argmax(axis=0)
-    # The lead of the first law at p and at the other point, and where it vanishes on the line through both
+    # The lead of the first distribution at p and at the other point, and where it vanishes on the line through both
     leads = (part[first, row] - part[second, row] for part in (means, again))
     lead, behind = (np.maximum(sign * part, 0.0) for sign, part in zip((1.0, -1.0), leads, strict=True))
     between = p + (other - p) * np.divide(lead, lead + behind, out=np.zeros(len(row)), where=lead + behind > 0.0)
@@ -185,10 +184,10 @@ def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True)
 class _Table:
-    """``h_eps`` at neighbouring edges of a law; what the law has on their left is moved up to the first of them."""
+    """``h_eps`` at adjacent edges of a distribution; the mass to their left is moved up to the first of them."""
 
-    law: Bins
-    """The law."""
+    dist: Bins
+    """The distribution."""
 
     eps: Array
     """The rows."""
@@ -200,136 +199,137 @@ class _Table:
     """Upper bounds of ``h_eps`` at these edges, a row for each eps."""
 
     cuts: slice
-    """Edges ``c``, among those of the table, where the law may be cut."""
+    """Edges ``c``, among those of the table, where the distribution may be cut."""
 
     at_means: Array
     """Upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``."""
 
     @classmethod
-    def of(cls, eps: Array, law: Bins, edges: slice, cuts: slice) -> "_Table":
+    def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":
         """Return the table of these edges and cuts."""
-        edges = slice(edges.start, min(edges.stop, len(law.edges)))
-        values = _tabulate(gaussian_deltas, eps, np.concatenate([law.edges[edges], law.above[1][cuts]]))
+        edges = slice(edges.start, min(edges.stop, len(dist.edges)))
+        values = _tabulate(gaussian_deltas, eps, np.concatenate([dist.edges[edges], dist.above[1][cuts]]))
         count = edges.stop - edges.start
-        return cls(law, eps, edges, values[:, :count], cuts, values[:, count:])
+        return cls(dist, eps, edges, values[:, :count], cuts, values[:, count:])
 
     def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
         """Return the largest dual value ``V(c)`` of every row, with its ``M(c)`` and its cut ``c <= x0`` (C5)."""
-        law, cuts, start = self.law, self.cuts, self.edges.start
+        dist, cuts, start = self.dist, self.cuts, self.edges.start
         ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
-        left, right = law.shares
+        left, right = dist.shares
         before, bins = slice(start, cuts.start), slice(cuts.start, cuts.stop - 1)
         # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) (C5)
         weights = np.append(left[before], 0.0)
         weights[1:] += right[before]
-        weights[0] += law.mass[:start].sum()
+        weights[0] += dist.mass[:start].sum()
         within = np.empty((len(self.eps), count + 1))
         within[:, 0] = self.at_edges[:, : ahead + 1] @ weights
         within[:, 1:] = left[bins] * self.at_edges[:, ahead : ahead + count]
         within[:, 1:] += right[bins] * self.at_edges[:, ahead + 1 : ahead + count + 1]
         dual = np.cumsum(within, axis=1)
-        dual += law.above[0][cuts] * self.at_means
-        dual[law.edges[cuts] > x0[:, None]] = -1.0
+        dual += dist.above[0][cuts] * self.at_means
+        dual[dist.edges[cuts] > x0[:, None]] = -1.0
         best = np.argmax(dual, axis=1)
-        return dual[np.arange(len(best)), best], law.above[1][cuts][best], cuts.start + best
+        return dual[np.arange(len(best)), best], dist.above[1][cuts][best], cuts.start + best
 
     def majorants(self, tangents: Array) -> Array:
         """Return ``g_p`` at the edges, for the tangents of every row (C5).
 
-        ``g_p`` never rises faster than its tangent, which bounds it in a last bin without an end.
+        ``g_p`` never rises faster than its tangent, which bounds it in an unbounded last bin.
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
-        values = self.law.edges[self.edges] - p
+        values = self.dist.edges[self.edges] - p
         values *= slope
         values += height
         np.maximum(values, self.at_edges, out=values)
-        # g_p(x) <= g_p(left) + h'(p) (x - left) in a last bin without an end
-        if self.law.unbounded and self.edges.stop == len(self.law.edges) and values.shape[1] > 1:
-            beyond = values[:, -2] + tangents[2] * (self.law.edges[-1] - self.law.edges[-2])
+        # g_p(x) <= g_p(left) + h'(p) (x - left) in an unbounded last bin
+        if self.dist.unbounded and self.edges.stop == len(self.dist.edges) and values.shape[1] > 1:
+            beyond = values[:, -2] + tangents[2] * (self.dist.edges[-1] - self.dist.edges[-2])
             values[:, -1] = np.maximum(values[:, -1], beyond)
         return values
 
     def means(self, tangents: Array) -> Array:
         """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangents of every row.
 
-        Where a tangent is above ``h`` at the last edge it is so beyond, and ``g_p`` is affine. Else the table goes on.
+        If a tangent is above ``h`` at the last edge it is so beyond, and ``g_p`` is affine. Otherwise the table is
+        extended.
         """
-        law, edges, majorants = self.law, self.edges, self.majorants(tangents)
-        if edges.stop < len(law.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
-            return _Table.of(self.eps, law, slice(edges.start, len(law.edges)), self.cuts).means(tangents)
-        weights, beyond = law.weights[edges].copy(), law.weights[edges.stop :]
-        weights[0] += law.weights[: edges.start].sum()
+        dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
+        if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
+            return _Table.of(self.eps, dist, slice(edges.start, len(dist.edges)), self.cuts).means(tangents)
+        weights, beyond = dist.weights[edges].copy(), dist.weights[edges.stop :]
+        weights[0] += dist.weights[: edges.start].sum()
         p, height, slope = tangents
         # sum of the weights beyond times h(p) + h'(p) (x - p)
-        rest = beyond.sum(), beyond @ law.edges[edges.stop :]
+        rest = beyond.sum(), beyond @ dist.edges[edges.stop :]
         return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return for every row the first edge that counts and one behind the first at which the tangent is above."""
+        """Return for every row the first edge that matters and one past the first at which the tangent is above."""
         majorants = self.majorants(tangents)
         stop = (self.at_edges >= majorants).sum(axis=1) + 2
-        first = _first_followed(majorants, np.cumsum(self.law.weights), majorants @ self.law.weights)
+        first = _first_followed(majorants, np.cumsum(self.dist.weights), majorants @ self.dist.weights)
         return np.minimum(first, stop - 2), stop
 
 
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
-    """Return the first column that counts, for every row: the sum up to it is a negligible share of the whole.
+    """Return the first column that matters for every row: the sum up to it is a negligible share of the total.
 
-    ``values`` increase along a row, and so do ``weights``, the summed weights of the columns up to each.
+    ``values`` increase along a row, and so do ``weights``, the cumulative weights of the columns.
     """
     return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
 
-def any_rank_deltas_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, 0 where none is claimed.
+def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
+    """Return lower bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, 0 if there is none.
 
-    Each is the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))`` over edges ``c <= x0`` of all laws near the
-    best ones of the guides, ``h`` bounded by Jensen's inequality (C5, C28).
+    Each is the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))`` over edges ``c <= x0`` of all distributions
+    near the best ones of the guides, with ``h`` bounded by Jensen's inequality (C5, C28).
     """
-    return _in_order(lambda rows: _claimed(_largest_duals_below(rows, laws)), eps)
+    return _in_order(lambda rows: _claimed(_largest_duals_below(rows, dists)), eps)
 
 
-def _largest_duals_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of the largest dual value of all laws, for increasing ``eps`` (C5, C28).
+def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
+    """Return lower bounds of the largest dual value of all distributions, for increasing ``eps`` (C5, C28).
 
-    At the guides all laws and all cuts between bins are tried, elsewhere the cuts next to the best ones of the laws
-    that are the best at some guide.
+    At the guides all distributions and all cuts between bins are tried, elsewhere the cuts next to the best ones of the
+    distributions that are the best at some guide.
     """
     guides, x0 = _guides(len(eps)), _inflections(eps)
-    tried = [_try_cuts(eps[guides], x0[guides], law) for law in laws]
+    tried = [_try_cuts(eps[guides], x0[guides], dist) for dist in dists]
     worst = np.argmax([value for value, _, _ in tried], axis=0)
     if len(guides) == len(eps):
         return np.max([value for value, _, _ in tried], axis=0)
     duals = np.zeros(len(eps))
     for index in np.unique(worst).tolist():
-        law, (_, best, first) = laws[index], tried[index]
+        dist, (_, best, first) = dists[index], tried[index]
         for rows, near in _pieces(guides):
-            cuts = slice(max(int(best[near].min()) - 1, 0), min(int(best[near].max()) + 2, len(law.mass) + 1))
+            cuts = slice(max(int(best[near].min()) - 1, 0), min(int(best[near].max()) + 2, len(dist.mass) + 1))
             bins = slice(min(int(first[near].min()), cuts.start), cuts.stop - 1)
-            within, far = _dual_parts_below(eps[rows], x0[rows], law, bins, cuts)
+            within, far = _dual_parts_below(eps[rows], x0[rows], dist, bins, cuts)
             duals[rows] = np.maximum(duals[rows], np.max(within + far, axis=1))
     return duals
 
 
-def _try_cuts(eps: Array, x0: Array, law: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return the largest dual value of a law for every row, its cut, and the first bin that counts."""
-    count = len(law.mass)
-    within, far = _dual_parts_below(eps, x0, law, slice(0, count), slice(0, count + 1))
+def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """Return the largest dual value of a distribution for every row, its cut, and the first bin that matters."""
+    count = len(dist.mass)
+    within, far = _dual_parts_below(eps, x0, dist, slice(0, count), slice(0, count + 1))
     best, value = np.argmax(within + far, axis=1), np.max(within + far, axis=1)
     so_far = np.maximum.accumulate(within, axis=1)
     return value, best, _first_followed(so_far, np.ones(count + 1), value)
 
 
-def _dual_parts_below(eps: Array, x0: Array, law: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
-    """Return lower bounds of both parts of ``V(c)`` at these cuts, from these bins; 0 where none is known.
+def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
+    """Return lower bounds of both parts of ``V(c)`` at these cuts, from these bins; 0 if there is none.
 
     The cut ``k`` lies between the bins ``k - 1`` and ``k``. Bins before a cut count by Jensen's inequality, so they
     must end below ``x0``.
     """
-    mass, mean = law.lowered(BIN_SAFETY)
-    tail, means = (np.append(BIN_SAFETY * part, 0.0)[cuts] for part in law.above)
-    ends = np.concatenate([[0.0], law.edges[1:-1], [law.supremum]])[cuts]
+    mass, mean = dist.lowered(BIN_SAFETY)
+    tail, means = (np.append(BIN_SAFETY * part, 0.0)[cuts] for part in dist.above)
+    ends = np.concatenate([[0.0], dist.edges[1:-1], [dist.supremum]])[cuts]
     # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)), and E[h(X); bin] >= mass h(mean) where h is convex (C5, C28)
     within = np.zeros((len(eps), bins.stop - bins.start + 1))
     np.cumsum(_tabulate(gaussian_deltas_below, eps, mean[bins]) * mass[bins], axis=1, out=within[:, 1:])
@@ -342,93 +342,93 @@ def _dual_parts_below(eps: Array, x0: Array, law: Bins, bins: slice, cuts: slice
 # --- rank one ---------------------------------------------------------------------------------------
 
 
-def rank_one_deltas(eps: Array, law: Bins) -> Array:
-    """Return upper bounds of ``E[h_eps(X)]`` (C4), the delta of a change of rank one, of shape ``(e,)``.
+def rank_one_deltas(eps: Array, dist: Bins) -> Array:
+    """Return upper bounds of ``E[h_eps(X)]`` (C4), the delta of a difference of rank one, of shape ``(e,)``.
 
     ``h_eps`` is replaced by its chord where it is convex and by its value at the bin's mean where it is concave. A bin
-    that holds ``x0`` counts with the value at its upper edge.
+    that contains ``x0`` counts with the value at its upper edge.
     """
-    return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, law, _mean_above), 1.0), eps)
+    return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, dist, _upper_means), 1.0), eps)
 
 
-def rank_one_deltas_below(eps: Array, law: Bins) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]`` (C28), of shape ``(e,)``, 0 where none is claimed."""
-    return _in_order(lambda rows: _claimed(_rank_one_means(rows, law, _mean_below)), eps)
+def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
+    """Return lower bounds of ``E[h_eps(X)]`` (C28), of shape ``(e,)``, 0 if there is none."""
+    return _in_order(lambda rows: _claimed(_rank_one_means(rows, dist, _lower_means)), eps)
 
 
 def _claimed(lower: Array) -> Array:
-    """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`, and 0 where little is left."""
+    """Return these lower bounds minus :data:`LEAST_LOWER_DELTA`, and 0 if little is left."""
     return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
 
 
-def _rank_one_means(eps: Array, law: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
-    """Return ``mean(eps, x0, law, bins)`` for increasing ``eps``, with the bins that count."""
+def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
+    """Return ``mean(eps, x0, dist, bins)`` for increasing ``eps``, with the bins that matter."""
     guides, x0 = _guides(len(eps)), _inflections(eps)
-    at_left = _tabulate(gaussian_deltas, eps[guides], law.edges[:-1])
-    totals = at_left @ law.mass
-    first = _first_followed(at_left, np.cumsum(law.mass), totals)
-    stop = (law.above[0] > NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1)
+    at_left = _tabulate(gaussian_deltas, eps[guides], dist.edges[:-1])
+    totals = at_left @ dist.mass
+    first = _first_followed(at_left, np.cumsum(dist.mass), totals)
+    stop = (dist.above[0] > NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1)
     means = np.empty(len(eps))
     for rows, near in _pieces(guides):
         bins = slice(int(first[near].min()), max(int(stop[near].max()), int(first[near].min()) + 1))
-        means[rows] = mean(eps[rows], x0[rows], law, bins)
+        means[rows] = mean(eps[rows], x0[rows], dist, bins)
     return means
 
 
-def _bends(x0: Array, law: Bins, bins: slice) -> tuple[slice, slice, slice]:
+def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
     """Return which of these bins are below ``x0`` for every row, which only for some, and which are above for all."""
-    right = np.append(law.edges[1:-1], law.supremum)[bins]
+    right = np.append(dist.edges[1:-1], dist.supremum)[bins]
     convex = bins.start + int(np.searchsorted(right, x0[0], "right"))
-    concave = bins.start + int(np.searchsorted(law.edges[:-1][bins], x0[-1], "left"))
+    concave = bins.start + int(np.searchsorted(dist.edges[:-1][bins], x0[-1], "left"))
     return slice(bins.start, convex), slice(convex, concave), slice(concave, bins.stop)
 
 
-def _mean_above(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
-    """Return upper bounds of ``E[h_eps(X)]``; below these bins the law is moved up, above them ``h`` is at most 1."""
-    convex, some, concave = _bends(x0, law, bins)
+def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
+    """Return upper bounds of ``E[h_eps(X)]``; mass below these bins is moved up, and above them ``h`` is at most 1."""
+    convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
-    at_edges = gaussian_deltas(column, np.sqrt(law.edges[bins.start : some.stop + 1]))
-    at_means = gaussian_deltas(column, np.sqrt(law.mean[some.start : bins.stop]))
-    if law.unbounded and some.stop == len(law.mass):
+    at_edges = gaussian_deltas(column, np.sqrt(dist.edges[bins.start : some.stop + 1]))
+    at_means = gaussian_deltas(column, np.sqrt(dist.mean[some.start : bins.stop]))
+    if dist.unbounded and some.stop == len(dist.mass):
         at_edges[:, -1] = 1.0
     # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, else mass h(right) (C3, C4).
-    left, right = law.shares
+    left, right = dist.shares
     expected = at_edges[:, : some.start - bins.start] @ left[convex]
     expected += at_edges[:, 1 : some.start - bins.start + 1] @ right[convex]
-    expected += at_means[:, some.stop - some.start :] @ law.mass[concave]
+    expected += at_means[:, some.stop - some.start :] @ dist.mass[concave]
     if some.start < some.stop:
         near = at_edges[:, some.start - bins.start :]
         chord = left[some] * near[:, :-1] + right[some] * near[:, 1:]
-        ends = np.append(law.edges[1:-1], law.supremum)[some]
-        above = law.mass[some] * np.where(law.edges[some] >= x0, at_means[:, : some.stop - some.start], near[:, 1:])
+        ends = np.append(dist.edges[1:-1], dist.supremum)[some]
+        above = dist.mass[some] * np.where(dist.edges[some] >= x0, at_means[:, : some.stop - some.start], near[:, 1:])
         expected += np.where(ends <= x0, chord, above).sum(axis=1)
-    return expected + law.mass[: bins.start].sum() * at_edges[:, 0] + law.mass[bins.stop :].sum()
+    return expected + dist.mass[: bins.start].sum() * at_edges[:, 0] + dist.mass[bins.stop :].sum()
 
 
-def _mean_below(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]`` from these bins; the first bin of the law counts as 0 (C28).
+def _lower_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
+    """Return lower bounds of ``E[h_eps(X)]`` from these bins; the first bin of the distribution counts as 0 (C28).
 
-    That one may be a small difference of large masses. ``h_eps`` increases: in a bin it is at least its value at the
-    left edge, and more where it is known to bend.
+    Its mass may be a small difference of large masses. ``h_eps`` increases: in a bin it is at least its value at the
+    left edge, and more where its curvature is known.
     """
-    convex, some, concave = _bends(x0, law, bins)
+    convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
-    mass, mean = law.lowered(BIN_SAFETY)
+    mass, mean = dist.lowered(BIN_SAFETY)
     at_means = gaussian_deltas_below(column, np.sqrt(mean[bins.start : some.stop]))
-    at_edges = gaussian_deltas_below(column, np.sqrt(law.edges[some.start : bins.stop + 1]))
+    at_edges = gaussian_deltas_below(column, np.sqrt(dist.edges[some.start : bins.stop + 1]))
     # For right <= x0 h(mean) (Jensen); for left >= x0 the chord h(left) + chord (mean - left); else the lesser of it
     # and of the tangent at the left edge, h(left) + min(h'(left), chord) (mean - left) (C28).
-    width = np.append(law.edges[1:-1], law.supremum) - law.edges[:-1]
-    share = BIN_SAFETY * (mean - law.edges[:-1]) / np.maximum(width, 1e-300)
+    width = np.append(dist.edges[1:-1], dist.supremum) - dist.edges[:-1]
+    share = BIN_SAFETY * (mean - dist.edges[:-1]) / np.maximum(width, 1e-300)
     expected = at_means[:, : some.start - bins.start] @ mass[convex]
     far = at_edges[:, some.stop - some.start :]
     expected += far[:, :-1] @ (mass * (1.0 - share))[concave] + far[:, 1:] @ (mass * share)[concave]
     if some.start < some.stop:
-        near, left = at_edges[:, : some.stop - some.start + 1], law.edges[some]
+        near, left = at_edges[:, : some.stop - some.start + 1], dist.edges[some]
         chord = np.maximum(near[:, 1:] - near[:, :-1], 0.0) * share[some]
         tangent = BIN_SAFETY * _slopes(column, np.maximum(left, 1e-300)) * (mean[some] - left)
         bent = near[:, :-1] + np.where(left >= x0, chord, np.minimum(chord, tangent))
-        ends = np.append(law.edges[1:-1], law.supremum)[some]
+        ends = np.append(dist.edges[1:-1], dist.supremum)[some]
         values = np.where(ends <= x0, at_means[:, some.start - bins.start :], bent)
         expected += (mass[some] * values).sum(axis=1)
     return expected

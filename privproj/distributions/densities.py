@@ -1,14 +1,14 @@
-"""Densities of ``y = ln X`` for squared shifts ``X`` that :mod:`privproj.distributions.tabulated` integrates over.
+"""Densities of ``y = ln X`` for squared sensitivities ``X`` that :mod:`privproj.distributions.tabulated` integrates.
 
 :class:`ProjectedEnergy` is ``|M u|^2`` of one direction under M1 with a known projection: ``X = U (U + Y) / r^2``,
-where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7). :class:`SecretShift` is that of a vector release of M1
-whose projection stays secret (C8): with ``g ~ chi2_r / r`` revealed the release is a Gaussian pair (for unit ``v, v'``
-at distance ``s = 2 sin(eta)``), whose shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``,
+where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7). :class:`SecretShift` is the squared sensitivity of a
+vector release of M1 whose projection stays secret (C8): with ``g ~ chi2_r / r`` revealed the release is a Gaussian pair
+(for unit ``v, v'`` at distance ``s = 2 sin(eta)``), with the mean difference ``S (c + xi)``, ``xi ~ N(0, 1)``,
 
     S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
 
-``|shift|`` grows with ``s`` while ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``; beyond, ``sin(2 eta)`` is replaced
-by 1, which bounds all shorter distances too.
+Its size grows with ``s`` while ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``; beyond, ``sin(2 eta)`` is replaced by
+1, which bounds all smaller distances too.
 
 Each density is a trapezoidal sum over a second variable. All functions are analytic and decay at both ends, so the sum
 converges geometrically.
@@ -22,13 +22,13 @@ import numpy as np
 
 from privproj.distributions.tabulated import SCAN_STRIDE, log_sum_exp, terms_that_matter
 from privproj.numerics.arrays import Array
-from privproj.numerics.kernels import stirling_remainder
 from privproj.numerics.root_finding import find_crossing
+from privproj.numerics.special import stirling_remainder
 
 
 @dataclass(frozen=True)
 class ProjectedEnergy:
-    """``X = B N^2 / r^2``, the law of ``|M u|^2`` for a unit vector ``u`` and ``M ~ W_d(I/r, r)`` (C7).
+    """``X = B N^2 / r^2``, the distribution of ``|M u|^2`` for a unit vector ``u`` and ``M ~ W_d(I/r, r)`` (C7).
 
     ``B ~ Beta(a, b)`` and ``N ~ chi2_(2(a+b))`` are independent, and ``X = U (U + Y) / r^2`` with ``U = B N``.
 
@@ -48,8 +48,9 @@ class ProjectedEnergy:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)`` of ``y = ln B + 2 ln N - 2 ln r``
-        (:class:`privproj.distributions.tabulated.LogDensity`).
+        """``(low, high, width)`` of ``y = ln B + 2 ln N - 2 ln r``.
+
+        See :class:`privproj.distributions.tabulated.LogDensity`.
         """
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
@@ -63,14 +64,14 @@ class ProjectedEnergy:
     def grid(self) -> tuple[Array, Array]:
         """The values of ``ln B`` and the logs of their weights, by the trapezoidal rule in the logit ``t`` of ``B``.
 
-        ``t`` is counted from the logit of the mean ``a/n``. The weights add up to 1. With ``b = 0`` there is one point,
-        ``B = 1``; points that round to 1 are taken together.
+        ``t`` is relative to the logit of the mean ``a/n``. The weights sum to 1. With ``b = 0`` there is one point, ``B
+        = 1``; points that round to 1 are merged.
         """
         if self.b == 0.0:
             return np.zeros(1), np.zeros(1)
         a, b, n = self.a, self.b, self.a + self.b
         spread, rest = math.sqrt(1.0 / a + 1.0 / b), b / n
-        # The largest N/2 that counts: its density has fallen by e^-740 there.
+        # the largest N/2 that matters, where its density has fallen by e^-740
         most = n + 740.0 + math.sqrt(1480.0 * n)
         step = min(0.7 / math.sqrt(1.0 / spread**2 + 0.25 * rest * rest * most), 0.28)
         t = np.arange(-10.0 * spread - 60.0 / a, 40.0 * spread + 760.0 / b, step)
@@ -98,7 +99,7 @@ class ProjectedEnergy:
             place = 0.5 * ((y + shift)[:, None] - log_b[chosen])
             return weights[chosen] - k * (np.expm1(np.minimum(place, 50.0)) - place) + front
 
-        # Terms of a row between others lie between theirs: that for N is concave, and ln B grows along the grid.
+        # The terms of N are log-concave and ln B grows along the grid, so the rows at both ends determine the others.
         ends = log_terms(np.array([y.min(), y.max()]), slice(None, None, SCAN_STRIDE))
         return _row_sums_exp(log_terms(y, terms_that_matter(ends, len(log_b))))
 
@@ -123,13 +124,13 @@ def _reach_above_centre(a: float, b: float) -> float:
     return find_crossing(lambda v: 720.0 - log_tail(v), 1.0, low=1e-9, high=1e9, rtol=1e-9).upper
 
 
+# soundness: c from which on the sum is over xi; a mean difference of the other sign has probability below e^-800
 LEAST_CENTRE_OVER_XI = 40.0
-"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Soundness."""
 
 
 @dataclass(frozen=True)
 class SecretShift:
-    """The law of ``y = ln shift^2`` for one pair of unit vectors (C8).
+    """The distribution of ``y``, the log of the squared sensitivity of one pair of unit vectors (C8).
 
     * ``rank``: ``r``.
     * ``sigma``: standard deviation of the noise, for vectors of norm 1.
@@ -141,7 +142,7 @@ class SecretShift:
     misalignment: float
 
     def parts(self, g: Array) -> tuple[Array, Array]:
-        """Return the scale ``S`` and the centre ``c`` of the shift ``S (c + xi)`` at an array of ``g``."""
+        """Return the scale ``S`` and the center ``c`` of the mean difference ``S (c + xi)`` at an array of ``g``."""
         # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta;  sin^2 eta = m/2 (C8)
         sine2, share = 0.5 * self.misalignment, g / self.rank
         doubled = 2.0 * math.sqrt(sine2 * (1.0 - sine2)) if sine2 < 0.5 else 1.0
@@ -150,20 +151,18 @@ class SecretShift:
 
     @property
     def centre(self) -> float:
-        """The centre ``c`` at ``g = 1``, the mean of ``g``."""
+        """The center ``c`` at ``g = 1``, the mean of ``g``."""
         return float(self.parts(np.ones(1))[1][0])
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)`` of ``y = ln shift^2``, as :class:`privproj.distributions.tabulated.LogDensity` names
-        them.
-        """
+        """``(low, high, width)`` of ``y``; see :class:`privproj.distributions.tabulated.LogDensity`."""
         c, spread = self.centre, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
         near = 100.0 if c < LEAST_CENTRE_OVER_XI else -2.0 * math.log1p(-11.0 / c)
         middle = 2.0 * math.log(float(self.parts(np.ones(1))[0][0]) * max(c, 1.0))
         low = middle - near - 2.0 * (11.0 * spread + 100.0 / self.rank)
-        # g <= 1 + 2 sqrt(x/r) + 2 x/r but for e^-x, at x = 725 (Laurent, Massart), and |xi| <= 38 but for e^-722.
+        # g <= 1 + 2 sqrt(x/r) + 2 x/r except for e^-x, at x = 725 (Laurent, Massart), and |xi| <= 38 except for e^-722.
         reach = 1.0 + math.sqrt(2.0 * 1450.0 / self.rank) + 1450.0 / self.rank
         scale, at_top = (float(x[0]) for x in self.parts(np.array([reach])))
         return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
@@ -171,18 +170,18 @@ class SecretShift:
     def density(self, y: Array) -> Array:
         """Return the density of ``y`` at an array of points, which share the terms that matter.
 
-        It is a sum over ``ln g`` where both signs of the shift matter, else a sum over ``xi``.
+        It is a sum over ``ln g`` if both signs of the mean difference matter, and a sum over ``xi`` otherwise.
         """
         return self.over_xi(y) if self.centre >= LEAST_CENTRE_OVER_XI else self.over_g(y)
 
     def log_gamma(self, v: Array) -> Array:
-        """Return ``ln f(v)``, the log of the density of ``v = ln g``, of the shape of ``v``."""
+        """Return ``ln f(v)``, the log of the density of ``v = ln g``."""
         k = 0.5 * self.rank
         # f(v) = sqrt(k/2 pi) e^-R e^(-k (e^v - 1 - v)), k = r/2, R the remainder of Stirling's formula
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
 
     def over_g(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the shift is normal, with either sign."""
+        """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the mean difference is normal."""
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
         step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.centre**2)
@@ -200,10 +199,10 @@ class SecretShift:
         return _row_sums_exp(log_terms(v[terms_that_matter(log_terms(v[::SCAN_STRIDE]), len(v))]))
 
     def over_xi(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``xi``: for each ``xi`` one ``g`` makes the shift ``e^(y/2)``.
+        """Return the density of ``y`` as a sum over ``xi``.
 
-        ``g`` is found by Newton's method in ``v = ln g``. A failure shows in the mass of the law, which
-        :mod:`privproj.distributions.tabulated` checks.
+        For each ``xi`` one ``g`` makes the mean difference ``e^(y/2)``. It is computed by Newton's method in ``v = ln
+        g``. A failure changes the total mass, which :mod:`privproj.distributions.tabulated` checks.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)
@@ -211,7 +210,7 @@ class SecretShift:
 
         def log_terms(xi: Array, accuracy: float) -> Array:
             v = np.zeros((len(y), len(xi)))
-            # Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only.
+            # Newton's method for ln g; a failure changes the total mass, which is checked
             for _ in range(12):
                 value, slope = self.log_shift(v, xi)
                 change = (value - 0.5 * y[:, None]) / slope
@@ -227,18 +226,18 @@ class SecretShift:
         return _row_sums_exp(log_terms(xi[terms_that_matter(log_terms(xi[::SCAN_STRIDE], 1e-2), len(xi))], 1e-7))
 
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
-        """Return ``ln shift`` at ``ln g = v`` and its slope in ``v``, both of the shape of ``v``."""
+        """Return the log of the mean difference at ``ln g = v`` and its slope in ``v``."""
         sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
         scale, c = self.parts(share * self.rank)
         # d ln S/dv + (dc/dv)/(c + xi), where d ln S/dv = 1 - (g/r)/(2 tau^2) and
         # dc/dv = c (g/r) sin^2 eta / (2 (sigma^2 + (g/r) sin^2 eta))
         slope_c = 0.5 * c * share * sine2 / (self.sigma**2 + share * sine2)
-        # Newton's method may stray to where there is no logarithm. Speed only.
+        # Newton's method may leave the domain of the logarithm.
         slope = 1.0 - 0.5 * share / (self.sigma**2 + share) + slope_c / (c + xi)
         return np.log(scale) + np.log(np.maximum(c + xi, 1e-300)), slope
 
 
 def _row_sums_exp(logs: Array) -> Array:
-    """Return ``sum of e^logs`` over each row, of shape ``(rows,)``."""
+    """Return the sum of ``e^logs`` over each row."""
     peak = np.maximum(np.max(logs, axis=1, keepdims=True), -1e4)
     return np.exp(peak[:, 0]) * np.exp(logs - peak).sum(axis=1)

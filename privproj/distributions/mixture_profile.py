@@ -1,18 +1,18 @@
-"""Privacy profiles from the law of the squared shift ``X``: of a change of rank one, and of any rank.
+"""Privacy profiles from the distribution of the squared sensitivity ``X``, for differences of rank one and of any rank.
 
-A change of rank one has ``delta(eps) = E[h_eps(X)]`` (C4), with ``h_eps(x)`` the Gaussian delta at ``mu = sqrt(x)``.
+A difference of rank one has ``delta(eps) = E[h_eps(X)]`` (C4), with ``h_eps(x)`` the Gaussian delta at ``mu =
+sqrt(x)``.
 
-**Any rank (C5).** For a change with normalised squared singular values ``w_i``, the squared shift is
-``S = sum w_i X_i`` with equally distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at
-``p >= x0`` and ``g_p = max(h, l_p)`` up to ``x0``, ``l_p`` beyond: convex and at least ``h``. By Jensen
-``E h(S) <= E g_p(S) <= E g_p(X)``, whence ``delta(eps) <= min_p E g_p(X)``.
+**Any rank (C5).** For a difference with normalized squared singular values ``w_i``, the squared sensitivity is ``S =
+sum w_i X_i`` with identically distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at ``p >= x0`` and
+``g_p = max(h, l_p)`` up to ``x0``, ``l_p`` beyond: convex and at least ``h``. By Jensen's inequality ``E h(S) <= E
+g_p(S) <= E g_p(X)``, hence ``delta(eps) <= min_p E g_p(X)``.
 
-**Its dual, which is how it is computed.** Collapse the part of ``X`` above ``c`` to its mean
-``M(c) = E[X | X > c]``; call the result ``Y_c``, which is below ``X`` in convex order. Then
-``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E g_p(Y_c) <= E g_p(X)`` for every ``c`` and
-``p``. Where ``l_p`` with ``p = M(c)`` meets ``h`` at ``c`` all are equal, since ``g_p`` is ``h`` below ``c`` and
-affine above. So the bound is ``V(c)`` at the root of one equation in ``c``, and it cannot be
-improved with what is used of the law.
+**The dual, which is computed.** Replace the part of ``X`` above ``c`` by its mean ``M(c) = E[X | X > c]``, and call the
+result ``Y_c``, which is below ``X`` in convex order. Then ``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E
+g_p(Y_c) <= E g_p(X)`` for every ``c`` and ``p``. If ``l_p`` with ``p = M(c)`` meets ``h`` at ``c`` all are equal, since
+``g_p`` is ``h`` below ``c`` and affine above. So the bound is ``V(c)`` at the root of one equation in ``c``, and it is
+the best possible from this use of the distribution.
 """
 
 import math
@@ -20,92 +20,100 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from privproj.distributions.density_kernels import SHIFT_COLUMNS, inflection, log_slope_of_delta, shift_law, tangent_cut
+from privproj.distributions.beta_gamma_kernels import (
+    SHIFT_COLUMNS,
+    beta_gamma_params,
+    inflection,
+    log_slope_of_delta,
+    tangent_cut,
+)
 from privproj.distributions.squared_sensitivity import (
     HillLaw,
     SensitivityLaw,
     gaussian_steepness,
     log_gaussian_delta_at,
 )
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, log1m_exp, widen_outward
 from privproj.numerics.root_finding import find_crossing
-from privproj.profiles.columns import profile_of_kernels
-from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile
+from privproj.numerics.special import log_add
+from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile, profile_of_kernels
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
     from privproj.numerics.arrays import Array
 
-VALUES_PER_DEVIATION = 40.0
-"""Values of such a profile per standard deviation of the loss that are worth their time. Speed only."""
+VALUES_PER_DEVIATION = 40.0  # useful evaluations of such a profile per standard deviation of the loss
 
 
+# factor for the bins of the profile of one difference in a lower bound (C28)
 LOWER_END_REFINEMENT = 2
-"""How much finer than a bound the profile of one change is read, for the truth from below (C28). Speed only."""
 
 
-def rank_one_profile(law: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyProfile:
-    """Return the privacy profile of a change of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
+def rank_one_profile(dist: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyProfile:
+    """Return the privacy profile of a difference of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
 
-    ``law`` is that of ``X`` for the largest permitted change, in units of the squared noise deviation. It guarantees
-    its own functions; the profile then holds in both orders. A composition from ``finer`` times as many bins and values
-    is tighter and slower.
+    Args:
+        dist: The distribution of ``X`` for the largest permitted difference, over the noise variance. Its functions
+            must be sound; the profile then holds in both directions.
+        finer: Factor for the number of bins and evaluations of a composition, which is then tighter and slower.
     """
-    table, resolution = _table_of_bins(lambda: (law.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
-    if isinstance(law, HillLaw):
-        return profile_of_kernels(SHIFT_COLUMNS, law.row(0.0), table=table, resolution=resolution)
-    return PrivacyProfile(law.expected_profile, table=table, resolution=resolution)
+    table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
+    if isinstance(dist, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, dist.row(0.0), table=table, resolution=resolution)
+    return PrivacyProfile(dist.expected_profile, table=table, resolution=resolution)
 
 
-def any_rank_profile(law: SensitivityLaw | HillLaw) -> PrivacyProfile:
-    """Return the privacy profile of a change of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
+def any_rank_profile(dist: SensitivityLaw | HillLaw) -> PrivacyProfile:
+    """Return the privacy profile of a difference of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
 
-    ``law`` is that of ``X`` for one unit direction, times the largest squared change in units of the squared noise
-    deviation. It guarantees its own functions; the profile then holds in both orders, without a union bound over the
-    rank.
+    Args:
+        dist: The distribution of ``X`` for one unit direction times the largest squared difference over the noise
+            variance. Its functions must be sound; the profile then holds in both directions, without a union bound over
+            the rank.
     """
-    table = _table_of_bins(lambda: (law.bins(),), of_any_rank=True)
-    if isinstance(law, HillLaw):
-        return profile_of_kernels(SHIFT_COLUMNS, law.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
+    table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
+    if isinstance(dist, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, dist.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
+    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, dist), table=table, resolution=VALUES_PER_DEVIATION)
 
 
-def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
-    """Return the any-rank profile ``min_p max_l E[g_p(X_l)]``, for laws that are given in bins only (C5, C6).
+def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
+    """Return the any-rank profile ``min_p max_l E[g_p(X_l)]`` of distributions in bins (C5, C6).
 
-    ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Where these bins only
-    bound the laws from above, ``below`` holds bins that bound them from below (C28).
+    Args:
+        dists: One distribution for each layer under a joint clipping norm, or the distribution of the sum of all
+            layers.
+        below: Bins that bound the distributions from below, if ``dists`` are bounds from above only (C28).
     """
-    return _profile_of_table(_table_of_bins(lambda: laws, lambda: below or laws, of_any_rank=True))
+    return _profile_of_table(_table_of_bins(lambda: dists, lambda: below or dists, of_any_rank=True))
 
 
-def rank_one_profile_of_bins(law: "Bins") -> PrivacyProfile:
-    """Return the profile ``E[h_eps(X)]`` of a change whose squared shift is given in bins only (C4)."""
-    return _profile_of_table(_table_of_bins(lambda: (law,), of_any_rank=False))
+def rank_one_profile_of_bins(dist: "Bins") -> PrivacyProfile:
+    """Return the profile ``E[h_eps(X)]`` of a squared sensitivity in bins (C4)."""
+    return _profile_of_table(_table_of_bins(lambda: (dist,), of_any_rank=False))
 
 
 def _table_of_bins(
-    laws: "Callable[[], tuple[Bins, ...]]",
+    dists: "Callable[[], tuple[Bins, ...]]",
     below: "Callable[[], tuple[Bins, ...]] | None" = None,
     *,
     of_any_rank: bool,
 ) -> LazyBounds:
-    """Return lower and upper bounds of delta from laws in bins, which are made where they are asked for.
+    """Return lower and upper bounds of delta from distributions in bins, which are constructed on demand.
 
-    Lower bounds are from ``below`` where it is given. A change of rank one has one law.
+    Lower bounds use ``below`` if it is given. A difference of rank one has one distribution.
     """
 
     def lower(eps: "Array") -> "Array":
         from privproj.distributions import binned_profile as binned
 
-        bins = (below or laws)()
+        bins = (below or dists)()
         return binned.any_rank_deltas_below(eps, bins) if of_any_rank else binned.rank_one_deltas_below(eps, *bins)
 
     def upper(eps: "Array") -> "Array":
         from privproj.distributions import binned_profile as binned
 
-        bins = laws()
+        bins = dists()
         return binned.any_rank_deltas(eps, bins) if of_any_rank else binned.rank_one_deltas(eps, *bins)
 
     return LazyBounds(lower, upper)
@@ -117,7 +125,7 @@ def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.profiles.gaussian_arrays import SMALLEST_UPPER_DELTA
+        from privproj.profiles.gaussian import SMALLEST_UPPER_DELTA
 
         lower, upper = (float(end[0]) for end in table(np.array([eps])))
         return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(max(upper, SMALLEST_UPPER_DELTA)))
@@ -125,69 +133,69 @@ def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=VALUES_PER_DEVIATION)
 
 
-def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
-    """Return an enclosure of ``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (C5).
+def log_any_rank_profile(eps: float, dist: SensitivityLaw) -> Enclosure:
+    """Return an enclosure of ``ln min_p E[g_p(X)]``, the bound for a difference of any rank, by its dual form (C5).
 
-    The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
+    The enclosure is as accurate as the distribution's functions, with the margin of :func:`widen_outward`.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
-    if law.supremum <= inflection(eps):
-        return law.expected_profile(eps)
+    if dist.supremum <= inflection(eps):
+        return dist.expected_profile(eps)
     # C5, case 1: the tangent at the mean lies above h from 0 on, and the bound is h(E X).
-    if _tangent_gap(eps, law.mean, 0.0) >= 0.0:
-        value = log_gaussian_delta_at(eps, law.mean)
-        return widen_outward(value, 0.0, gaussian_steepness(value, law))
+    if _tangent_gap(eps, dist.mean, 0.0) >= 0.0:
+        value = log_gaussian_delta_at(eps, dist.mean)
+        return widen_outward(value, 0.0, gaussian_steepness(value, dist))
     # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
-    far = _is_cut_beyond_doubles(eps, law)
-    cut = math.inf if far else _tangent_cut(eps, law)
-    if far or law.log_tail(cut) < law.least_tail:
-        uncut = law.expected_profile(eps)
-        return Enclosure(uncut.lower, min(0.0, kernels.log_add(uncut.upper, law.least_tail)))
-    rounding: float = getattr(law, "rounding", 0.0)
-    above = law.log_tail(cut) + log_gaussian_delta_at(eps, law.mean_above(cut))
-    # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
-    most_below = log1m_exp(law.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
+    far = _is_cut_beyond_doubles(eps, dist)
+    cut = math.inf if far else _tangent_cut(eps, dist)
+    if far or dist.log_tail(cut) < dist.least_tail:
+        uncut = dist.expected_profile(eps)
+        return Enclosure(uncut.lower, min(0.0, log_add(uncut.upper, dist.least_tail)))
+    rounding: float = getattr(dist, "rounding", 0.0)
+    above = dist.log_tail(cut) + log_gaussian_delta_at(eps, dist.mean_above(cut))
+    # E[h(X); X <= c] <= P(X <= c) h(c) is omitted if it is below e^-32 < 2e-14 of the rest.
+    most_below = log1m_exp(dist.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
     if most_below < above - 32.0:
-        return widen_outward(above, 2e-14 + rounding, gaussian_steepness(above, law))
-    # Where the part below is too small to be told, its lower end is -inf: the sum is enclosed all the same.
-    below = law.expected_profile(eps, cut)
-    lower, upper = (kernels.log_add(end, above) for end in (below.lower, below.upper))
-    return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, law))
+        return widen_outward(above, 2e-14 + rounding, gaussian_steepness(above, dist))
+    # If the part below is too small to be resolved, its lower end is -inf, and the sum is still enclosed.
+    below = dist.expected_profile(eps, cut)
+    lower, upper = (log_add(end, above) for end in (below.lower, below.upper))
+    return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, dist))
 
 
-def _tangent_cut(eps: float, law: SensitivityLaw) -> float:
+def _tangent_cut(eps: float, dist: SensitivityLaw) -> float:
     """Return the ``c <= x0`` where the tangent at ``M(c)`` meets ``h_eps``: the root of ``l_M(c)(c) - h(c)``."""
     return find_crossing(
-        lambda c: -_tangent_gap(eps, law.mean_above(c), c),
+        lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
         0.5 * inflection(eps),
-        low=1e-9 * min(inflection(eps), law.mean),
+        low=1e-9 * min(inflection(eps), dist.mean),
         high=inflection(eps),
         rtol=1e-12,
     ).lower
 
 
-def _is_cut_beyond_doubles(eps: float, law: SensitivityLaw) -> bool:
-    """True if the root of :func:`_tangent_cut` was found to be where the tail is below ``e^least_tail``."""
-    if law.log_tail(inflection(eps)) >= law.least_tail:
+def _is_cut_beyond_doubles(eps: float, dist: SensitivityLaw) -> bool:
+    """Return whether the root of :func:`_tangent_cut` lies where the tail is below ``e^least_tail``."""
+    if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
     # The gap is at least 0 at x0 and negative here, so its root lies between (C5).
-    last = _last_told_shift(law)
-    return last < inflection(eps) and _tangent_gap(eps, law.mean_above(last), last) < 0.0
+    last = _last_resolved_sensitivity(dist)
+    return last < inflection(eps) and _tangent_gap(eps, dist.mean_above(last), last) < 0.0
 
 
 @lru_cache(maxsize=8)
-def _last_told_shift(law: SensitivityLaw) -> float:
-    """A squared shift, nearly the least, with a tail of at most ``e^least_tail`` beyond; ``inf`` if none is known."""
-    mean = law.mean
-    return find_crossing(lambda x: law.log_tail(x) - law.least_tail, mean, low=1e-9 * mean, high=1e300).upper
+def _last_resolved_sensitivity(dist: SensitivityLaw) -> float:
+    """Return nearly the least squared sensitivity with a tail of at most ``e^least_tail``; ``inf`` if unknown."""
+    mean = dist.mean
+    return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
-def best_tangent(eps: float, law: HillLaw) -> float:
-    """Return the ``p >= x0`` at which ``E g_p(X)`` is least, nearly. Every ``p >= x0`` gives a bound.
+def best_tangent(eps: float, dist: HillLaw) -> float:
+    """Return nearly the ``p >= x0`` that minimizes ``E g_p(X)``. Every ``p >= x0`` gives a bound.
 
-    Certificates take it as the tangent of :class:`privproj.contrib.certify.profiles.BallAnyRank`.
+    Certificates use it as the tangent of :class:`privproj.contrib.certify.profiles.BallAnyRank`.
     """
-    in_kernels = shift_law(law.row(1.0))
+    in_kernels = beta_gamma_params(dist.row(1.0))
     mean = in_kernels[2]
     best = mean if log_slope_of_delta(eps, mean)[0] <= 1.0 else tangent_cut(eps, in_kernels, math.inf)[3]
     return max(best, inflection(eps) * (1.0 + 1e-14))

@@ -1,12 +1,12 @@
-"""Laws of the squared shift ``X`` of a Gaussian release whose sensitivity is random: every known projection.
+"""Distributions of the squared sensitivity ``X`` of a Gaussian release with a random projection that is revealed.
 
-Given the projection the privacy loss is Gaussian with squared shift ``X`` (for a unit change, scaled by ``mu^2``), so
-the profile of a rank-one change is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)`` (C4).
-``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave after (C3). One release differs from another only
-in the law of ``X`` (C7).
+Given the projection the privacy loss is Gaussian with squared sensitivity ``X`` (for a unit difference, scaled by
+``mu^2``), so the profile of a rank-one difference is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu
+= sqrt(x)`` (C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Releases differ in
+the distribution of ``X`` only (C7).
 
-These laws stand in three arithmetics on purpose: in floats here, in balls in :mod:`privproj.contrib.certify.laws`, and
-in mpmath in ``tests/reference/laws.py``.
+The same distributions are implemented in ball arithmetic in :mod:`privproj.contrib.certify.laws`, and in mpmath in
+``tests/reference/laws.py``.
 """
 
 import math
@@ -14,24 +14,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from privproj.distributions.density_kernels import rounding_of_tails
-from privproj.numerics import kernels
+from privproj.distributions.beta_gamma_kernels import rounding_of_tails
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
+from privproj.numerics.special import (
+    beta_constant,
+    beta_deviance,
+    beta_tail_scale,
+    log_beta_tail_from,
+    log_normal_density,
+)
+from privproj.profiles.gaussian import gaussian_shift, log_gaussian_delta
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
 
 
 class SensitivityLaw(Protocol):
-    """Law of the squared shift ``X``, in units of the squared noise deviation, as the profiles need it.
+    """A distribution of the squared sensitivity ``X`` over the noise variance, as the profiles need it.
 
-    A law guarantees its functions to the margins of :mod:`privproj.numerics.interval`. A tail below ``e^least_tail``
-    is bounded by that number and no longer followed.
+    An implementation guarantees its functions up to the margins of :mod:`privproj.numerics.interval`. A tail below
+    ``e^least_tail`` is bounded by that number.
     """
 
     least_tail: ClassVar[float]
-    """The log of the smallest tail that is followed."""
+    """Log of the smallest tail that is resolved."""
 
     @property
     def mean(self) -> float:
@@ -56,15 +63,15 @@ class SensitivityLaw(Protocol):
         ...
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins, the form in which composition reads it; ``finer`` times as many as usual."""
+        """Return the distribution in bins, for composition; ``finer`` times as many as by default."""
         ...
 
 
 @dataclass(frozen=True)
 class HillLaw:
-    """``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` where ``b`` is inf.
+    """``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf.
 
-    Its density has one hill, and its profiles are kernels (:mod:`privproj.distributions.density_kernels`). For M2 ``a
+    Its density is unimodal, and its profiles are kernels (:mod:`privproj.distributions.beta_gamma_kernels`). For M2 ``a
     = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``; for the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r`` (C7).
     """
 
@@ -73,11 +80,11 @@ class HillLaw:
     scale: float
 
     def row(self, any_rank: float) -> tuple[float, float, float, float]:
-        """Return the row of the law for the kernels of C5 (``any_rank = 1``) or C4 (0)."""
+        """Return the row of parameters for the kernels of C5 (``any_rank = 1``) or C4 (``any_rank = 0``)."""
         return self.a, self.b, self.scale, any_rank
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins (:mod:`privproj.distributions.binned`), ``finer`` times as many as usual."""
+        """Return the distribution in bins, for composition; ``finer`` times as many as by default."""
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins
 
         if self.b == math.inf:
@@ -87,10 +94,10 @@ class HillLaw:
 
 @dataclass(frozen=True)
 class ScaledBeta:
-    """``X = scale * B + shift`` with ``B ~ Beta(a, b)``: the law of M2 (C7), one epsilon at a time.
+    """``X = scale * B + shift`` with ``B ~ Beta(a, b)``: the squared sensitivity of M2 (C7), for one epsilon at a time.
 
-    The ``shift`` is the squared shift of a count that is released too (C31). In the coordinate ``t = ln(B / (1 - B))``,
-    in which ``X`` increases, the density is smooth with one hill. It is a :class:`SensitivityLaw`.
+    ``shift`` is the squared sensitivity of a count that is released too (C31). The density of ``t = ln(B / (1 - B))``
+    is smooth and unimodal, and ``X`` increases in ``t``. It implements :class:`SensitivityLaw`.
     """
 
     a: float
@@ -102,12 +109,12 @@ class ScaledBeta:
 
     @cached_property
     def constant(self) -> float:
-        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``, which density and tails need."""
-        return kernels.beta_constant(self.a, self.b)
+        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``, used by density and tails."""
+        return beta_constant(self.a, self.b)
 
     @cached_property
     def size_biased(self) -> "ScaledBeta":
-        """The size-biased law of ``scale * B``, with density ``x f(x) / E X``: ``Beta(a + 1, b)`` times ``scale``."""
+        """The size-biased distribution of ``scale * B``, with density ``x f(x) / E X``: ``scale * Beta(a + 1, b)``."""
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
     @property
@@ -122,18 +129,18 @@ class ScaledBeta:
 
     @property
     def rounding(self) -> float:
-        """The relative error that its tails add to a mean over it."""
+        """The relative error that the rounding of its tails adds to an expectation."""
         return rounding_of_tails(self.a, self.b)
 
     @property
     def start(self) -> float:
-        """The logit of the mean of ``B``, a ``t`` in the bulk of the law."""
+        """The logit of the mean of ``B``."""
         return math.log(self.a / self.b)
 
     @property
     def step(self) -> float:
-        """The standard deviation of the logit of ``B``, to first order: the width of the bulk in ``t``."""
-        return kernels.beta_tail_scale(self.a, self.b)
+        """The standard deviation of the logit of ``B``, to first order."""
+        return beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
         """Return ``X = scale / (1 + e^-t) + shift``."""
@@ -144,9 +151,9 @@ class ScaledBeta:
         # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
-            return kernels.beta_deviance(self.a, self.b, math.exp(t) * y, y) + self.constant
+            return beta_deviance(self.a, self.b, math.exp(t) * y, y) + self.constant
         x = 1.0 / (1.0 + math.exp(-t))
-        return kernels.beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
+        return beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X > x) = ln P(B > (x - shift) / scale)``."""
@@ -154,7 +161,7 @@ class ScaledBeta:
         if not 0.0 < inside < self.scale:
             return 0.0 if inside <= 0.0 else -math.inf
         share = inside / self.scale, (self.scale - inside) / self.scale
-        return kernels.log_beta_tail_from(self.a, self.b, *share, self.constant)
+        return log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
         """Return ``E[X | X > x]``, between ``x`` and the supremum."""
@@ -168,12 +175,12 @@ class ScaledBeta:
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4, C31), by quadrature.
 
-        The integrand has one hill: the Gaussian delta is log-concave in the squared shift (C31).
+        The integrand is unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C31).
         """
         inside = up_to - self.shift
         if inside <= 0.0:
             return Enclosure(-math.inf, -math.inf)
-        # Rounded as the place of the tail is, so that nothing lies between the two.
+        # rounded like the argument of the tail, so that nothing lies between the two
         high = math.inf if inside >= self.scale else math.log(inside / (self.scale - inside))
 
         def log_term(t: float) -> float:
@@ -183,31 +190,28 @@ class ScaledBeta:
         return widen_outward(value, error, gaussian_steepness(value, self))
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins, those of ``scale * B`` moved."""
+        """Return the distribution in bins: those of ``scale * B``, shifted."""
         return HillLaw(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:
-    """Return ``ln h_eps(x)``, the log of the Gaussian delta at the squared shift ``x``, ``mu = sqrt(x)`` (C3)."""
-    return kernels.log_gaussian_delta(eps, math.sqrt(x))
+    """Return ``ln h_eps(x)``, the log of the Gaussian delta at the squared sensitivity ``x``, ``mu = sqrt(x)`` (C3)."""
+    return log_gaussian_delta(eps, math.sqrt(x))
 
 
 def log_gaussian_delta_slope(eps: float, x: float) -> float:
-    """Return ``ln h_eps'(x)``, the log of the slope of the Gaussian delta in the squared shift ``x > 0`` (C3).
-
-    It stands in balls as :func:`privproj.contrib.certify.gaussian.slope`, and in mpmath in ``tests/reference/laws.py``.
-    """
+    """Return ``ln h_eps'(x)``, the log of the slope of the Gaussian delta in the squared sensitivity ``x > 0`` (C3)."""
     # h'(x) = phi(u) / (2 sqrt(x)), u = eps/sqrt(x) - sqrt(x)/2 (C3)
     root = math.sqrt(x)
-    return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
+    return log_normal_density(gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def gaussian_steepness(log_value: float, law: SensitivityLaw) -> float:
-    """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, which bounds ``|d ln delta / d ln mu|`` (C20).
+def gaussian_steepness(log_value: float, dist: SensitivityLaw) -> float:
+    """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, a bound of ``|d ln delta / d ln mu|`` (C20).
 
-    ``mu`` is the root of the supremum of the law, or of its mean where it is unbounded.
+    ``mu`` is the root of the supremum of the distribution, or of its mean if it is unbounded.
     """
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
-    scale = law.supremum if math.isfinite(law.supremum) else law.mean
+    scale = dist.supremum if math.isfinite(dist.supremum) else dist.mean
     return v * (v + math.sqrt(scale))

@@ -1,10 +1,9 @@
-"""Laws of the squared shift that are integrals themselves, on panels of Gauss nodes, kept for every epsilon.
+"""Distributions of the squared sensitivity that are integrals themselves, on cached panels of Gauss nodes.
 
-``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable
-(:mod:`privproj.distributions.densities`): all functions are analytic and decay at both ends, so the sum converges
-geometrically. The first panels are kept: an epsilon after the first costs little more than the Gaussian profile at
-their nodes. Panels are halved where two Gauss rules disagree. The difference of the two rules is added as an error;
-that it bounds the error is observed, not proved.
+``X`` is described by the density of ``y = ln X``, which :mod:`privproj.distributions.densities` computes as a
+trapezoidal sum over a second variable. The first panels are cached: a further epsilon costs little more than the
+Gaussian profile at their nodes. Panels are halved if two Gauss rules disagree. The difference of the two rules is added
+as an error; that it bounds the error is observed, not proved.
 """
 
 import math
@@ -16,66 +15,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.arrays import Array
 from privproj.numerics.interval import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
-from privproj.numerics.kernels import log_gaussian_delta
-from privproj.profiles.gaussian_arrays import gaussian_values
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.profiles.gaussian import gaussian_values, log_gaussian_delta
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
 
 
-NODES_FINE = 16
-"""Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error. Speed only."""
+NODES_FINE = 16  # Gauss nodes of a panel; the difference of both rules is added as an error
 
+# soundness: Gauss nodes of the check; the difference of both rules estimates the error (measured, not proved)
 NODES_CHECK = 11
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
-Soundness (measured)."""
 
-MOST_LEVELS = 12
-"""Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
+MOST_LEVELS = 12  # most halvings of a panel of level 0; the remaining error is added to the result
 
-SMALLEST_TOLD_DELTA = 1e-290
-"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Soundness."""
+# soundness: smallest resolved delta, far above the upper tail beyond the panels
+SMALLEST_RESOLVED_DELTA = 1e-290
 
+# soundness: relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that
 DENSITY_MARGIN = 1e-12
-"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Soundness."""
 
-PANEL_BINS = 144
-"""Bins of such a law where none are asked for. Speed only."""
+PANEL_BINS = 144  # default number of bins
 
+# soundness: relative rounding of a Gaussian delta above which it is recomputed; smaller errors are added
 LARGEST_ROUNDING = 1e-11
-"""Relative rounding of a Gaussian delta from which on it is formed anew; what is left of it is added. Soundness."""
 
-LEAST_OUTER_MASS = 1e-300
-"""Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
+LEAST_OUTER_MASS = 1e-300  # soundness: least mass of the outermost bins
 
+# soundness: difference of logs up to which tails are interpolated, plus 4e-15 per nat, mostly rounding of the density;
+# otherwise densities are evaluated
 INTERPOLATION_ERROR = 1e-12
-"""Difference of logs up to which tails are interpolated, and 4e-15 more per nat; else densities are evaluated.
-Soundness.
 
-Most of it is rounding of the density, which is there in both cases.
-"""
+ROWS_AT_ONCE = 54  # points whose densities are sums over the same terms
 
-ROWS_AT_ONCE = 54
-"""Points whose densities are sums over the same terms. Speed only."""
+SCAN_STRIDE = (
+    8  # every eighth term is computed first, to see which ones matter. The total mass of a distribution is checked
+)
 
-SCAN_STRIDE = 8
-"""Every eighth term is computed first, to see which ones matter. The total mass of a law is checked. Speed only."""
-
+# soundness: nats below the largest scanned term of a row at which terms are omitted
 LOG_NEGLIGIBLE_TERM = 60.0
-"""Nats below the largest of the scanned terms of a row from which on others are left out. Soundness."""
 
 
 class LogDensity(Protocol):
-    """The law of ``y = ln X``, as :class:`_LawPanels` needs it. It must be hashable, since panels are kept for it."""
+    """The distribution of ``y = ln X``. It must be hashable, since panels are cached for it."""
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range of ``y`` and the width of the hill of its density, as ``(low, high, width)``.
+        """The range of ``y`` and the width of the peak of its density, as ``(low, high, width)``.
 
-        * ``low``, ``high``: ``y`` is between them but for a probability of 1e-20 below and far less above.
-        * ``width``: the width of the hill, about that of a panel.
+        * ``low``, ``high``: ``y`` is between them except for a probability of 1e-20 below and far less above.
+        * ``width``: the width of the peak, about that of a panel.
         """
         ...
 
@@ -105,38 +96,38 @@ class _Nodes:
 
 
 @dataclass
-class _LawPanels:
-    """The panels that span a law, which are kept; where an integrand needs finer ones, they are halved."""
+class _TabulatedPanels:
+    """The panels that span a distribution, which are cached; they are halved if an integrand requires it."""
 
-    law: LogDensity
+    dist: LogDensity
 
     @cached_property
     def grid(self) -> tuple[float, float, int]:
         """The panels as ``(low, width, count)``: panel ``i`` is ``[low + i width, low + (i + 1) width]``."""
-        low, high, width = self.law.ends
+        low, high, width = self.dist.ends
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
     def evaluate_panels(self, left: Array, right: Array) -> _Nodes:
-        """Return the nodes of the panels between these ends in ``y``; they are not remembered."""
+        """Return the nodes of the panels between these ends in ``y``, which are not cached."""
         nodes, weights = (
             np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
         )
         # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
         y = left[:, None] + (right - left)[:, None] * nodes
         flat = y.ravel()
-        rows = [self.law.density(flat[i : i + ROWS_AT_ONCE]) for i in range(0, len(flat), ROWS_AT_ONCE)]
+        rows = [self.dist.density(flat[i : i + ROWS_AT_ONCE]) for i in range(0, len(flat), ROWS_AT_ONCE)]
         density = np.concatenate(rows).reshape(y.shape)
         return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
     @cached_property
     def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
-        """What is known of tails within the panels of level 0: polynomials of their logs, and whether they fit.
+        """Polynomials of the logs of tails within the panels of level 0, and whether they are accurate.
 
-        * the first, of shape ``(panels, 2, nodes)``: polynomials in ``t``, -1 to 1 on the panel, of ``ln P(X > x)``
-          and of ``ln E[X; X > x]``, highest power first.
-        * the second: True where log densities that are interpolated from the nodes of the fine rule are right at the
-          nodes of the check, and the polynomials at the left edge, within :data:`INTERPOLATION_ERROR`.
+        * the first, of shape ``(panels, 2, nodes)``: polynomials in ``t``, -1 to 1 on the panel, of ``ln P(X > x)`` and
+          of ``ln E[X; X > x]``, highest power first.
+        * the second: True if log densities that are interpolated from the nodes of the fine rule agree at the nodes of
+          the check, and the polynomials agree at the left edge, within :data:`INTERPOLATION_ERROR`.
         """
         _, width, _ = self.grid
         weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
@@ -145,8 +136,8 @@ class _LawPanels:
             logs = np.log(self.base.weighted / (width * weights))
             at_nodes, check = logs[:, :NODES_FINE], logs[:, NODES_FINE:]
             error = np.abs(at_nodes @ _lagrange(gauss_nodes(NODES_CHECK)[0]).T - check).max(axis=1)
-            # ln of the integrals from the Chebyshev points of a panel, and from its left edge, to its right edge (two
-            # parts each), and of all that is beyond
+            # ln of the integrals from the Chebyshev points of a panel and from its left edge to its right edge (two
+            # parts each) plus the integral beyond
             points = np.append(np.cos(np.pi * (np.arange(NODES_FINE) + 0.5) / NODES_FINE), -1.0)
             starts = 0.5 + 0.5 * points
             parts = np.concatenate([0.25 * nodes, 0.25 + 0.75 * nodes]), np.concatenate([0.25 * fine, 0.75 * fine])
@@ -170,7 +161,7 @@ class _LawPanels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """Their nodes. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
+        """The nodes of level 0; raises :class:`NotConverged` if their mass differs from 1."""
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
         nodes = self.evaluate_panels(left, left + width)
@@ -188,7 +179,7 @@ class _LawPanels:
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 
     def tails(self, x: float) -> tuple[float, float]:
-        """Return ``P(X > x)`` and ``E[X; X > x]``: the panels of level 0 after ``x``, and part of the one around it."""
+        """Return ``P(X > x)`` and ``E[X; X > x]``."""
         low, width, count = self.grid
         place = (math.log(x) - low) / width if x > 0.0 else -1.0
         mass, moment = self.above
@@ -208,7 +199,7 @@ class _LawPanels:
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
-        """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error that the difference of two rules shows."""
+        """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error from the difference of two rules."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
         full, base = max(int(place), 0), self.base
@@ -221,21 +212,20 @@ class _LawPanels:
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
         """Return the integral of ``h_eps(scale X)`` over the panels of ``piece``, and its absolute error.
 
-        Panels are halved where both rules disagree.
+        Panels are halved if both rules disagree.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
             mu = np.sqrt(scale * piece.x)
             values, rounding = gaussian_values(eps, mu)
-            # A small shift is a small difference, which the kernel forms without cancellation.
+            # Small sensitivities would cancel; the kernel has no cancellation.
             rough = rounding > LARGEST_ROUNDING * values
             values[rough] = [math.exp(log_gaussian_delta(eps, shift)) for shift in mu[rough].tolist()]
             rounding[rough] = 0.0
             (fine, coarse), (slack, _) = piece.sums(values), piece.sums(rounding)
             gap = np.abs(fine - coarse)
-            # A panel is halved where its error is above this share of the value, and above rounding. What remains is
-            # added. Speed only.
+            # Halve panels whose error exceeds this share of the value and rounding; the remaining errors are added.
             wide = gap > 0.1 * 1e-12 * (value + float(fine.sum())) + slack
             if level == MOST_LEVELS or not wide.any():
                 wide = np.zeros_like(wide)
@@ -249,25 +239,24 @@ class _LawPanels:
         raise AssertionError
 
     def bins(self, count: int) -> "Bins":
-        """Return the law in about ``count`` bins for composition (:class:`privproj.distributions.binned.Bins`).
+        """Return the distribution in about ``count`` bins (:class:`privproj.distributions.binned.Bins`).
 
-        Each bin is a panel of one level. The first bin holds what is below the panels, and the last, which has no end,
+        Each bin is a panel of one level. The first bin contains what is below the panels, and the unbounded last bin
         what is beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
         """
         from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
 
         low, width, panels = self.grid
         mass, moment = self.above
-        # Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only.
+        # The bins end at an upper tail of 1e-45.
         end = int(np.argmax(mass < 1e-45)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
-        # The first level with at least ``count`` panels: each level has twice as many as the one before.
+        # the first level with at least count panels; each level has twice as many
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
         left = np.asarray(low + width / 2.0**level * np.arange(start << level, end << level), float)
         nodes = self.evaluate_panels(left, left + width / 2.0**level)
         masses, moments = (nodes.sums(v)[0] for v in (np.ones_like(nodes.x), nodes.x))
         edges = np.exp(np.append(nodes.left, nodes.right[-1]))
-        # The first bin holds what is below the panels, the last what is beyond them.
         below = max(1.0 - float(mass[start]), LEAST_OUTER_MASS), max(float(moment[0] - moment[start]), 0.0)
         masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), LEAST_OUTER_MASS)]])
         moments = np.concatenate([[below[1]], moments, [float(moment[end])]])
@@ -279,22 +268,22 @@ class _LawPanels:
 
 @dataclass(frozen=True)
 class ScaledEnergy:
-    """``scale * X`` as a law of the squared shift (:class:`privproj.distributions.squared_sensitivity.SensitivityLaw`).
+    """``scale * X``, as a :class:`privproj.distributions.squared_sensitivity.SensitivityLaw`.
 
-    * ``law``: the law of ``ln X``.
-    * ``scale``: what ``X`` is multiplied by, so that the product is in units of the squared noise deviation.
+    * ``dist``: the distribution of ``ln X``.
+    * ``scale``: the factor of ``X`` that makes it a squared sensitivity over the noise variance.
 
     Doubles end near ``e^-708``.
     """
 
-    law: LogDensity
+    dist: LogDensity
     scale: float
     least_tail: ClassVar[float] = -660.0
 
     @property
-    def panels(self) -> _LawPanels:
+    def panels(self) -> _TabulatedPanels:
         """The panels of ``X``, without the scale."""
-        return panels_of(self.law)
+        return panels_of(self.dist)
 
     @property
     def mean(self) -> float:
@@ -307,31 +296,31 @@ class ScaledEnergy:
         return math.inf
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(scale X > x)``, ``-inf`` where the panels have nothing beyond ``x``."""
+        """Return ``ln P(scale X > x)``, ``-inf`` beyond the panels."""
         tail = self.panels.tails(x / self.scale)[0]
         return math.log(min(tail, 1.0)) if tail > 0.0 else -math.inf
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[scale X | scale X > x]``, or ``x`` where the panels have nothing beyond it."""
+        """Return ``E[scale X | scale X > x]``, or ``x`` beyond the panels."""
         mass, moment = self.panels.tails(x / self.scale)
         return max(x, self.scale * moment / mass) if mass > 0.0 else x
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
 
-        Where the mean is below :data:`SMALLEST_TOLD_DELTA`, that number is the upper end and the lower end is not
-        known. Else the margin is that of :func:`widen_outward` with the difference of both rules.
+        If the mean is below :data:`SMALLEST_RESOLVED_DELTA`, that number is the upper end and the lower end is unknown.
+        Otherwise the margin is that of :func:`widen_outward` with the difference of both rules.
         """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
-        if value < SMALLEST_TOLD_DELTA:
-            return Enclosure(-math.inf, math.log(SMALLEST_TOLD_DELTA))
+        if value < SMALLEST_RESOLVED_DELTA:
+            return Enclosure(-math.inf, math.log(SMALLEST_RESOLVED_DELTA))
         return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins, for composition; ``finer`` times as many as usual."""
+        """Return the distribution in bins, ``finer`` times as many as by default."""
         from privproj.distributions.binned import Bins
 
-        unit = _bins_of(self.law, finer * PANEL_BINS)
+        unit = _bins_of(self.dist, finer * PANEL_BINS)
         return Bins(self.scale * unit.edges, unit.mass, self.scale * unit.mean, unbounded=True)
 
 
@@ -344,42 +333,35 @@ def _horner(coefficients: list[float], t: float) -> float:
 
 
 def _lagrange(places: Array) -> Array:
-    """Return the weights of the nodes of the fine rule that interpolate at ``places`` in [0, 1], in a new last axis."""
+    """Return the interpolation weights of the nodes of the fine rule at ``places`` in [0, 1], in a new last axis."""
     nodes = gauss_nodes(NODES_FINE)[0]
     gaps = places[..., None] - nodes
-    # barycentric: (w_j / (x - x_j)) / sum of these
-    terms = _barycentric_weights() / gaps
+    # barycentric: (w_j / (x - x_j)) / sum of these, w_j = 1 / prod_(i != j) (x_j - x_i)
+    apart = 4.0 * (nodes[:, None] - nodes) + np.eye(NODES_FINE)
+    terms = (1.0 / apart.prod(axis=1)) / gaps
     return terms / terms.sum(axis=-1, keepdims=True)
 
 
-@lru_cache(maxsize=1)
-def _barycentric_weights() -> Array:
-    """Return ``1 / prod_(i != j) (x_j - x_i)`` for the nodes of the fine rule."""
-    nodes = gauss_nodes(NODES_FINE)[0]
-    gaps = 4.0 * (nodes[:, None] - nodes) + np.eye(NODES_FINE)
-    return 1.0 / gaps.prod(axis=1)
-
-
 def terms_that_matter(scanned: Array, count: int) -> slice:
-    """Return which of ``count`` terms any row needs, from the logs of every :data:`SCAN_STRIDE`-th of them."""
+    """Return which of ``count`` terms any row needs, from the logs of every :data:`SCAN_STRIDE`-th term."""
     near = (scanned > scanned.max(axis=1, keepdims=True) - LOG_NEGLIGIBLE_TERM).any(axis=0).nonzero()[0]
     first, last = (int(near[0]), int(near[-1])) if len(near) else (0, count)
     return slice(max(0, (first - 1) * SCAN_STRIDE), min(count, (last + 1) * SCAN_STRIDE + 1))
 
 
 def log_sum_exp(logs: Array) -> float:
-    """Return ``ln sum of e^logs`` over all entries of an array."""
+    """Return the log of the sum of ``e^logs`` over all entries."""
     peak = float(np.max(logs))
     return peak + math.log(float(np.exp(logs - peak).sum()))
 
 
 @lru_cache(maxsize=64)
-def panels_of(law: LogDensity) -> _LawPanels:
-    """Return the panels of a law, kept for the next question."""
-    return _LawPanels(law)
+def panels_of(dist: LogDensity) -> _TabulatedPanels:
+    """Return the cached panels of a distribution."""
+    return _TabulatedPanels(dist)
 
 
 @lru_cache(maxsize=64)
-def _bins_of(law: LogDensity, count: int) -> "Bins":
-    """Return a law in bins, kept likewise: a composition asks for them more than once."""
-    return panels_of(law).bins(count)
+def _bins_of(dist: LogDensity, count: int) -> "Bins":
+    """Return the cached bins of a distribution, which a composition needs more than once."""
+    return panels_of(dist).bins(count)

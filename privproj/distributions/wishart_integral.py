@@ -1,16 +1,15 @@
 """The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
 
 ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` is the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
-``T`` has Student's law with ``r`` degrees of freedom, and ``g`` is the gain of
-:mod:`privproj.distributions.wishart_loss`, which
-rises on both sides of ``A = 1``. There are three parts: below ``A = 1`` where the threshold ``U2`` is positive, where
-it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
+``T`` has Student's distribution with ``r`` degrees of freedom, and ``g`` is the gain of
+:mod:`privproj.distributions.wishart_loss`, which increases on both sides of ``A = 1``. There are three parts: below ``A
+= 1`` where the threshold ``U2`` is positive, where it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
 On each panel the integral lies between its width times the least and the largest ``f`` and ``g``, which are monotone.
 The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse
-around it (C20). These bounds decide whether a panel is left out, evaluated or cut. So the result is an enclosure
-wherever the panels are. The first ones are made of narrow pieces, whose integrals are bounded without the gain itself.
-Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
+around it (C20). These bounds determine whether a panel is omitted, evaluated or cut, so the result is an enclosure for
+any choice of panels. The first panels consist of narrow pieces, whose integrals are bounded without evaluating the gain
+itself. Panels of many ``eps`` are evaluated together: an array ``index`` contains the epsilon of each.
 """
 
 import math
@@ -21,77 +20,64 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privproj.distributions.gamma_hockey_stick import GammaGain, gamma_gain, gauss_error
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, Index, gauss_nodes
-from privproj.numerics.gamma_gain import GammaGain, gamma_gain, gauss_error
-from privproj.numerics.kernels import log_beta_tail, stirling_remainder
+from privproj.numerics.arrays import Array, Index
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.numerics.special import log_beta_tail, stirling_remainder
 
-Kinds = NDArray[np.int8]
-"""For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
+Kinds = NDArray[np.int8]  # the part of each panel: BELOW_ONE, CERTAIN_GAIN or ABOVE_ONE
 
-BELOW_ONE = 0
-"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Soundness."""
+BELOW_ONE = 0  # soundness: kind of a panel below A = 1 where the threshold U2 is positive
 
+# soundness: kind of a panel below A = 1 where U2 is not positive, so that the gain is 1 - e^eps A^(r-1)
 CERTAIN_GAIN = 1
-"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Soundness."""
 
-ABOVE_ONE = 2
-"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Soundness."""
+ABOVE_ONE = 2  # soundness: kind of a panel above A = e^(eps/a), where the threshold U1 is positive
 
-PANEL_NODES = 24
-"""Gauss nodes of a panel. Speed only."""
+PANEL_NODES = 24  # Gauss nodes of a panel
 
-STEP_DEVIATIONS = 30.0
-"""How many deviations around the mean that matters. Speed only."""
+STEP_DEVIATIONS = 30.0  # standard deviations of U around its mean
 
+# a first panel next to a singular point counts as beginning at this share of its width from there
 LEAST_SHARE_LEFT = 0.2
-"""A first panel next to a singular point counts as if it began at this share of its width from there. Speed only."""
 
-WINDOW_NATS = 34.0
-"""Nats below its largest bound at which a piece of the integral gets no first panel. Speed only."""
+WINDOW_NATS = 34.0  # nats below the largest bound at which a piece of the integral gets no first panel
 
-PANEL_ERROR_SHARE = 1e-13
-"""What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
+PANEL_ERROR_SHARE = 1e-13  # relative error that a panel may add to a value without being halved
 
+# the same for a value of a table
 TABLE_PANEL_ERROR_SHARE = 1e-12
-"""What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
 
-MOST_HALVINGS = 90
-"""Halvings after which :class:`NotConverged` is raised. Contract."""
+MOST_HALVINGS = 90  # halvings after which NotConverged is raised
 
+# soundness: min(2, x) <= 2.32 (1 - e^-x) for x >= 0 (C20), as a logarithm
 LOG_MINIMUM_OVER_RISE = math.log(2.32)
-"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20), as a logarithm. Soundness."""
 
-BERNOULLI_BEND = 0.28
-"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Soundness."""
+BERNOULLI_BEND = 0.28  # soundness: half of a bound of |B''|, B(x) = x/(e^x - 1), for |Im x| <= 1 (C20)
 
+# soundness: relative rounding of thresholds and of epsilon, which callers may have rounded by 1e-15 (measured)
 THRESHOLD_ROUNDING = 1.5e-15
-"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured.
-Soundness (measured)."""
 
-FARTHEST_LOG_ALIGNMENT = 45.0
-"""``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
+FARTHEST_LOG_ALIGNMENT = 45.0  # ln A up to which there are panels; a bound of the rest is added
 
-FIRST_PLACE = 1e-7
-"""Width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there. Speed only."""
+FIRST_PLACE = 1e-7  # width of the first piece at A = 1 or at a threshold of 0, over the least scale there
 
-PLACE_GROWTH = 2.0
-"""How many times as wide as the one before a piece is. Speed only."""
+PLACE_GROWTH = 2.0  # ratio of the widths of successive pieces
 
+# ends of pieces around the bulk of A, in units of s
 BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
-"""Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
 
-BEFORE_ZERO = 1.0 - 2.0**-53
-"""The last place before ``A = 0``. Soundness."""
+BEFORE_ZERO = 1.0 - 2.0**-53  # soundness: the last double before A = 0
 
+# soundness: least divisor and least argument of a logarithm, of numbers that are 0 or far larger
 LEAST_DIVISOR = 1e-300
-"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Soundness."""
 
 
 def log_gamma_ratio(r: float) -> float:
-    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's law (C9)."""
+    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's distribution (C9)."""
     # With z = r/2 and R the remainder of Stirling's formula it is
-    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2: large terms have cancelled by hand.
+    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2, without cancellation of large terms.
     z = 0.5 * r
     return (
         z * math.log1p(0.5 / z)
@@ -113,7 +99,7 @@ def log_infinite(rank: int, misalignment: float) -> float:
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:
-    """Return ``ln`` of ``e^logs`` plus the sums of ``e^more`` over equal ``index``."""
+    """Return the log of ``e^logs`` plus the sums of ``e^more`` over equal ``index``."""
     top = logs.copy()
     np.maximum.at(top, index, more)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -122,14 +108,14 @@ def _add_logs(logs: Array, index: Index, more: Array) -> Array:
 
 @dataclass(frozen=True)
 class _LogSums:
-    """Logs of what has been summed up for each epsilon: the integral, its error, and itself times the steepness."""
+    """Logs of the sums for each epsilon: the integral, its error, and the integral times the steepness."""
 
     total: Array
     missed: Array
     leaning: Array
 
     def add(self, index: Index, value: Array, error: Array, steep: Array | None = None) -> "_LogSums":
-        """Return the sums with these panels, whose logs of the integral and of its error are given."""
+        """Return the sums with these panels added, given the logs of their integrals and errors."""
         leaning = (
             self.leaning if steep is None else _add_logs(self.leaning, index, value + np.log(steep + LEAST_DIVISOR))
         )
@@ -164,12 +150,12 @@ class _IntegralPanels:
         return _IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
     def join(self, other: "_IntegralPanels") -> "_IntegralPanels":
-        """Return these panels and others after them."""
+        """Return these panels followed by others."""
         both = zip(vars(self).values(), vars(other).values(), strict=True)
         return _IntegralPanels(*(np.concatenate(pair) for pair in both))
 
     def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
-        """Return more panels: each is cut in so many parts of equal width."""
+        """Return these panels, each cut in so many parts of equal width."""
         of = np.repeat(np.arange(len(parts)), parts)
         number = np.arange(len(of)) - (np.cumsum(parts) - parts)[of]
         p, width, parts = self[of], (self.high - self.low)[of], parts[of]
@@ -202,7 +188,7 @@ class _ThresholdBox:
 
     @staticmethod
     def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
-        """Return the box with its bounds, rounded outward by 1e-12 relative where sizes are compared."""
+        """Return the box with its bounds, rounded outward by a relative 1e-12."""
         # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
         # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
         rise = np.expm1(np.minimum(x1, 200.0))
@@ -243,7 +229,7 @@ class WishartIntegral:
 
     @cached_property
     def gain(self) -> GammaGain:
-        """The gains over a threshold of ``U ~ Gamma(k)``, with their own proved error."""
+        """The gains over a threshold of ``U ~ Gamma(k)``, with their proved error."""
         return gamma_gain(self.k)
 
     @property
@@ -291,7 +277,7 @@ class WishartIntegral:
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
+        """Return ``ln g`` at these places, and the factor of a rounding of the threshold in it."""
         logs, steep = np.empty_like(place), np.empty_like(place)
         for part in np.unique(kind):
             here, gain = kind == part, (self.below, self.certain, self.above)[part]
@@ -326,7 +312,7 @@ class WishartIntegral:
     def below(self, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g_-`` and its steepness below ``A = 1`` where ``U2 > 0``.
 
-        ``g_-`` rises from 0 at ``A = 1`` to 1 at ``A = 0``.
+        ``g_-`` increases from 0 at ``A = 1`` to 1 at ``A = 0``.
         """
         inside = (place > 0.0) & (place < 1.0)
         w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
@@ -348,10 +334,11 @@ class WishartIntegral:
         return np.where(inside, log_g, -np.inf), self.steepness(w, terms, -1.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
-        """Estimate ``terms |d ln g/d U|`` at ``U = k e^w``: the factor of a rounding of the threshold in ``ln g``.
+        """Return an estimate of ``terms |d ln g/d U|`` at ``U = k e^w``.
 
-        ``terms`` are the sizes of what the threshold is a sum of. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. It is
-        not proved to be an upper bound (C20, the sum).
+        It is the factor of a rounding of the threshold in ``ln g``. ``terms`` are the absolute values of the terms of
+        the threshold. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. It is not proved to be an upper bound (C20, the
+        sum).
         """
         # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
@@ -361,9 +348,9 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln`` of an upper bound of ``g`` at places above 0, which costs less than ``g`` (C20, the sum).
+        """Return the log of an upper bound of ``g`` at places above 0, which is cheaper than ``g`` (C20, the sum).
 
-        With it comes where the threshold is beyond the mean, in units of the deviation of ``U`` and within
+        The second result is the distance of the threshold from the mean of ``U`` in standard deviations, up to
         :data:`STEP_DEVIATIONS`.
         """
         k, most, step = self.k, np.empty_like(place), np.zeros_like(place)
@@ -380,16 +367,16 @@ class WishartIntegral:
         return np.minimum(most, 0.0), step
 
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one hill."""
+        """Return the logs of the least and of the largest density ``f`` on each panel; ``f`` is unimodal."""
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
         m, at_near, at_far = self.misalignment, self.log_density(near), self.log_density(far)
         most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front, np.maximum(at_near, at_far))
         return np.minimum(at_near, at_far), most
 
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``ln`` of a lower and of an upper bound of the integral over each panel.
+        """Return the logs of a lower and of an upper bound of the integral over each panel.
 
-        ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
+        ``g`` increases with the place, and ``f`` is unimodal: the bounds are the width times the least, or the largest,
         ``f`` and ``g``.
         """
         # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
@@ -399,7 +386,7 @@ class WishartIntegral:
         return width + least + low - 1e-9, width + most + high + 1e-9
 
     def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``ln`` of the Gauss rule on each panel, and the mean of the steepness."""
+        """Return the log of the Gauss rule on each panel, and the mean of the steepness."""
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes
@@ -414,13 +401,13 @@ class WishartIntegral:
         return peak + np.log(total), leaning
 
     def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
-        """Return ``ln`` of the proved error of the Gauss rule on each panel, by the first ellipse that is ``enough``.
+        """Return the log of the proved error of the Gauss rule on each panel, by the first ellipse that is ``enough``.
 
-        ``enough`` holds the log of an error that will do. Where no ellipse reaches it, the least error is returned.
+        ``enough`` is the log of a sufficient error. If no ellipse reaches it, the least error is returned.
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
-        # Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only.
+        # sums of the semi-axes of the ellipses
         for ellipse in (3.0, 2.0):
             left = np.flatnonzero(best > enough)
             if not len(left):
@@ -435,7 +422,7 @@ class WishartIntegral:
         return best
 
     def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
-        """Return ``ln`` of a bound of ``|f g|`` on the rectangle around the ellipse, ``inf`` if none is known."""
+        """Return the log of a bound of ``|f g|`` on the rectangle around the ellipse, ``inf`` if none is known."""
         half = 0.5 * (p.high - p.low)
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
@@ -447,10 +434,10 @@ class WishartIntegral:
         return self.log_density_size(centre, wide, tall) + log_g
 
     def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
-        """Return ``ln`` of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
+        """Return the log of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
 
-        With ``T = sqrt(r) (t + i v)`` the size of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 = 1 -
-        t^2`` or the nearest possible value.
+        With ``T = sqrt(r) (t + i v)`` the modulus of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 =
+        1 - t^2`` or the nearest possible value.
         """
         t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / self.unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
@@ -459,7 +446,7 @@ class WishartIntegral:
         return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """Return ``ln`` of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
+        """Return the log of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
         least, most = 1.0 + centre - wide, -centre - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
         least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
@@ -481,9 +468,9 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """Return ``ln`` of another bound of ``|g_-|``, which is smaller where the gain is nearly 1.
+        """Return the log of another bound of ``|g_-|``, which is smaller if the gain is nearly 1.
 
-        ``real`` and ``imaginary`` bound the real part of ``z = U2`` from below and the size of its imaginary part.
+        ``real`` and ``imaginary`` bound the real part of ``z = U2`` from below and the modulus of its imaginary part.
         """
         # 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|, z below k, z e^x = a (x + B) + eps (1 + N) above (C20, C21)
         size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
@@ -499,9 +486,9 @@ class WishartIntegral:
         return np.logaddexp(np.logaddexp(0.0, low), high)
 
     def chernoff(self, threshold: Array, sign: float) -> Array:
-        """Return ``-ln`` of Chernoff's bound of the tail of ``U`` above ``threshold`` (``sign = 1``) or below it (-1).
+        """Return minus the log of Chernoff's bound of the tail of ``U`` above (``sign = 1``) or below a threshold.
 
-        It is ``-inf`` on the other side of ``k``, where the bound says nothing.
+        It is ``-inf`` on the other side of ``k``, where the bound is trivial.
         """
         # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
         ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
@@ -510,9 +497,9 @@ class WishartIntegral:
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
-        """Return ``ln`` of a bound of ``E[(1 - e^(-rate (U - threshold)))_+]``, or of ``threshold - U``.
+        """Return the log of a bound of ``E[(1 - e^(-rate (U - threshold)))_+]``, which needs no table.
 
-        The latter is meant by ``sign = -1``. It needs no table, and what it is above the mean hardly costs a panel.
+        For ``sign = -1`` it is ``threshold - U`` in place of ``U - threshold``.
         """
         # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and likewise below b,
         # where it is at most c b P(U < b) too (C20, gains off the real line)
@@ -523,11 +510,11 @@ class WishartIntegral:
         return np.minimum(tail, np.log(excess)) + 1e-6
 
     def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """Return ``ln`` of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
+        """Return the log of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
         return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + centre + wide, tall)))
 
     def above_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
-        """Return ``ln`` of a bound of ``|g_+|`` on the rectangle, ``inf`` if none is known (C20)."""
+        """Return the log of a bound of ``|g_+|`` on the rectangle, ``inf`` if none is known (C20)."""
         least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
@@ -546,7 +533,7 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """Return ``ln`` of another bound of ``|g_+|``, which is smaller where the gain is nearly 1.
+        """Return the log of another bound of ``|g_+|``, which is smaller if the gain is nearly 1.
 
         ``real`` bounds the real part of ``z = U1`` from below, and ``excess`` bounds ``|z| - Re z``.
         """
@@ -561,19 +548,20 @@ class WishartIntegral:
     # --- panels ---------------------------------------------------------------------------------
 
     def pieces(self) -> _IntegralPanels:
-        """Return narrow panels that cover ``0 < A < e^45``: they grow from ``A = 1`` and from a threshold of 0.
+        """Return narrow panels that cover ``0 < A < e^45``.
 
-        They grow towards ``A = 0`` too, and there are others around the bulk of ``A``.
+        Their width grows away from ``A = 1`` and from a threshold of 0, and towards ``A = 0``; further ones cover the
+        bulk of ``A``.
         """
         m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
         kink, turn = self.kink[:, None], self.turn[:, None]
-        # Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only.
+        # pieces that grow from A = 1 towards A = 0
         growing = np.minimum(FIRST_PLACE * min(spread, 1.0) * PLACE_GROWTH ** np.arange(44), 0.5)
         towards_zero = 1.0 - 0.5 ** np.arange(1.0, 41.0)
         shared = np.concatenate([[0.0, 1.0], towards_zero, growing, np.clip(m + spread * BULK, 0.0, 1.0)])
         edges = [np.broadcast_to(shared, (len(kink), len(shared)))]
         if self.a <= 0.0:
-            # Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only.
+            # pieces towards a threshold of 0, each half as wide as the previous one
             edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
         parts = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
         if self.a <= 0.0:
@@ -582,9 +570,9 @@ class WishartIntegral:
             end = math.exp(FARTHEST_LOG_ALIGNMENT)
             scale = FIRST_PLACE * np.minimum(min(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
             centre = -m - np.expm1(np.minimum(kink, 600.0))
-            # Number of pieces that grow from the threshold above ``A = 1``. Speed only.
+            # pieces that grow from the threshold above A = 1
             growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
-            # Beyond them are 23 pieces more, each 16 times as wide as the one before. Speed only.
+            # 23 more pieces beyond, each 16 times as wide as the previous one
             farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
             fixed = np.broadcast_to([0.0, end], (len(kink), 2))
             above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
@@ -625,16 +613,15 @@ class WishartIntegral:
         left = turn - p.low
         nearer = np.where(p.kind == ABOVE_ONE, 1.0, np.maximum(turn - p.high, LEAST_SHARE_LEFT * left) / left)
         folds = np.log(p.high / np.maximum(p.low, LEAST_SHARE_LEFT * p.high)) - np.log(nearer)
-        # Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only.
-        # Log of how many times farther from a singular point the far end of a first panel lies. Speed only.
-        # Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only.
+        # in units of one first panel: change of ln f and ln g, log of the ratio of the distances of its ends from a
+        # singular point, width in asinh of Student's variable over sqrt(r)
         size = (fall + rise) / 20.0 + folds / 0.7 + angle / 4.0
-        # Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only.
+        # and width in standard deviations of U, where the threshold passes its mean
         size += np.abs(steps[1] - steps[0]) / 5.0
-        # First panels so many nats below the top are twice as wide. Speed only.
+        # First panels 40 nats below the top are twice as wide.
         size /= 1.0 + (top[p.index] - most[covered]) / 40.0
         parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
-        # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
+        # Cut pieces that belong to several panels, then join neighbors whose sizes sum to one panel.
         p, size = p.cut(parts), np.repeat(size / parts, parts)
         new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
         run = np.cumsum(new) - 1
@@ -647,7 +634,7 @@ class WishartIntegral:
         return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
 
     def log_beyond(self) -> float:
-        """Return ``ln`` of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
+        """Return the log of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
         # front r^((r+1)/2) t^-r / r.
         r = float(self.rank)
@@ -658,10 +645,11 @@ class WishartIntegral:
         """Return three arrays with an entry for each epsilon.
 
         * ``ln delta``;
-        * its relative error, as far as it is proved: what panels and Gauss rules miss;
-        * what the rounding of a threshold is multiplied by in it, an estimate.
+        * the proved part of its relative error: that of panels and Gauss rules;
+        * the factor of a rounding of a threshold in it, an estimate.
 
-        Raises :class:`NotConverged` after :data:`MOST_HALVINGS` halvings.
+        Raises:
+            NotConverged: The error is too large after :data:`MOST_HALVINGS` halvings.
         """
         infinite = log_infinite(self.rank, self.misalignment)
         sums = _LogSums(*(np.full_like(self.eps, log) for log in (infinite, self.log_beyond(), -np.inf)))
@@ -674,7 +662,7 @@ class WishartIntegral:
             value, steep = self.gauss(panels)
             allowed = _add_logs(sums.total, panels.index, value) + math.log(self.share)
             if len(rest.low):
-                # A piece left out is in [0, most]: half of that is the middle and its error.
+                # The integral over an omitted piece is in [0, most]: half of it is the middle and its error.
                 small = half <= allowed[rest.index]
                 sums = sums.add(rest.index[small], half[small], half[small])
                 rest, more = rest[:0], rest[~small]
@@ -687,14 +675,13 @@ class WishartIntegral:
             sums = sums.add(panels.index[done], value[done], error[done], steep[done])
             panels, enough, error = panels[~done], enough[~done], error[~done]
             if len(panels.low):
-                # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is cut.
+                # Each integral is in [low, high]: half of the gap is the error of the middle. Otherwise cut the panel.
                 low, high = self.panel_bounds(panels)
                 gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
                 small = (gap <= enough) | (high == -np.inf)
                 sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
-                # A panel is cut in one part more for so many nats that its error is too large. Speed only.
+                # one part more for every 8 nats of excess error, at most 6 parts
                 panels, parts = panels[~small], 2.0 + (error - enough)[~small] / 8.0
-                # Most parts that a panel is cut in at once. Speed only.
                 parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6), 2.0)
                 panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):

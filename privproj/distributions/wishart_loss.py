@@ -12,13 +12,12 @@ Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``
     g(e^-x) = E[(1 - e^(-(e^x - 1)(U - U2)))_+],    U2 = (a x + eps)/(e^x - 1)
     g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
 
-which :mod:`privproj.distributions.wishart_integral` encloses. All terms are positive: nothing cancels, and only ``m``
-enters, so
-a misalignment of 1e-12 keeps its digits. The profile does not increase with ``rho`` (C10), so the pair at ``m``
-dominates every better aligned one.
+which :mod:`privproj.distributions.wishart_integral` encloses. All terms are positive, so nothing cancels, and only
+``m`` enters, so a misalignment of 1e-12 keeps its digits. The profile does not increase with ``rho`` (C10), so the pair
+at ``m`` dominates every better aligned one.
 
-The same profile stands in three arithmetics on purpose: in floats here, in balls in
-:mod:`privproj.contrib.certify.wishart`, and in mpmath in ``tests/reference/wishart.py``.
+The same profile is implemented in ball arithmetic in :mod:`privproj.contrib.certify.wishart`, and in mpmath in
+``tests/reference/wishart.py``.
 """
 
 import math
@@ -35,45 +34,39 @@ from privproj.distributions.wishart_integral import (
     log_infinite,
 )
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, widen_outward_each
-from privproj.numerics.interval import Enclosure, widen_outward
+from privproj.numerics.arrays import Array
+from privproj.numerics.interval import Enclosure, widen_outward, widen_outward_each
 from privproj.profiles.privacy_profile import PrivacyProfile
 
-EPSILONS_TOGETHER = 64
-"""Values of epsilon whose panels are evaluated together. Speed only."""
+EPSILONS_TOGETHER = 64  # epsilons whose panels are evaluated together
 
+# soundness: largest epsilon at which the panels are evaluated; the profile decreases, so its value is a bound beyond
 FARTHEST_EPSILON = 1e9
-"""Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond.
-Soundness."""
 
+# first points of a search for an epsilon, in units of a rough standard deviation of the loss
 GUESS_LADDER = 2.0 ** np.arange(-4.0, 5.0)
-"""Where a search for an epsilon looks first, in units of a rough deviation of the loss. Speed only."""
 
-GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)
-"""Where it looks next, in units of what it found. Speed only."""
+GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)  # next points, in units of the result of the first
 
-GUESS_POINTS = 5
-"""Values of the profile that are interpolated for a guess. Speed only."""
+GUESS_POINTS = 5  # values of the profile that are interpolated for a guess
 
 
 def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
-    """Estimate ``|d ln delta/d ln m|``, by which a rounding of ``m`` is multiplied in ``ln delta``."""
+    """Return an estimate of ``|d ln delta/d ln m|``, the factor of a rounding of ``m`` in ``ln delta``."""
     return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
 
-# Values of profiles that are remembered. Speed only.
 @lru_cache(maxsize=20000)
-def _kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
-    """Return :meth:`VectorWishart.log_delta_anew`, remembered for the next question."""
-    return pair.log_delta_anew(eps)
+def _cached_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
+    return pair.compute_log_delta(eps)
 
 
 @dataclass(frozen=True)
 class VectorWishart:
-    """The pair of unit vectors at misalignment ``m``, with its exact profile; it dominates better aligned pairs (C10).
+    """A pair of unit vectors at misalignment ``m``, with its exact profile; it dominates better aligned pairs (C10).
 
-    * ``dim``: ``d``, at least 2: in one dimension vectors of equal norm and a cosine above -1 are the same vector.
-    * ``rank``: ``r``, at least 1 and of any size.
+    * ``dim``: ``d``, at least 2. In one dimension vectors of equal norm and a cosine above -1 are equal.
+    * ``rank``: ``r``, at least 1.
     * ``misalignment``: ``m = 1 - v.v'``, below 2.
     """
 
@@ -82,21 +75,23 @@ class VectorWishart:
     misalignment: float
 
     def profile(self) -> PrivacyProfile:
-        """Return its profile."""
-        # With more digits a search goes to and fro in the rounding of panels. Speed only.
+        """Return its privacy profile."""
+        # More digits would be below the rounding of panels.
         return PrivacyProfile(self.log_delta, table=self.table, guess=self.guess_epsilon, resolution=24.0, digits=12)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.
+        """Return a cached enclosure of ``ln delta(eps)`` for ``eps >= 0``.
 
-        Runs of different length ask for the same values again. Raises :class:`NotConverged` where the panels do not
-        settle.
+        Runs of different length evaluate the same values.
+
+        Raises:
+            NotConverged: The error of the panels is too large.
         """
-        return _kept_log_delta(self, eps)
+        return _cached_log_delta(self, eps)
 
-    def log_delta_anew(self, eps: float) -> Enclosure:
-        """Return what :meth:`log_delta` returns, computed and not remembered."""
-        if eps > FARTHEST_EPSILON:  # the profile falls to P(A <= 0), which it has all but reached
+    def compute_log_delta(self, eps: float) -> Enclosure:
+        """Return :meth:`log_delta` without caching."""
+        if eps > FARTHEST_EPSILON:  # the profile decreases to P(A <= 0), which it has nearly reached
             return Enclosure(
                 widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
             )
@@ -107,9 +102,11 @@ class VectorWishart:
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
         """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and its relative error (C20).
 
-        The parts of the error that come from the panels and from the tables of gains are proved, the part of rounding
-        is estimated. ``share`` is what one panel may add to the error of one value without being halved. Raises
-        :class:`NotConverged`.
+        The parts of the error from the panels and from the tables of gains are proved, the part of rounding is
+        estimated. ``share`` is what one panel may add to the error of one value without being halved.
+
+        Raises:
+            NotConverged: The error of the panels is too large, or a value is undefined.
         """
         logs, error = np.empty_like(eps), np.empty_like(eps)
         for i in range(0, len(eps), EPSILONS_TOGETHER):
@@ -124,7 +121,7 @@ class VectorWishart:
         return logs, error
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.
+        """Return lower and upper bounds of delta for many ``eps``, which may have a relative error of 1e-15.
 
         They are those of :meth:`log_delta` with the coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
@@ -136,9 +133,9 @@ class VectorWishart:
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
     def guess_epsilon(self, log_delta: float) -> float | None:
-        """Return about the epsilon of this log delta, or None; only how long a search for it takes depends on it.
+        """Return approximately the epsilon at this log delta, or None; only the time of a search depends on it.
 
-        It is read off few values that share their panels: over a wide range first, then close by.
+        It is interpolated from a few values that share their panels, first over a wide range, then near the result.
         """
         if not log_delta < 0.0:
             return None
@@ -146,14 +143,12 @@ class VectorWishart:
         m, r = self.misalignment, self.rank
         scale = math.sqrt(m * (2.0 - m) / r * (0.5 * (r + self.dim - 1.0) + r * r) * -2.0 * log_delta)
         guess, goal = scale, math.log(-log_delta)
-        # What a panel may add to the relative error of a value for a guess, without being halved: first, and next.
-        # Speed only.
+        # with a relative error of 1e-2 first, and 1e-9 next
         for steps, share in zip((GUESS_LADDER, GUESS_STEPS), (1e-2, 1e-9), strict=True):
             eps = guess * steps
             if not eps[-1] < FARTHEST_EPSILON:
                 return None
             depth = -self.log_deltas(eps, share)[0]
-            # Least ``ln(1/delta)`` that a guess is read off. Speed only.
             read = depth > 1e-3
             # ln eps is nearly linear in ln ln(1/delta)
             eps, depth = eps[read], np.log(depth[read])
@@ -161,13 +156,9 @@ class VectorWishart:
                 return None
             near = min(max(0, int(np.searchsorted(depth, goal)) - GUESS_POINTS // 2), len(eps) - GUESS_POINTS)
             near = slice(near, near + GUESS_POINTS)
-            guess = math.exp(_interpolate(goal, depth[near], np.log(eps[near])))
+            # the polynomial through these points at goal, by Neville's algorithm
+            x, y = depth[near], np.log(eps[near])
+            for step in range(1, len(x)):
+                y = ((goal - x[:-step]) * y[1:] - (goal - x[step:]) * y[:-1]) / (x[step:] - x[:-step])
+            guess = math.exp(float(y[0]))
         return guess
-
-
-def _interpolate(at: float, x: Array, y: Array) -> float:
-    """Return the value at ``at`` of the polynomial through the points ``(x, y)``, by Neville's scheme."""
-    y = y.copy()
-    for step in range(1, len(x)):
-        y = ((at - x[:-step]) * y[1:] - (at - x[step:]) * y[:-1]) / (x[step:] - x[:-step])
-    return float(y[0])

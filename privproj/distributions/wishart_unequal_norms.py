@@ -1,4 +1,4 @@
-"""The vector Wishart mechanism where neighbouring vectors differ in norm: the worst pair, enclosed (C12).
+"""The vector Wishart mechanism if neighboring vectors differ in norm: the worst pair, enclosed (C12).
 
 With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.distributions.wishart_loss` the loss is
 
@@ -9,12 +9,12 @@ Given ``A = e^x``, ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the pair 
     G_tau(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
     G_tau(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
 
-with ``U ~ Gamma(k)``. It does not depend on the alignment, which enters only by the tails of ``A``. Neither order,
-alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in
-``[0, m]`` and every ``|tau| <= log_ratio``. ``G_tau(x)`` falls in ``x`` up to a valley and rises from there, so on an
-interval it is largest at an end. It does so in ``tau`` as well, with its valley at ``tau = x``. And the tails of ``A``
-are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. So no pair of a cell of alignments
-and of ratios is above the sum over panels of what the larger gain of both ends rises, times the largest tail.
+with ``U ~ Gamma(k)``. The gain does not depend on the alignment, which enters only by the tails of ``A``. No direction,
+alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in ``[0,
+m]`` and every ``|tau| <= log_ratio``. ``G_tau(x)`` decreases in ``x`` up to a minimum and increases from there, so on
+an interval it is largest at an end. So it does in ``tau``, with its minimum at ``tau = x``. The tails of ``A`` are
+largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. Therefore no pair of a cell of alignments
+and of ratios exceeds the sum over panels of the increase of the larger gain of both ends times the largest tail.
 
 Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
 """
@@ -25,39 +25,34 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from privproj.distributions.gamma_hockey_stick import log_gamma_hockey_stick
 from privproj.numerics.arrays import Array
-from privproj.numerics.gamma_gain import log_gamma_hockey_stick
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.profiles.privacy_profile import PrivacyProfile
 
-EPSILONS_TOGETHER = 8
-"""How many values of eps of a table share their nodes. Speed only."""
+EPSILONS_TOGETHER = 8  # epsilons of a table that share their nodes
 
+# soundness: relative error allowed to special functions and sums (measured: gains keep seven digits)
 UNEQUAL_NORMS_MARGIN = 1e-7
-"""Relative error allowed to special functions and sums, of which gains keep seven digits. Soundness (measured)."""
 
-STEEPEST_LOG_DELTA = 1e4
-"""``-d ln delta/d eps`` allowed for in lower ends; measured. Soundness (measured)."""
+STEEPEST_LOG_DELTA = 1e4  # soundness: -d ln delta/d eps allowed for in lower ends (measured)
 
-UNDERFLOW_FLOOR = 1e-270
-"""Added above for what underflows: a few thousand panels of what is invisible. Soundness."""
+UNDERFLOW_FLOOR = 1e-270  # soundness: added to upper ends for underflow: INVISIBLE_PROBABILITY on a few thousand panels
 
+# soundness: a difference of two incomplete gammas above this share of the first keeps nine digits (C12)
 LEAST_SHARE_OF_DIFFERENCE = 1e-5
-"""A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Soundness."""
 
+# soundness: probabilities below this are set to 0; UNDERFLOW_FLOOR is larger than all of them
 INVISIBLE_PROBABILITY = 1e-280
-"""Probabilities below this are 0 here; a floor is added that is larger than all of them. Soundness."""
 
-LOWEST_LOG_ALIGNMENT = -60.0
-"""Nodes in ``x = ln A`` are above this; what is below is counted in full. Speed only."""
+LOWEST_LOG_ALIGNMENT = -60.0  # least node in x = ln A; what is below is counted in full
 
-HIGHEST_LOG_ALIGNMENT = 300.0
-"""Last node in ``x = ln A``; what is above is counted in full. Speed only."""
+HIGHEST_LOG_ALIGNMENT = 300.0  # largest node in x = ln A; what is above is counted in full
 
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders (C12).
+    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both directions (C12).
 
     * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
     * ``misalignment``: the largest permitted ``m = 1 - rho``.
@@ -70,9 +65,8 @@ class UnequalNorms:
     log_ratio: float
 
     def profile(self) -> PrivacyProfile:
-        """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
-        # More digits of an epsilon are lost in the width of an enclosure.
-        # Evaluations per deviation of the loss where releases are composed. Speed only.
+        """Return the privacy profile of the worst pair."""
+        # More digits would be below the width of an enclosure.
         return PrivacyProfile(
             self.log_delta,
             table=self.table,
@@ -97,8 +91,8 @@ class UnequalNorms:
         return lower, upper
 
     def delta_ends(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings."""
-        # eps is lowered by a few roundings of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
+        """Return lower and upper bounds of delta with their margins, for ``eps`` with a few rounding errors."""
+        # eps is lowered by a few rounding errors of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
         # max of G(0) at tau = ln kappa and tau = -ln kappa: parallel vectors, and all pairs in one dimension (C12)
         ends = np.array([-self.log_ratio, self.log_ratio])
@@ -107,7 +101,7 @@ class UnequalNorms:
             if self.dim > 1 and self.misalignment > 0.0:
                 at_nodes, upper = self.search(eps - shift)
                 lower = np.maximum(lower, at_nodes)
-        # What is undefined says nothing.
+        # nan means that nothing is known
         lower, upper = np.nan_to_num(lower, nan=0.0), np.nan_to_num(upper, nan=1.0)
         return (
             np.maximum(lower * (1.0 - UNEQUAL_NORMS_MARGIN - STEEPEST_LOG_DELTA * shift) - UNDERFLOW_FLOOR, 0.0),
@@ -115,17 +109,18 @@ class UnequalNorms:
         )
 
     def search(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta on nodes that lie where panels cost most; every choice is sound."""
+        """Return lower and upper bounds of delta on nodes that are refined where panels cost most.
+
+        Every choice of nodes is sound.
+        """
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
-        # Nodes that are placed without a look. Speed only.
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
         x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
         lower, upper, cost = self.bounds(x, eps)
-        # Rounds after which the search ends, and what all panels together may cost before. Speed only.
         for _ in range(13):
             if cost.sum() < 0.025 * len(eps):
                 break
-            # The error of so many more panels is least where the roots of their costs are equal. Speed only.
+            # For a given number of panels the error is least if the roots of their costs are equal.
             along = np.append(0.0, np.cumsum(np.sqrt(cost) + 0.1 * np.sqrt(cost).mean() + 1e-300))
             x = np.unique(np.append(x, np.interp(np.linspace(0.0, along[-1], 800), along, x)))
             lower, upper, cost = self.bounds(x, eps)
@@ -136,7 +131,7 @@ class UnequalNorms:
 
         They are a lower and an upper one for each eps, and what each panel may add to the upper one, relatively.
         """
-        # Where cells of ratios and of misalignments end, as shares of the largest. Speed only.
+        # ends of cells of ratios and of misalignments, as shares of the largest
         ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
         shares = np.array([4.0**-6, 4.0**-5, 4.0**-4, 4.0**-3, 4.0**-2, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0])
         m = np.append(0.0, self.misalignment * shares)
@@ -177,8 +172,9 @@ class UnequalNorms:
     def gains_at(self, y: Array, start: Array, side: float) -> Array:
         """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
 
-        ``side`` is 1 before ``tau``, where the gain falls, and -1 beyond. It is a difference of two incomplete gamma
-        functions, or a quadrature where that keeps too few digits, and 0 where it is invisible.
+        ``side`` is 1 before ``tau``, where the gain decreases, and -1 beyond. It is a difference of two incomplete
+        gamma functions, or a quadrature if that keeps too few digits, and 0 if it is below
+        :data:`INVISIBLE_PROBABILITY`.
         """
         k, a, c = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
         tail, y = special.gammaincc if side > 0.0 else special.gammainc, y[:, None]
@@ -188,9 +184,9 @@ class UnequalNorms:
         place = (a * y + side * start) / rate
         b = np.maximum(place, 0.0)
         first, second, exponent = tail(k, b), tail(k, b * np.exp(side * y)), start - side * c * y
-        # What is visible times e^700 is above 1, so that no larger exponent is needed.
+        # INVISIBLE_PROBABILITY times e^700 exceeds 1, so no larger exponent is needed.
         value = first - np.exp(np.minimum(exponent, 700.0)) * second
-        # where the second underflows, the exponential would undo that
+        # if the second underflows, the exponential would undo that
         lost = (second < INVISIBLE_PROBABILITY) & (exponent > 0.0)
         weak = (first > INVISIBLE_PROBABILITY) & (lost | ~(value > LEAST_SHARE_OF_DIFFERENCE * first))
         value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
@@ -200,7 +196,7 @@ class UnequalNorms:
         return np.clip(value, 0.0, 1.0)
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first counts ``A <= 0`` too, and is that alone at ``-inf``."""
+        """Return ``P(A < e^x)``, which includes ``A <= 0`` (only that at ``-inf``), and ``P(A > e^x)``."""
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, np.where(z == 0.0, 1.0, square / (square + z * z)))
@@ -208,7 +204,7 @@ class UnequalNorms:
 
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
-    """Return the sums over panels, ``(m, t, e)``; by no product of matrices, as BLAS would start its threads for it."""
-    # What is invisible counts as 0, since arithmetic with denormal numbers is slow.
+    """Return the sums over panels, of shape ``(m, t, e)``, without BLAS, which would start its threads."""
+    # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))
     return np.einsum("mn,tne->mte", tails, parts)

@@ -1,1 +1,1 @@
-"""Doors into other packages. Each file imports its own package, and nothing here is imported by the core."""
+"""Adapters for other packages. Each module imports its own package; no core module imports this package."""

@@ -1,17 +1,16 @@
-"""Our releases as dp-accounting events, and accountants that take them together with its own.
+"""Releases of privproj as events of dp-accounting, and accountants for both.
 
-``ReleaseDpEvent(M2(...))`` is one release. It may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``,
-``PoissonSampledDpEvent`` and ``BallsInBinsDpEvent``, which is an epoch. dp-accounting's composition is not certified
-: for a number with a proved error bound compose a
-:class:`privproj.schedule.Schedule`.
+``ReleaseDpEvent(M2(...))`` is one release. It can be used alone or in ``ComposedDpEvent``, ``SelfComposedDpEvent``,
+``PoissonSampledDpEvent`` and ``BallsInBinsDpEvent``, which is an epoch. dp-accounting has no proved error bound for its
+composition; use :class:`privproj.schedule.Schedule` for a number with one.
 
-What a noise multiplier is relative to: here it is the sensitivity under the neighbouring relation, ``2C`` under
-replace. A ``GaussianDpEvent`` states it relative to ``C``, the bound of one record. Under ``REPLACE_ONE``
-dp-accounting's PLD accountant doubles the sensitivity accordingly, while its Renyi accountant does not. So under
-``REPLACE_ONE`` ``ReleaseDpEvent(Gaussian(noise_multiplier=z))`` is what ``GaussianDpEvent(2 z)`` is to the PLD
-accountant. The two kinds are refused together, and ``GaussianDpEvent`` is refused by the Renyi accountant.
-dp-accounting's events carry no relation, its accountants do: name it in ``ReleaseDpEvent(..., relation=...)``, and any
-other accountant refuses it.
+A noise multiplier of privproj is relative to the sensitivity under the neighboring relation, which is ``2C`` under
+replace. A ``GaussianDpEvent`` states it relative to ``C``, the clipping norm. Under ``REPLACE_ONE`` dp-accounting's PLD
+accountant doubles the sensitivity accordingly, while its Renyi accountant does not. So under ``REPLACE_ONE``,
+``ReleaseDpEvent(Gaussian(noise_multiplier=z))`` equals ``GaussianDpEvent(2 z)`` for the PLD accountant. Mixing the two
+kinds is not supported, and the Renyi accountant does not support ``GaussianDpEvent``. Events of dp-accounting do not
+have a relation, its accountants do: if ``ReleaseDpEvent(..., relation=...)`` names one, an accountant with another
+relation rejects the event.
 """
 
 import math
@@ -42,43 +41,40 @@ from privproj.sampling import NeighbouringRelation, RelationName
 
 __all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent", "event_of"]
 
-Relation = privacy_accountant.NeighboringRelation
-"""The neighbouring relations of dp-accounting."""
+Relation = privacy_accountant.NeighboringRelation  # neighboring relations of dp-accounting
 
+# soundness: the relations that both packages have; each pair means the same neighboring datasets
 RELATIONS: dict[Relation, RelationName] = {
     Relation.ADD_OR_REMOVE_ONE: "add-remove",
     Relation.REPLACE_ONE: "replace",
     Relation.REPLACE_SPECIAL: "zero-out",
 }
-"""Our names of those neighbouring relations that both packages have. Soundness: each pair means the same data sets."""
 
+# what an accountant of dp-accounting returns for an event that it does not support
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
-"""What an accountant of dp-accounting returns for an event that it does not take."""
 
 
-PEER_REMEDY = "ask for a larger delta, add noise, or use a Renyi bound"
-"""What an error of this composition advises. Contract."""
+# remedy in errors of compositions by dp-accounting
+COMPOSITION_REMEDY = "ask for a larger delta, add noise, or use a Renyi bound"
 
-MOST_PEER_CELLS = 2**23
-"""Cells that a grid may have; one with more is refused. Contract."""
+MOST_GRID_CELLS = 2**23  # largest number of cells of a grid
 
+# a dense privacy loss distribution of one release, and the number of its repetitions
 Part = tuple[PrivacyLossDistribution, int]
-"""The distribution of the loss of one release, dense, and how often it is composed."""
 
 
 @attrs.frozen
 class ReleaseDpEvent(dp_event.DpEvent):
-    """One release of a mechanism of this package, as an event of dp-accounting.
+    """One release of a mechanism of privproj, as an event of dp-accounting.
 
     Its noise multiplier is the standard deviation of the noise (for Laplace noise its scale) over the sensitivity
     under ``relation``.
 
     Args:
-        mechanism: The released mechanism, with its noise multiplier, rank and promises.
-        bound: Name of the bound that accounts it. None: the default of the mechanism; the Renyi accountant takes the
-            mechanism's Renyi bound.
-        relation: The neighbouring relation, "add-remove", "zero-out" or "replace"; an accountant of another relation
-            refuses the event. None: that of the accountant, which is warned of under replace.
+        mechanism: The released mechanism, with its noise multiplier, rank and assumptions on the data.
+        bound: The name of a bound of the mechanism. None takes its default, or its Renyi bound in the Renyi accountant.
+        relation: The neighboring relation, "add-remove", "zero-out" or "replace"; an accountant with another relation
+            rejects the event. None takes that of the accountant, with a warning under replace.
 
     >>> from privproj import M2
     >>> from privproj.integrations.dp_accounting import ReleaseDpEvent
@@ -94,14 +90,15 @@ class ReleaseDpEvent(dp_event.DpEvent):
 
 @attrs.frozen
 class BallsInBinsDpEvent(dp_event.DpEvent):
-    """One epoch in which every record picks one of several batches at random, and each batch is released.
+    """One epoch in which every record is assigned to random batches, and each batch is released.
 
-    :class:`ProjectionPLDAccountant` takes it, with one of our releases in it; all other accountants refuse it.
+    :class:`ProjectionPLDAccountant` supports it, with a :class:`ReleaseDpEvent` inside; all other accountants reject
+    it.
 
     Args:
         event: The release of a batch.
         batches: The number of batches in the epoch, at least 1.
-        batches_per_record: The number of different batches that each record picks, at least 1.
+        batches_per_record: The number of different batches of each record, at least 1.
 
     >>> from dp_accounting import dp_event
     >>> from privproj import Gaussian
@@ -122,12 +119,12 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
 
 
 def parts_of(event: Any) -> list[dp_event.DpEvent]:
-    """The events right within an event."""
+    """Return the direct inner events of an event."""
     return [*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])]
 
 
 def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent:
-    """The event with its noise multipliers changed, also in events within it."""
+    """Return the event with its noise multipliers changed, including those of inner events."""
     changed: dict[str, Any] = {}
     if hasattr(event, "noise_multiplier"):
         changed["noise_multiplier"] = change(event.noise_multiplier)
@@ -139,14 +136,14 @@ def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent
 
 
 def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
-    """In how many nodes of the trees a record is at most, each of which is a Gaussian release (C36)."""
+    """Return the largest number of tree nodes that contain a record; each node is a Gaussian release (C36)."""
     steps = tree.step_counts if isinstance(tree.step_counts, Sequence) else [tree.step_counts]
     # ceil(log2(n + 1)) for a tree of n leaves
     return max(map(int, steps)).bit_length()
 
 
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
-    """What the noise multipliers in an event are relative to, one word for each."""
+    """Yield what each noise multiplier in an event is relative to: "sensitivity" or "clip"."""
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
             yield "sensitivity"  # as everywhere here
@@ -157,7 +154,7 @@ def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
 
 
 def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
-    """The problem of an event whose noise multipliers, with those before, are relative to two sensitivities."""
+    """Return the problem of an event whose noise multipliers, with those before, are relative to two sensitivities."""
     under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
     if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
         return None
@@ -169,36 +166,43 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 
 
 def distributions_of(shapes: list[Outline], step: float) -> list[Part]:
-    """What dominates these releases, in both orders (C18), on a grid of losses ``step`` nats apart.
+    """Return distributions that dominate these releases in both directions (C18), on a grid with this step in nats.
 
-    Raises :class:`PrecisionLimit` for a grid that is too large.
+    Raises:
+        PrecisionLimit: A grid is too large.
     """
     pairs = [(shape, shape.pairs(step).above) for shape in shapes]
     orders = [(pair, pair.mirrored()) if shape.has_two_orders else (pair,) for shape, pair in pairs]
-    return [(PrivacyLossDistribution(*map(_law_of, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)]
+    return [
+        (PrivacyLossDistribution(*map(_mass_function, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)
+    ]
 
 
-def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
-    """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
+def _mass_function(pair: DominatingPair) -> pld_pmf.PLDPmf:
+    """Return a dominating pair as a dense probability mass function of dp-accounting."""
     check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
     return pld_pmf.create_pmf(cells, pair.step, pair.infinity_mass, pessimistic_estimate=True).to_dense_pmf()
 
 
 def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
-    """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
-    return PrivacyLossDistribution(_law_of(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding)))
+    """Return a symmetric dominating pair as a distribution; rounding errors become mass at infinity."""
+    return PrivacyLossDistribution(
+        _mass_function(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding))
+    )
 
 
 def check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells, ``step`` nats apart."""
-    if not cells <= MOST_PEER_CELLS:
+    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_GRID_CELLS` cells with this step in nats."""
+    if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
-        raise PrecisionLimit(f"expected a grid of at most {MOST_PEER_CELLS:.2g} cells, got {grid}; {PEER_REMEDY}")
+        raise PrecisionLimit(
+            f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {grid}; {COMPOSITION_REMEDY}"
+        )
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
-    """Our release and how its batch is drawn; None for any other event."""
+    """Return the release in an event, and how its batch is drawn; None for an event of dp-accounting."""
     drawn: RunOptions = {}
     if isinstance(event, BallsInBinsDpEvent):
         event, drawn = event.event, event.options
@@ -210,10 +214,11 @@ def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, R
 def _phase_of_event(
     event: ReleaseDpEvent, drawn: RunOptions, relation: Relation, bound: str | None, count: int = 1
 ) -> Phase:
-    """The phase of ``count`` such events, their batches drawn so, accounted by ``bound``.
+    """Return the phase of ``count`` such events with this sampling and ``bound``.
 
-    Raises :class:`InvalidParameter` for an event of another relation, and :class:`Refused` for a bound that reuses its
-    projection, since an accountant cannot see the other releases.
+    Raises:
+        InvalidParameter: The event has another relation.
+        Refused: The mechanism reuses its projection, and the accountant cannot see the other releases.
     """
     ours = RELATIONS[relation]
     if event.relation not in (None, ours):
@@ -229,7 +234,7 @@ def _phase_of_event(
 
 
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
-    """Warn of an event that leaves open what its noise multiplier is relative to, where that is not the clip."""
+    """Warn of an event under replace that does not state the relation of its noise multiplier."""
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
         warnings.warn(
             f"{Requirement.REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2
@@ -237,15 +242,15 @@ def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
 
 
 class ProjectionPLDAccountant(PLDAccountant):
-    """dp-accounting's PLD accountant that also takes :class:`ReleaseDpEvent`, alone, Poisson sampled or in an epoch.
+    """dp-accounting's PLD accountant with support for :class:`ReleaseDpEvent`, alone, Poisson sampled or in an epoch.
 
-    A release enters as a dominating pair of its bound, which is sound. dp-accounting then composes, and its rounding is
-    not certified. Tree aggregation enters too, as the Gaussian nodes that a record is in.
+    A release enters as a dominating pair of its bound, which is sound. The rounding of dp-accounting's composition has
+    no proved bound. Tree aggregation is also supported, as the Gaussian nodes that contain a record.
 
     Args:
-        neighboring_relation: dp-accounting's neighbouring relation; add-or-remove-one if left out.
-        value_discretization_interval: Distance of two privacy losses on the grid, in nats, above 0; 1e-4 if left out. A
-            larger one is faster and gives a larger epsilon.
+        neighboring_relation: dp-accounting's neighboring relation; add-or-remove-one by default.
+        value_discretization_interval: Grid step of the privacy loss, in nats, above 0; 1e-4 by default. A larger step
+            is faster and gives a larger epsilon.
 
     >>> from dp_accounting import dp_event
     >>> from privproj import M2
@@ -268,7 +273,7 @@ class ProjectionPLDAccountant(PLDAccountant):
                 event, count = dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)
             if not isinstance(event, dp_event.RandomizedResponseDpEvent) or not do_compose:
                 return super()._maybe_compose(event, count, do_compose)
-            # dp-accounting composes it once, however often it is repeated.
+            # dp-accounting composes repeated randomized response once.
             alone = PLDAccountant(self.neighboring_relation, self._value_discretization_interval).compose(event)
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
@@ -279,7 +284,7 @@ class ProjectionPLDAccountant(PLDAccountant):
                 return Problem(event, f"{phase.bound.name} has no privacy profile to compose here")
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
-                # Each release in each order: the pairs that dominate it (C18). Their products dominate the run (C2).
+                # The dominating pairs of each release in both directions (C18); their products dominate the run (C2).
                 shapes = [outline_step(*one) for one in releases_of(release, run)]
                 for part, steps in distributions_of(shapes, self._value_discretization_interval):
                     self._pld = self._pld.compose(part.self_compose(steps))
@@ -289,11 +294,11 @@ class ProjectionPLDAccountant(PLDAccountant):
 
 
 class ProjectionRdpAccountant(RdpAccountant):
-    """dp-accounting's Renyi accountant that also takes :class:`ReleaseDpEvent` of mechanisms with a Renyi curve.
+    """dp-accounting's Renyi accountant with support for :class:`ReleaseDpEvent` of mechanisms with a Renyi curve.
 
     Args:
-        orders: The orders at which divergences are kept, each above 1. None or left out: dp-accounting's default.
-        neighboring_relation: dp-accounting's neighbouring relation; add-or-remove-one if left out.
+        orders: The Renyi orders, each above 1; None for dp-accounting's default.
+        neighboring_relation: dp-accounting's neighboring relation; add-or-remove-one by default.
 
     >>> from dp_accounting import dp_event
     >>> from privproj import M2
@@ -332,23 +337,23 @@ class ProjectionRdpAccountant(RdpAccountant):
 def event_of(
     run: Schedule | Account | Phase | Mechanism, *, plain: bool = False, **options: Any
 ) -> dp_event.ComposedDpEvent:
-    """Return a run as one event: its phases in their order, each sampled and composed with itself as it was.
+    """Return a run as one event, with its phases in order.
 
-    Composed by :class:`ProjectionPLDAccountant` it gives what a schedule gives, by that package's arithmetic. An epoch
-    of a partition, or of shuffled batches, is one release, as it is accounted.
+    :class:`ProjectionPLDAccountant` composes it to the epsilon of the schedule, up to its rounding. An epoch of a
+    partition or of shuffled batches is one release, as it is accounted.
 
     Args:
-        run: A schedule, what a ledger says was released, one phase, or a mechanism.
-        plain: True to write Gaussian and Laplace phases as dp-accounting's own events, which any of its accountants
-            reads. Their noise multiplier is the noise over the clip, so under replace it is twice ours.
-        **options: The run of a mechanism, as :class:`privproj.run.RunOptions` lists it.
+        run: A schedule, the account of a ledger, one phase, or a mechanism.
+        plain: True to write Gaussian and Laplace phases as dp-accounting's own events, for any of its accountants.
+            Their noise multiplier is relative to the clipping norm, so under replace it is twice that of privproj.
+        **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
 
     Returns:
         The event, a ``ComposedDpEvent`` with one part for each phase.
 
     Raises:
-        InvalidParameter: Options are given with a run that has its own, or nothing was released.
-        Refused: No event says how the batches of a phase are drawn, or whom it protects, or a filter keeps the ledger.
+        InvalidParameter: There are options besides a run that has its own, or the ledger has no release.
+        Refused: No event describes the batches or the group size of a phase, or the plan of the ledger is adaptive.
 
     >>> from privproj import Gaussian
     >>> from privproj.integrations.dp_accounting import event_of
@@ -372,7 +377,7 @@ def event_of(
 
 
 def _group_event(phase: Phase) -> dp_event.DpEvent:
-    """One Poisson step of Gaussian noise for a group: a mixture over how many of its records a batch holds (C37)."""
+    """Return one Poisson step of Gaussian noise for a group, a mixture over its records in a batch (C37)."""
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
         raise Refused(f"phase {phase.name}: no event is about a group of {run.group_size} records here")
@@ -384,7 +389,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 
 
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
-    """One step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
+    """Return one step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
     run, mechanism = phase.run, phase.mechanism
     if phase.accountant is not None:
         return phase.accountant.event_of(phase)
@@ -405,9 +410,10 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
 
 
 def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event.DpEvent:
-    """A Gaussian or Laplace release as dp-accounting's own event, its noise multiplier over the clip.
+    """Return a Gaussian or Laplace release as dp-accounting's own event, with noise over the clipping norm.
 
-    Raises :class:`Refused` for Laplace noise under replace and for epochs.
+    Raises:
+        Refused: The release is Laplace noise under replace, or an epoch.
     """
     if run.allocates:
         raise Refused(f"phase {name}: dp-accounting has no event for balls-in-bins batches; leave plain out")
@@ -417,6 +423,6 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event
     if isinstance(mechanism, Laplace):
         return dp_event.LaplaceDpEvent(mechanism.z)
     seen: Any = mechanism.for_replacement() if doubled else mechanism
-    # The noise over the clip, rounded down where a count adapts the clip (C31): z = 1/mu without one.
+    # The noise over the clipping norm, z = 1/mu; with adaptive clipping rounded down (C31).
     noise = seen.z if seen.adaptive_clipping_sigma is None else math.nextafter(1.0 / seen.mu_with_count, 0.0)
     return dp_event.GaussianDpEvent(noise * (2.0 if doubled else 1.0))

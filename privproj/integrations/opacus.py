@@ -1,13 +1,13 @@
-"""An accountant with Opacus' interface that knows what a projecting optimizer really released.
+"""An accountant with the interface of Opacus, with support for projected optimizers.
 
-It can be imported without torch or Opacus. It gives the numbers of M2 only for steps of an optimizer that
-:func:`privproj.training.make_private` made, whose plan says what is released. Every other step is accounted as the
-subsampled Gaussian mechanism that it is. Pass it to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
+Importing this module needs neither torch nor Opacus. Steps of an optimizer made by
+:func:`privproj.training.make_private` are accounted as M2, as its plan says. Every other step is accounted as the
+subsampled Gaussian mechanism. Pass the accountant to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
 
-All numbers are for Poisson sampling under add-remove, and what is known to be something else is refused, where possible
-before the first step. Opacus tells an accountant nothing but a rate. What its ``make_private`` has made of loader and
-optimizer is read off the call itself. Whoever hooks an optimizer up without ``make_private`` vouches for Poisson
-sampling at the rate given.
+All results assume Poisson sampling under add-remove. Other sampling is rejected, if possible before the first step.
+Opacus only tells an accountant a sampling rate. The loader and the optimizer are read from the local variables of
+Opacus' ``make_private``. If you attach an optimizer without ``make_private``, you are responsible for Poisson sampling
+at the given rate.
 """
 
 import inspect
@@ -26,12 +26,13 @@ from privproj.training.plan import GRID, Plan
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
 
+# why distributed training with Opacus is not supported, and the remedy
 DISTRIBUTED = (
     "Opacus' distributed sampler leaves out a worker's empty batches, and workers with one seed sample alike; train in "
     "one process, or with privproj.training.make_private"
 )
-"""Why nothing that Opacus distributes is accounted, and what to do instead."""
 
+# soundness: parts of the names of Opacus optimizers whose steps are not the subsampled Gaussian mechanism, and why
 UNACCOUNTED = {
     "AdaClip": (
         "adaptive clipping releases a noisy count that it divides by the batch's own size, which nothing hides, and "
@@ -40,24 +41,22 @@ UNACCOUNTED = {
     "Distributed": DISTRIBUTED,
     "FSDP": DISTRIBUTED,
 }
-"""Words in the names of optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and why.
-Soundness."""
 
+# why batches of a shuffled or ordered loader are not supported, and the remedy
 NON_POISSON = (
     "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no Poisson "
     "samples; use poisson_sampling=True, account for one release for each epoch (`privproj epsilon ... --sampling "
     'partition`), or train with make_private(..., batches="balls-in-bins") of privproj.training'
 )
-"""Why batches of a shuffled or ordered loader are not accounted, and what to do instead."""
 
 
 class ProjectionAccountant:
-    """An accountant as Opacus expects one. Steps of equal noise, rate and release are composed jointly.
+    """An accountant for Opacus. Steps with equal noise, rate and mechanism are composed jointly.
 
     Attributes:
-        assumes: What every number takes for granted, as sentences.
-        history: What was released: tuples of mechanism, sampling rate and number of steps, in order. In place of a
-            mechanism there may be a noise multiplier, as Opacus' calibration writes it.
+        assumes: The assumptions of every result, as sentences.
+        history: The releases in order, as tuples of mechanism, sampling rate and number of steps. A noise multiplier
+            may stand in place of a mechanism, as Opacus' calibration writes it.
 
     >>> from privproj.integrations.opacus import ProjectionAccountant
     >>> accountant = ProjectionAccountant()
@@ -77,14 +76,14 @@ class ProjectionAccountant:
         self.history: list[tuple[Mechanism | float, float, int]] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Record one step of an optimizer about which nothing else is known: a subsampled Gaussian.
+        """Record one step of the subsampled Gaussian mechanism.
 
         Args:
-            noise_multiplier: ``z``, the standard deviation of the noise over the clip, from 1e-12 to 1e12.
+            noise_multiplier: ``z``, the standard deviation of the noise over the clipping norm, from 1e-12 to 1e12.
             sample_rate: The probability that a record is in the batch, above 0 and at most 1.
 
         Raises:
-            InvalidParameter: A number is outside its range.
+            InvalidParameter: A number is out of range.
         """
         self.record(Gaussian(noise_multiplier=noise_multiplier), sample_rate)
 
@@ -94,10 +93,10 @@ class ProjectionAccountant:
         Args:
             mechanism: The released mechanism with its noise multiplier.
             sample_rate: The probability that a record is in a batch, above 0 and at most 1.
-            steps: Number of releases, at least 1.
+            steps: The number of releases, at least 1.
 
         Raises:
-            InvalidParameter: ``sample_rate`` or ``steps`` is outside its range.
+            InvalidParameter: ``sample_rate`` or ``steps`` is out of range.
         """
         steps = integer("steps", steps, "a whole number steps >= 1")
         rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
@@ -106,13 +105,13 @@ class ProjectionAccountant:
         self.history.append((mechanism, rate, steps))
 
     def schedule(self) -> Schedule:
-        """Put all that was released into phases of one schedule.
+        """Return all releases as phases of one schedule.
 
         Returns:
             A :class:`privproj.schedule.Schedule`.
 
         Raises:
-            InvalidParameter: Nothing was released, or an entry of the history is none.
+            InvalidParameter: There is no release, or an entry of the history is invalid.
         """
         if not self.history:
             raise InvalidParameter("history", "nothing", "at least one step")
@@ -121,23 +120,23 @@ class ProjectionAccountant:
     def get_epsilon(
         self, delta: float, *, poisson: bool = True, alphas: Any = None, eps_error: Any = None, delta_error: Any = None
     ) -> float:
-        """Epsilon of all that was released, rounded up; 0 before the first step.
+        """Return the epsilon of all releases, rounded up; 0 before the first step.
 
         Args:
-            delta: The delta at which epsilon is asked for, above 0 and below 1.
+            delta: The delta of the guarantee, above 0 and below 1.
             poisson: Must be True: batches are Poisson samples.
-            alphas: Opacus' accountants compute so finely; it has no effect, as the next two.
-            eps_error: See ``alphas``.
-            delta_error: See ``alphas``.
+            alphas: Ignored; an argument of Opacus' accountants.
+            eps_error: Ignored, as ``alphas``.
+            delta_error: Ignored, as ``alphas``.
 
         Returns:
-            Epsilon, ``inf`` where the bound proves no finite one.
+            Epsilon; ``inf`` if the bound has no finite one.
 
         Raises:
-            InvalidParameter: ``delta`` is outside its range.
+            InvalidParameter: ``delta`` is out of range.
             Refused: ``poisson`` is not True.
-            NotConverged: A quadrature or a search did not settle.
-            PrecisionLimit: The composition cannot tell such a delta from its rounding.
+            NotConverged: A quadrature or a search did not converge.
+            PrecisionLimit: Delta is below the rounding error of the composition.
         """
         target = probability("delta", delta)
         if poisson is not True:
@@ -151,18 +150,17 @@ class ProjectionAccountant:
 
     @classmethod
     def mechanism(cls) -> str:
-        """Give the name under which Opacus knows this accountant.
+        """Return the name of this accountant in Opacus.
 
         Returns:
-            The word "privproj".
+            The text "privproj".
         """
         return "privproj"
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """Make a hook for Opacus' optimizers that looks at what the optimizer is, not at what it is called.
+        """Return a hook for Opacus' optimizers, which records each step by the plan of the optimizer.
 
-        Called by Opacus' ``make_private``, it refuses at once a loader or an optimizer whose steps are not the
-        subsampled Gaussian mechanism.
+        If Opacus' ``make_private`` calls it, a loader or an optimizer that is not supported is rejected immediately.
 
         Args:
             sample_rate: The probability that a record is in a batch, above 0 and at most 1.
@@ -171,7 +169,7 @@ class ProjectionAccountant:
             A function of the optimizer that records one step; Opacus calls it after every step.
 
         Raises:
-            Refused: The loader draws no Poisson samples, or the optimizer's steps are not accounted.
+            Refused: The loader does not draw Poisson samples, or the steps of the optimizer are not supported.
         """
         variables = _variables_of_make_private()
         if variables is not None:
@@ -196,10 +194,10 @@ class ProjectionAccountant:
         return hook
 
     def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Write the history as plain data, which JSON can hold.
+        """Return the history as plain data for JSON.
 
         Args:
-            destination: A dictionary to write into. None: a new one.
+            destination: A dictionary to write into; None for a new one.
 
         Returns:
             The dictionary, with the keys ``mechanism`` and ``phases``.
@@ -209,13 +207,13 @@ class ProjectionAccountant:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a written history; what was recorded here before is dropped.
+        """Replace the history by a saved one.
 
         Args:
-            state_dict: What :meth:`state_dict` returned.
+            state_dict: The dictionary that :meth:`state_dict` returned.
 
         Raises:
-            InvalidParameter: It is the state of another accountant, or this accountant cannot have written it.
+            InvalidParameter: It is the state of another accountant, or this class cannot have written it.
         """
         if state_dict.get("mechanism") != self.mechanism():
             remedy = "if it is of Opacus and its batches were Poisson, assign the history that stands in it"
@@ -232,7 +230,7 @@ class ProjectionAccountant:
 
 
 def _variables_of_make_private() -> dict[str, Any] | None:
-    """The local variables of Opacus' ``make_private`` that is being called; None outside of one."""
+    """Return the local variables of the running call of Opacus' ``make_private``; None outside of one."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "make_private" and frame.f_globals.get("__name__") == "opacus.privacy_engine":
@@ -250,7 +248,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def loader_rate(loader: Any) -> float:
-    """The probability with which Opacus' loader puts a record into a batch, exactly as its sampler draws.
+    """Return the exact probability with which Opacus' loader puts a record into a batch.
 
     Args:
         loader: A loader that Opacus made for Poisson sampling.
@@ -259,7 +257,7 @@ def loader_rate(loader: Any) -> float:
         The probability, rounded up to a multiple of ``2^-24``; above 0 and at most 1.
 
     Raises:
-        Refused: It is any other loader, a distributed one, or one that puts a random record into an empty batch.
+        Refused: The loader is of another kind, is distributed, or puts a random record into an empty batch.
 
     >>> import torch
     >>> from opacus.data_loader import DPDataLoader
@@ -283,22 +281,22 @@ def loader_rate(loader: Any) -> float:
 
 
 def _phase_of(i: int, mechanism: Mechanism | float, rate: float, steps: int) -> Phase:
-    """An entry of the history as a phase, whose name has its number."""
+    """Return an entry of the history as a phase, named by its number."""
     if not isinstance(mechanism, Mechanism):
         mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
     return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
 
 
 def _sampler_rate(rate: float) -> float:
-    """The probability that a 24-bit uniform number is below ``rate``, in single or double precision."""
+    """Return the probability that a 24-bit uniform number is below ``rate``, in single or double precision."""
     rate = real("sample_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
-    # ceil(rate 2^24)/2^24, the larger one of both precisions: so many of the 24-bit numbers are below the rate.
+    # ceil(rate 2^24)/2^24, the fraction of 24-bit numbers below the rate; the larger value of both precisions
     return min(1.0, math.ceil(max(rate, single) / GRID) * GRID)
 
 
 def _check_plan(plan: Plan, rate: float) -> None:
-    """Raise :class:`Refused` for an optimizer of this package that samples otherwise than is accounted."""
+    """Raise :class:`Refused` for an optimizer of privproj whose sampling differs from the accounted one."""
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None or plan.group_size > 1:
         raise Refused(
@@ -310,7 +308,7 @@ def _check_plan(plan: Plan, rate: float) -> None:
 
 
 def register() -> None:
-    """Make ``PrivacyEngine(accountant="privproj")`` work; needs Opacus.
+    """Register the accountant for ``PrivacyEngine(accountant="privproj")``; needs Opacus.
 
     >>> from opacus.accountants import create_accountant
     >>> from privproj.integrations.opacus import register

@@ -1,8 +1,8 @@
-"""From a PEFT LoRA directory to the layers that are adapted: local files only, nothing downloaded.
+"""Read the adapted layers of a PEFT LoRA directory. Only local files are read.
 
-LoRA's ``A`` projects a linear layer's input side. So a layer's ``dim`` is its number of inputs and its ``rank`` that of
-LoRA. Both are read from ``adapter_model.safetensors``, which PEFT writes before training too. Whatever else a
-configuration trains would share the clip unprojected, and is refused.
+LoRA's ``A`` projects the input side of a linear layer. So the ``dim`` of a layer is its number of inputs, and its
+``rank`` is that of LoRA. Both are read from ``adapter_model.safetensors``, which PEFT also writes before training. A
+configuration that trains anything else is rejected, because that would share the clipping norm without being projected.
 """
 
 import re
@@ -18,9 +18,9 @@ from privproj.parameters import integer, quoted
 
 __all__ = ["layers_from_peft"]
 
-BY_HAND = "give the layers with --layer"
-"""The remedy where a configuration cannot be read."""
+BY_HAND = "give the layers with --layer"  # remedy for a configuration that cannot be read
 
+# keys that change neither which tensors are trained nor their shapes; any other key that is set may do so
 HARMLESS = (
     "auto_mapping", "revision",  # which class and which copy of the base model are loaded
     "inference_mode", "peft_version", "runtime_config",  # how the adapter was saved, and where its tensors lie
@@ -29,39 +29,36 @@ HARMLESS = (
     "fan_in_fan_out",  # how the weight is stored; its inputs are the same
     "megatron_core", "qalora_group_size",  # only used with keys that are refused
 )  # fmt: skip
-"""Keys that change neither what is trained nor its shape. Every other key that is on may train more, or otherwise."""
 
+# keys that say which tensors are trained
 READ = (
     "peft_type", "task_type", "base_model_name_or_path", "r", "rank_pattern", "target_modules", "exclude_modules",
     "layers_to_transform", "layers_pattern", "init_lora_weights",
 )  # fmt: skip
-"""Keys that say what is trained, and are followed."""
 
-PLAIN = "plain LoRA of linear layers, and nothing else trained"
-"""What is expected of a configuration."""
+PLAIN = "plain LoRA of linear layers, and nothing else trained"  # supported configurations
 
+# tasks for which PEFT trains no head besides the adapters
 TASKS = (None, "CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
-"""The tasks for which PEFT trains no head of the model beside the adapters."""
 
-TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
-"""Names of the tensors of an adapter."""
+TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")  # names of the tensors of an adapter
 
 
 def layers_from_peft(directory: str) -> tuple[Layer, ...]:
-    """Read from a PEFT LoRA directory which layers are adapted: their inputs, their rank and how many are alike.
+    """Return the adapted layers of a PEFT LoRA directory: their inputs, their rank and their count.
 
-    Training LoRA's own factors is :class:`privproj.Gaussian`, whatever their shapes. :class:`privproj.M2` with these
-    layers accounts for whole gradients that are clipped, and then projected to these ranks.
+    Training LoRA's own factors is :class:`privproj.Gaussian`, for any shapes. :class:`privproj.M2` with these layers
+    accounts for whole gradients that are clipped and then projected to these ranks.
 
     Args:
-        directory: Path of the adapter, with ``adapter_config.json`` and ``adapter_model.safetensors``, as
-            ``save_pretrained`` writes them, also of a model that was not trained yet.
+        directory: The path of the adapter, with ``adapter_config.json`` and ``adapter_model.safetensors``, as
+            ``save_pretrained`` writes them, also for a model that is not trained yet.
 
     Returns:
-        One :class:`privproj.Layer` for each pair of inputs and rank, with its count, in rising order.
+        One :class:`privproj.Layer` for each pair of inputs and rank, with its count, in increasing order.
 
     Raises:
-        InvalidParameter: A file is missing or not understood, or the adapter trains more than is projected.
+        InvalidParameter: A file is missing or malformed, or the adapter trains more than is projected.
 
     >>> import json, tempfile
     >>> from pathlib import Path
@@ -86,10 +83,11 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
 
 
 def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]]) -> list[tuple[int, int]]:
-    """Inputs and projected rank of every layer, from the shapes of an adapter's tensors.
+    """Return inputs and projected rank of every layer, from the shapes of the tensors of an adapter.
 
-    Raises :class:`InvalidParameter` for a tensor that is no factor of a linear layer, for factors that do not fit, and
-    for ranks that are not those of the configuration.
+    Raises:
+        InvalidParameter: A tensor is not a factor of a linear layer, factors do not match, or a rank differs from that
+            of the configuration.
     """
     layers: dict[str, dict[str, list[int]]] = {}
     for tensor, shape in shapes.items():
@@ -112,7 +110,7 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
+    """Return a JSON file as a table; raises :class:`InvalidParameter` if it is missing or malformed."""
     expected = "a readable file with one JSON object"
     table = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
     if not isinstance(table, dict):
@@ -121,7 +119,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _shapes_in(path: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in a safetensors file, which is not read further than its header."""
+    """Return the shapes of the tensors in a safetensors file, from its header."""
     safetensors = import_extra("safetensors", "a saved adapter", "peft", ", or give the layers with --layer")
     try:
         with safetensors.safe_open(path, "numpy") as file:
@@ -132,7 +130,7 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
 
 
 def _check_adapter(adapter: dict[str, Any]) -> None:
-    """Raise for a configuration that trains anything but ``B A`` of linear layers, or that is damaged."""
+    """Raise for a configuration that is damaged, or that trains anything but ``B A`` of linear layers."""
     settings = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
     kind, task, start = settings["peft_type"], settings["task_type"], settings["init_lora_weights"]
     if str(kind).upper() != "LORA":
@@ -144,7 +142,7 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
     if task not in TASKS:
         tasks = "null or one of " + ", ".join(filter(None, TASKS))
         raise InvalidParameter("task_type", quoted(task), tasks, f"PEFT trains the heads of others; {BY_HAND}")
-    # These start with B = 0 and an A from public randomness.
+    # These initializations have B = 0 and A from public randomness.
     if start is not True and start != "gaussian":
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
         raise InvalidParameter("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")

@@ -1,6 +1,6 @@
-"""The ``Trainer`` of transformers, trained privately (needs the extras ``torch`` and ``peft``).
+"""A private ``Trainer`` of transformers (extras ``torch`` and ``peft``).
 
-Importing this loads neither torch nor transformers; the class is loaded when it is asked for.
+Importing this module loads neither torch nor transformers; the class is loaded at its first use.
 """
 
 from privproj.lazy import lazy_names

@@ -1,7 +1,7 @@
-"""Files: read up to a size, replaced as a whole, and their data in TOML and JSON.
+"""Read files up to a size, replace files atomically, and parse TOML and JSON strictly.
 
-A kill at any moment leaves the old file or the new one. JSON is read strictly: what two readers could understand
-differently is refused, as one key twice, nan and infinities. The usual reader keeps the last of two keys unsaid.
+If the process is killed while it writes, either the old or the new file remains. JSON that two parsers could read
+differently is rejected: a duplicate key, nan and infinities.
 """
 
 import json
@@ -23,17 +23,16 @@ from typing import Any, BinaryIO
 from privproj.errors import InvalidParameter
 from privproj.parameters import Kind, quoted
 
-LARGEST_FILE = 1 << 24
-"""Bytes of a file that is read at most, but for ledgers, which grow with a run. Contract."""
+LARGEST_FILE = 1 << 24  # bytes; largest file that is read, except for ledgers, which grow with a run
 
-STANDARD_INPUT = "-"
-"""The name under which a file is read from standard input. Contract."""
+STANDARD_INPUT = "-"  # file name that stands for standard input
 
 
 def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
-    """The bytes of a file, of a pipe, or of standard input for ``-``, that has at most ``most`` bytes.
+    """Return the content of a file, of a pipe, or of standard input for ``-``.
 
-    Raises :class:`InvalidParameter` under this name for one that has more, cannot be read, or is a folder or a device.
+    Raises:
+        InvalidParameter: It has more than ``most`` bytes, cannot be read, or is a directory or a device.
     """
     with _opened(path, name) as file:
         content = file.read(most + 1)
@@ -43,21 +42,21 @@ def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE)
 
 
 def digest_of(path: str | Path, name: str = "FILE") -> str:
-    """The SHA-256 of a file of any size, in hexadecimal digits; refused like :func:`read_bounded`."""
+    """Return the SHA-256 of a file of any size as hexadecimal digits; raises as :func:`read_bounded` does."""
     with _opened(path, name) as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def _opened(path: str | Path, name: str) -> Iterator[Any]:
-    """A file, a pipe or standard input to read from; what is none, or cannot be read, is refused under this name."""
+    """Yield a file, a pipe or standard input, opened for reading."""
     if path == STANDARD_INPUT:
         if sys.stdin is None:
             raise InvalidParameter(name, path, "an open standard input", "./- is a file of that name")
         yield sys.stdin.buffer
         return
     try:
-        # Opened as usual, a pipe that nobody writes would be waited for.
+        # Without O_NONBLOCK, opening a pipe that has no writer would block.
         with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -71,9 +70,10 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
 
 
 def open_alone(path: str | Path, name: str) -> int:
-    """The descriptor of a file opened for reading and appending, under a lock that no other process holds.
+    """Return the descriptor of a file opened for reading and appending, with an exclusive lock.
 
-    Raises :class:`InvalidParameter` under this name where it cannot be opened, or where another process has it.
+    Raises:
+        InvalidParameter: The file cannot be opened, or another process holds the lock.
     """
     import fcntl
 
@@ -92,7 +92,7 @@ def open_alone(path: str | Path, name: str) -> int:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Let an error of the file system, which often names no file, name this one."""
+    """Add the path to an OSError, which often names no file."""
     try:
         yield
     except OSError as error:
@@ -100,10 +100,15 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode: int | None = None) -> None:
-    """Let ``fill`` write a file beside ``path``, flush it to the disk, and put it in the place of ``path``.
+    """Write a temporary file with ``fill``, flush it to the disk, and rename it to ``path``.
 
-    The file gets this ``mode``; with None that of the file that is replaced, or the usual one. A link stays, and what
-    it points to is replaced; a pipe or a device cannot be, so it is written to. Raises OSError that names ``path``.
+    Args:
+        path: The file. If it is a link, the target of the link is replaced. A pipe or a device is written directly.
+        fill: Writes the content to the open file.
+        mode: The permissions of the file; None keeps those of the file that is replaced, or takes the default.
+
+    Raises:
+        OSError: The file cannot be written; the error names ``path``.
     """
     with naming(path):
         if os.path.exists(path) and not os.path.isfile(path):
@@ -114,7 +119,7 @@ def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode:
         if mode is None and target.exists():
             mode = stat.S_IMODE(target.stat().st_mode)
         beside = target.with_name(f".{target.name[:100]}.{token_hex(4)}")
-        # With no more rights at any moment than it has in the end.
+        # The temporary file must never have more permissions than the final one.
         rights = 0o666 if mode is None else mode
         try:
             with open(beside, "xb", opener=lambda place, flags: os.open(place, flags, rights)) as file:
@@ -129,21 +134,19 @@ def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode:
             raise
 
 
-# --- data in TOML and JSON ----------------------------------------------------------------------------
+# --- TOML and JSON ------------------------------------------------------------------------------------
 
-KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-"""A part of a key in TOML."""
+KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""  # one part of a key in TOML
 
+# a key with more parts than any file needs: parsing takes time and memory quadratic in the number of parts
 LONG_KEY = re.compile(rf"(?<![\w-]){KEY}(?:[ \t]*+\.[ \t]*+{KEY}){{50}}", re.ASCII)
-"""A key of more parts than any file needs: the time and the memory that one takes grow with their square."""
 
 
-LARGEST_TOML = 2 << 20
-"""Bytes of a file in TOML: its parser takes a hundred times as much memory for hostile keys. Contract."""
+LARGEST_TOML = 2 << 20  # bytes; for hostile keys the parser takes a hundred times as much memory
 
 
 def read_data(path: str) -> dict[str, Any]:
-    """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
+    """Return the data of a TOML or JSON file; standard input (``-``) is JSON if it begins with a brace."""
     is_json = path.endswith(".json")
     try:
         text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode("utf-8-sig")
@@ -163,7 +166,7 @@ def read_data(path: str) -> dict[str, Any]:
 
 
 def _reason_of(error: Exception, text: str) -> str:
-    """Say why a parser refused a text, with the line that it means."""
+    """Return the message of a parser, with the line of the text that it refers to."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
@@ -171,7 +174,7 @@ def _reason_of(error: Exception, text: str) -> str:
 
 
 def _exact(text: str) -> float:
-    """The double that says the same digits as the text; raises ValueError where there is none."""
+    """Return the double whose decimal digits equal the text; raises ValueError if there is none."""
     value = float(text)
     if not math.isfinite(value) or Decimal(text, Context(traps=[])) != Decimal(repr(value)):
         raise ValueError(f"it has the number {quoted(text)}, which is no double")
@@ -179,16 +182,21 @@ def _exact(text: str) -> float:
 
 
 def parse_json(text: str, number: Callable[[str], float] = _exact) -> Any:
-    """The value of a JSON text, whose numbers with a point or an exponent ``number`` reads.
+    """Return the value of a JSON text; ``number`` parses the numbers that have a point or an exponent.
 
-    Raises ValueError that says why there is none, also for what two readers could understand differently, and
-    RecursionError for text that is nested too deeply.
+    Raises:
+        ValueError: The text is not JSON, or two parsers could read it differently.
+        RecursionError: The text is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_unique, parse_float=number, parse_constant=_refuse_constant)
 
 
 def read_json(content: bytes | str, name: str, path: str | Path, expected: str) -> Any:
-    """The value of a JSON text whose numbers are all doubles; for anything else a refusal of ``path`` by this name."""
+    """Return the value of a JSON text whose numbers are all doubles.
+
+    Raises:
+        InvalidParameter: The text is not such JSON; the error has this ``name``, ``path`` and ``expected`` text.
+    """
     try:
         return parse_json(content if isinstance(content, str) else content.decode())
     except json.JSONDecodeError:
@@ -198,7 +206,7 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs; raises ValueError for a key given twice."""
+    """Return the object of these pairs; raises ValueError for a duplicate key."""
     table = dict(pairs)
     if len(table) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
@@ -207,19 +215,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(text: str) -> None:
-    """Refuse nan and infinities by raising ValueError."""
+    """Raise ValueError for nan and infinities."""
     raise ValueError(f"it has {text} for a number")
 
 
 def same_json(one: object, other: object) -> bool:
-    """True for equal JSON values of the same types, whatever the order of keys; 1 is neither 1.0 nor true."""
+    """Return whether two JSON values and their types are equal, in any order of keys; 1 is neither 1.0 nor true."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """The values of an object of exactly these keys, each of its kind and within its range.
+    """Return the values of an object that has exactly these keys, each within its range.
 
-    Raises :class:`InvalidParameter` for anything else; ``name`` is that of the object.
+    Raises:
+        InvalidParameter: The object has other keys, or a value is out of range; ``name`` is that of the object.
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameter(name, quoted(table), "the keys " + ", ".join(kinds))
@@ -230,12 +239,12 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def text_like(pattern: str, words: str) -> Kind:
-    """Texts of this form, as a message describes them."""
+    """Return the kind of texts that match a regular expression; ``words`` describes them in messages."""
     return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
 
 def _parse_decimal(text: str) -> float:
-    """Read a number of a file; raises ValueError where it is not 0 and too small for a double."""
+    """Return the number of a decimal text; raises ValueError if it is not 0 and underflows to 0."""
     number = float(text)
     if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
         raise ValueError(f"{text} underflows to zero")
@@ -243,25 +252,25 @@ def _parse_decimal(text: str) -> float:
 
 
 def refuse_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
-    """Raise :class:`InvalidParameter` where an output would overwrite a file that is used otherwise; None is none."""
+    """Raise :class:`InvalidParameter` if an output file would overwrite a file that is used otherwise."""
     if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
         raise InvalidParameter(name, path, f"another file than {file}, which is {used}")
 
 
 def check_output(path: str, name: str = "FILE") -> None:
-    """Refuse what names no file to write: an empty text, and ``-``, which others take for standard output."""
+    """Raise :class:`InvalidParameter` for an output that is empty or ``-``."""
     if path in ("", STANDARD_INPUT):
         raise InvalidParameter(name, path or "nothing", "the name of a file to write", "./- is one" if path else "")
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file as a whole."""
+    """Replace a file by a text."""
     check_output(path)
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
-    """Write entries as TOML tables of one name, after the keys that they share."""
+    """Return entries as TOML tables of one name, after the keys that they share."""
     lines = [f"{key} = {_toml_value(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
         lines += ["", f"[[{table}]]", *(f"{key} = {_toml_value(value)}" for key, value in entry.items())]
@@ -269,17 +278,17 @@ def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) 
 
 
 def _toml_value(value: Any) -> str:
-    """Write a value as TOML in one line; a table is an inline table."""
+    """Return a value as TOML on one line; a mapping becomes an inline table."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
-    # JSON's escapes of what lies beyond 16 bits are none of TOML.
+    # TOML does not have the surrogate pairs with which JSON escapes characters beyond 16 bits.
     return json.dumps(value, ensure_ascii=False)
 
 
 def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
-    """Write the data of a run file, as JSON or TOML by the ending of its name."""
+    """Write the data of a run file, as JSON if the name ends in ``.json``, else as TOML."""
     if path.endswith(".json"):
         write_text(path, json.dumps(data, indent=2) + "\n")
     else:
@@ -287,29 +296,29 @@ def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
         write_text(path, as_toml(data[table], table, **shared))
 
 
-# --- what checking a file found -----------------------------------------------------------------------
+# --- verdicts -----------------------------------------------------------------------------------------
 
+# verdict on a file whose claims hold while planned releases are missing
 AS_FAR_AS_IT_GOES = "consistent as far as it goes"
-"""The verdict on a file in which nothing is wrong and planned releases are missing. Contract."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Every claim of a file in words, and whether it holds."""
+    """Result of checking a file: each claim, and whether it holds."""
 
     claims: dict[str, bool]
 
     @property
     def missing(self) -> int:
-        """The number of releases that were planned and are not there."""
+        """Number of planned releases that are missing."""
         return 0
 
     @property
     def holds(self) -> bool:
-        """True if every claim of the file holds."""
+        """Whether every claim holds."""
         return all(self.claims.values())
 
     @property
     def word(self) -> str:
-        """The verdict in words, of which only "holds" is about all planned releases."""
+        """The verdict as text; "holds" means that no planned release is missing."""
         return "fails" if not self.holds else AS_FAR_AS_IT_GOES if self.missing > 0 else "holds"

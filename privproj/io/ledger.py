@@ -1,23 +1,23 @@
-"""The ledger of a training run: what was released, recorded before it is used.
+"""The ledger of a training run: every release is recorded on the disk before it is used.
 
-A ledger is a file of JSON lines: a header, then for each phase its event and one numbered line for every release made
-under it. A phase of balls-in-bins counts its steps in epochs: ``batches`` lines then make one epoch, and an epoch that
-was begun counts as a whole one. The file is only ever appended to, and every line reaches the disk before the release
-it stands for is used, so a run that is killed at any moment has used at most what its ledger says.
+A ledger is an append-only file of JSON lines: a header, then for each phase an opening line and one numbered line per
+release. A phase of balls-in-bins counts its steps in epochs: ``batches`` lines are one epoch, and an incomplete epoch
+counts as a whole one. Every line is flushed to the disk (fsync) before its release is used. Therefore a run that is
+killed at any moment has used at most the releases in its ledger.
 
-Every line ends with a hash of all bytes before it and of its own words. So a line that is altered, doubled, moved or
-missing from the middle is noticed, and the file is refused. The last line alone may be cut short, as a crash leaves it:
-the beginning of the one line that comes next, with zeros for what was not written. That is no protection against a
-forger, who can compute the hashes again; and whole lines cut off at the end look like a run that was killed earlier. So
-the number of releases is kept a second time outside the file, and in the checkpoint of a run.
+Every line ends with a hash of all earlier bytes and of its own content. A line that is altered, duplicated, moved or
+missing from the middle is detected, and the file is rejected. Only the last line may be incomplete, as a crash leaves
+it: the beginning of the next expected line, padded with zeros. The hash has no key. It detects damage, but not
+tampering by a person who recomputes the hashes, and it does not detect whole lines that were cut off at the end. For
+that case the caller may keep the number of releases outside the file too (see :class:`Ledger`).
 
-As a document a ledger is checked by writing its lines again from what they say, and by comparing the target with the
-recomputed epsilon. What holds there is true of the run that the file describes: whoever holds the file can write
-another run's ledger, or cut whole lines off its end, and nothing in the file can show that.
+:func:`verify_ledger` checks a ledger as a document: it writes the lines again from their content, and recomputes the
+epsilon of the target. The verdict is about the run that the file describes. A person who holds the file can replace it
+by the ledger of another run, and nothing in the file can show that.
 
-A ledger that names a target keeps it: a phase that would end above it is refused before it begins, unless a new target
-is named. An optional feature may keep a target that has a further key (:class:`Budget`): such a target is fixed before
-the first release, and the budget counts every release before it is recorded.
+A phase that would exceed the target of the ledger is rejected before it begins, unless it names a new target. An
+optional feature can keep a target that has a further key (:class:`Budget`). Such a target is fixed before the first
+release, and the budget counts every release before it is recorded.
 """
 
 import json
@@ -42,63 +42,53 @@ from privproj.profiles.privacy_profile import Curve
 from privproj.result import Result, round_outward
 from privproj.targets import delta_target
 
-HEADER = {"ledger": "privproj", "version": 2}
-"""The first line of a ledger whose lines are chained by hashes."""
+HEADER = {"ledger": "privproj", "version": 2}  # first line of a ledger
 
-LARGEST_LEDGER = 1 << 28
-"""Bytes of a ledger, some four million releases: a longer one is neither read nor written. Contract."""
+LARGEST_LEDGER = 1 << 28  # bytes, about four million releases; a larger ledger is neither read nor written
 
-HASH_DIGITS = 32
-"""Hexadecimal digits of SHA-256 that a line keeps: enough that no accident repeats one. Contract."""
+HASH_DIGITS = 32  # hexadecimal digits of SHA-256 in a line; enough to rule out accidental collisions
 
-KEPT_EVERY = 64
-"""Releases after which their number is kept outside the ledger too; before that it is whenever it is a power of 2.
-Contract."""
+KEPT_EVERY = 64  # releases between two calls of ``keep``; it is also called at every power of 2 below that
 
+# Relative excess over the epsilon of the target at which a phase still opens, since noise that just meets the target
+# on one machine may exceed it by rounding on another. The reported epsilon is not changed by it.
 TARGET_SLACK = 1e-6
-"""Relative excess over a target's epsilon at which a phase still opens: noise that just met the target on one machine
-may miss it by rounding on another. What is reported is the epsilon itself, so only refusals depend on it. Contract."""
 
+# how to continue safely with a damaged ledger: no phase releases more than it planned
 REMEDY = (
     "restore it from a backup, or account for every planned step of its phases as if it was made (`privproj run`), and "
     "go on under another ledger"
 )
-"""How to go on safely with a ledger that is damaged: no phase releases more than it planned. Contract."""
 
-MARKS = ("insecure", "public_subspace")
-"""What a line that opens a phase can say of the run beside phase and target, each the name of an account's field: true
-from there on, and written once. Contract."""
+MARKS = ("insecure", "public_subspace")  # fields of an account that an opening line can set to true, from that line on
 
+# keys of an opening line
 OPENING = {
     **dict.fromkeys(("phase", "target"), TABLE),
     **dict.fromkeys(MARKS, Kind("true, or left out", lambda value: value is True, {"const": True})),
 }
-"""What a line that opens a phase may hold. Contract."""
 
+# warning for noise from a known seed
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
-"""The warning for noise from a given seed."""
 
+# warning for a line that a crash cut short
 CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
-"""The warning for a line that a crash cut short."""
 
+# warning for a phase that made fewer or more steps than planned
 STOPPED = (
     "phase {name} made {steps} of {planned} planned steps: if that was decided by looking at outputs, the epsilon to "
     "quote is that of the plan"
 )
-"""The warning for a phase that made fewer or more steps than planned."""
 
 
-AS_WRITTEN = "every line is as privproj writes it"
-"""The claim that no line has a word more, less or otherwise than the writer gives it."""
+AS_WRITTEN = "every line is as privproj writes it"  # claim that every line is exactly as privproj writes it
 
-KEPT = "no phase planned more than the target in force"
-"""The claim that the targets of the file were kept."""
+KEPT = "no phase planned more than the target in force"  # claim that every target was kept
 
+# claim that no phase made more releases than planned; training never does
 WITHIN_PLAN = "no phase made more releases than it planned"
-"""The claim that no phase went on after its end, which training never does."""
 
-SECRET = "no noise came from a given seed"
-"""The claim that the noise protects at all."""
+SECRET = "no noise came from a given seed"  # claim that the seed of the noise is secret
 
 
 class Budget(Protocol):
@@ -149,18 +139,18 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 @dataclass(frozen=True)
 class Account:
-    """What a ledger says: the phases of a run with the releases that each planned and made.
+    """The content of a ledger: the phases of a run, with the planned and the recorded releases.
 
-    :func:`privproj.io.read_ledger` makes one from a file.
+    :func:`privproj.io.read_ledger` returns one.
 
     Args:
-        phases: For each phase its entry, which holds the planned number of steps, and the number of releases made.
-        target: The epsilon and the delta that the run set out to keep, as they were named last, with the ``order`` of
-            the filter that keeps them, where there is one; None where none were.
-        insecure: True if some noise came from a given seed, so that nothing is protected.
-        public_subspace: True if a phase trained in a subspace that is taken to be public.
+        phases: For each phase its entry, which has the planned number of steps, and the number of recorded releases.
+        target: The last epsilon and delta that the run must keep, with a further key if a :class:`Budget` keeps them;
+            None for no target.
+        insecure: True if some noise came from a known seed, so that nothing is protected.
+        public_subspace: True if a phase trained in a subspace that is assumed to be public.
         alone: True for a training run without a ledger.
-        notes: What a reader of any number from the file should know of the file, in words.
+        notes: Warnings about the file, which every result repeats.
 
     >>> from privproj import Gaussian
     >>> from privproj.io import Account
@@ -179,16 +169,15 @@ class Account:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse more phases than are ever read or written."""
         if len(self.phases) > MOST_PHASES:
             expected = f"a ledger of at most {MOST_PHASES} phases"
             raise InvalidParameter("phases", len(self.phases), expected, "go on under another, and add both up")
 
     def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
-        """Return the account with another phase, of which nothing has been released.
+        """Return the account with a further phase that has no release yet.
 
         Args:
-            entry: The line of the ledger that opens the phase, as data.
+            entry: The opening line of the phase, as data.
             where: The file and the line, for messages.
 
         Returns:
@@ -196,7 +185,7 @@ class Account:
 
         Raises:
             InvalidParameter: The entry is not one that privproj writes.
-            Refused: The bound of the phase does not answer for it.
+            Refused: The bound of the phase does not support it.
         """
         phase, target = entry["phase"], entry.get("target")
         with within(where):
@@ -210,13 +199,13 @@ class Account:
         return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
     def opening(self, phase: Phase, target: Any, marks: Container[str], again: bool) -> dict[str, Any] | None:
-        """Return the line that opens a phase, as data; None where the phase goes on with the last one.
+        """Return the opening line of a phase as data; None if the phase continues the last one.
 
         Args:
             phase: The phase.
-            target: The target that it names; nothing keeps the one in force.
-            marks: Those of :data:`MARKS` that hold; the line has those that the account does not have yet.
-            again: True if a phase like the last one begins anew once that made all its releases.
+            target: The target that it names; None or empty keeps the current target.
+            marks: The names in :data:`MARKS` that hold; the line has those that the account does not have yet.
+            again: True if a phase like the last one opens again after the last one has made all its releases.
 
         Returns:
             The line, or None.
@@ -228,15 +217,15 @@ class Account:
         return {"phase": entry, **({"target": dict(target)} if target else {}), **new}
 
     def check_target(self, target: Any, where: str) -> None:
-        """Raise unless a phase may name this target now; that of a filter is fixed before the first release.
+        """Raise unless a phase may name this target now.
 
         Args:
-            target: The target that the phase names; None keeps the one in force.
+            target: The target that the phase names; None keeps the current target.
             where: The file, for messages.
 
         Raises:
-            InvalidParameter: The target is not an epsilon, a delta or both, or both with an order.
-            Refused: The order leaves no budget, or something was released and either target is that of a filter.
+            InvalidParameter: The target is not an epsilon, a delta or both, or both with the key of a :class:`Budget`.
+            Refused: The target leaves no budget, or there is a release and a :class:`Budget` keeps either target.
         """
         if target is None:
             return
@@ -274,7 +263,8 @@ class Account:
         if make is None or not self.phases:
             raise InvalidParameter("ledger", "nothing", "a phase under a target that a budget keeps")
         run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
-        budget = make(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore[reportCallIssue]
+        options: Any = {**(self.target or {}), "relation": str(run.relation), "group_size": run.group_size}
+        budget = make(**options)
         for phase in self.released_phases() if self.spent else ():
             budget.spend(phase)
         return budget
@@ -286,27 +276,27 @@ class Account:
 
     @property
     def spent(self) -> int:
-        """The number of releases made, over all phases."""
+        """Number of recorded releases of all phases."""
         return sum(steps for _, steps in self.phases)
 
     @property
     def left(self) -> int:
-        """The number of releases of the last phase that were planned and not made."""
+        """Number of planned releases of the last phase that are not recorded."""
         return max(0, planned_releases(self.phases[-1][0]) - self.phases[-1][1]) if self.phases else 0
 
     @property
     def started(self) -> "Account":
-        """The account without the phases that were given up before their first release.
+        """The account without phases that were abandoned before their first release.
 
-        No output can have had a part in giving them up. The last phase stays, since it may be about to begin.
+        No output can have influenced that decision. The last phase stays, because it may be about to begin.
         """
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
     def to_end(self, first: int = -1) -> "Account":
-        """Return the account with its phases from one on, usually the last, run to their planned ends.
+        """Return the account with its last phases run to their planned ends.
 
         Args:
-            first: The number of that phase.
+            first: The index of the first of these phases.
 
         Returns:
             The account.
@@ -316,15 +306,15 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account of the plan: every phase that was begun, run to its planned end; with a filter only the last.
+        """The account of the plan: every phase that was begun, run to its planned end.
 
-        Under a filter an earlier phase may end whenever it is decided, so it counts as planned for what it made.
+        With a :class:`Budget`, only the last phase is run to its end, because an earlier phase may stop at any time.
         """
         return self.started.to_end(-1 if self.is_adaptive else 0)
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """A sentence on every phase that made fewer or more steps than planned, where that matters."""
+        """One sentence for each phase that made fewer or more steps than planned; none with a :class:`Budget`."""
         if self.is_adaptive:
             return ()
         return tuple(
@@ -335,13 +325,13 @@ class Account:
 
     @property
     def renumbered(self) -> "Account":
-        """The account with its phases numbered, since their names are words that nothing could check."""
+        """The account with numbers in place of the names of its phases, which cannot be verified."""
         phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
         return replace(self, phases=phases)
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What a number from here takes for granted of the run as a whole, beside what its phases do."""
+        """Assumptions about the run as a whole, besides those of its phases."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
         assumed = {Requirement.PUBLIC_SUBSPACE: self.public_subspace}
@@ -352,15 +342,15 @@ class Account:
         return tuple(text for text, holds in assumed.items() if holds)
 
     def released_phases(self) -> list[Phase]:
-        """Return what was released, as phases of a schedule; an epoch of balls-in-bins that was begun is a whole one.
+        """Return the recorded releases as phases; an incomplete epoch of balls-in-bins counts as a whole one.
 
         Returns:
-            A phase of a schedule for each phase with a release.
+            One phase for each phase that has a release.
 
         Raises:
-            InvalidParameter: Nothing was released.
+            InvalidParameter: There is no release.
         """
-        # E = ceil(T/t) epochs of t batches, which are not counted apart (C25).
+        # E = ceil(T/t) epochs of t batches; an incomplete epoch counts as a whole one (C25).
         counts = [(entry, -(-steps // _releases_per_step(entry))) for entry, steps in self.phases]
         entries = [({**entry, "steps": count}, i) for i, (entry, count) in enumerate(counts) if count]
         if not entries:
@@ -368,29 +358,29 @@ class Account:
         return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
 
     def curve(self) -> Curve:
-        """Return the curve of all that was released, delta against epsilon.
+        """Return the privacy curve of all recorded releases.
 
         Returns:
-            The curve of one phase as its bound has it, of several jointly, under a filter that of its budget.
+            The joint curve of the phases; with a :class:`Budget` the curve of the whole budget.
 
         Raises:
-            InvalidParameter: Nothing was released.
-            Refused: More was released than the filter has.
+            InvalidParameter: There is no release.
+            Refused: The releases exceed the budget.
         """
         return self.budget().curve() if self.is_adaptive else Schedule(tuple(self.released_phases())).curve()
 
     def epsilon(self, delta: float) -> Result:
-        """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
+        """Return epsilon of all recorded releases, rounded up; with a :class:`Budget` that of the whole budget.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
 
         Returns:
-            A result whose ``value`` is epsilon, with what this account takes for granted.
+            A result whose ``value`` is epsilon, with the assumptions of this account.
 
         Raises:
-            InvalidParameter: Nothing was released, or ``delta`` is outside its range.
-            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
+            InvalidParameter: There is no release, or ``delta`` is out of range.
+            PrecisionLimit: Delta is below the rounding error of the composition.
         """
         phases = self.released_phases()
         if self.is_adaptive:
@@ -402,10 +392,10 @@ class Account:
         return self.explained(result)
 
     def overspent(self) -> str:
-        """Return how all that is counted here ends above the target, in words; empty where it does not.
+        """Return how the releases of this account exceed the target, as text; empty if they do not.
 
         Returns:
-            A sentence without its end, or nothing.
+            A sentence without its period, or an empty text.
         """
         target = self.target or {}
         if not {"epsilon", "delta"} <= target.keys():
@@ -424,7 +414,7 @@ class Account:
         )
 
     def explained(self, result: Result) -> Result:
-        """Return a result with what this account takes for granted, and with what its reader should know.
+        """Return a result with the assumptions and the warnings of this account.
 
         Args:
             result: A result about this run.
@@ -432,7 +422,7 @@ class Account:
         Returns:
             The result with further assumptions and warnings.
         """
-        # The plan of the account is that of all phases, also of one without a release.
+        # The assumption on the plan covers all phases, including one without a release.
         plans = [words for words in self.assumes if words in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["assumes"]
         run_assumes: Any = result.run["assumes"]
@@ -443,28 +433,28 @@ class Account:
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
-    """The number of releases in one step of a phase: the batches of an epoch for balls-in-bins, else 1."""
+    """Return the number of releases per step: the batches of an epoch for balls-in-bins, else 1."""
     return int(entry["batches"]) if entry.get("sampling") == "balls-in-bins" else 1
 
 
 def planned_releases(entry: Mapping[str, Any]) -> int:
-    """The number of releases that a phase plans, which is the number of its lines once it is done."""
+    """Return the planned number of releases of a phase, which is the number of its lines once it is complete."""
     return int(entry["steps"]) * _releases_per_step(entry)
 
 
 def read_ledger(path: str | Path) -> Account:
     """Read the ledger of a training run.
 
-    A last line that cannot be read (the end of a run that was killed while it wrote) counts as a release.
+    An incomplete last line, as a killed process leaves it, counts as a release.
 
     Args:
         path: The file.
 
     Returns:
-        The account of the run; an empty one for a file without a phase.
+        The account of the run; an empty account for a file without a phase.
 
     Raises:
-        InvalidParameter: The file cannot be read, is no ledger, or was altered.
+        InvalidParameter: The file cannot be read, is not a ledger, or was altered.
 
     >>> import tempfile
     >>> from privproj import Gaussian
@@ -483,8 +473,8 @@ def read_ledger(path: str | Path) -> Account:
     return _Reader(str(path), read_bounded(path, "ledger", LARGEST_LEDGER)).account
 
 
-def parse_begun(content: bytes, path: str) -> "_Reader":
-    """The bytes of a ledger that has a phase, read; refused where it has none."""
+def parse_ledger(content: bytes, path: str) -> "_Reader":
+    """Return the parsed content of a ledger; raises :class:`InvalidParameter` if it has no phase."""
     reader = _Reader(path, content)
     if not reader.account.phases:
         raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
@@ -492,14 +482,17 @@ def parse_begun(content: bytes, path: str) -> "_Reader":
 
 
 class _Reader:
-    """A ledger as far as it was read or written; ``content`` is what its file has, and ``path`` is for messages.
+    """The parsed content of a ledger, as far as it was read or written.
 
-    ``account`` is what it says, and ``replaced`` are accounts that it had when another target began. ``as_written`` is
-    False once a phase is not opened in the very words of the writer, which opens none again before it is made.
-    ``half_opened`` is the size of a last line that a crash cut short while it opened a phase, whose words nobody knows.
+    Attributes:
+        account: The account of all lines.
+        replaced: Earlier accounts, each at the moment at which another target took effect.
+        as_written: False if the opening line of a phase differs from the line that the writer writes.
+        half_opened: Bytes of an incomplete opening line at the end of the file; 0 for none.
 
-    Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
-    does not answer.
+    Raises:
+        InvalidParameter: A line is not one that the writer writes at this place.
+        Refused: The bound of a phase does not support it.
     """
 
     def __init__(self, path: str, content: bytes) -> None:
@@ -517,19 +510,19 @@ class _Reader:
             self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """The next line for this entry, with a hash of all bytes before it and of its own words.
+        """Return the next line for this entry, with a hash of all earlier bytes and of the entry.
 
-        The hash has no key, so that anyone can compute it: it shows damage, not forgery.
+        The hash has no key. It detects damage, but not deliberate tampering.
         """
         words = self.hash.copy()
         words.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
     def take(self, line: bytes, is_whole: bool = True) -> None:
-        """Read the next line, without its end: a phase, a release, or what a crash left of one.
+        """Parse the next line, without its newline: a phase, a release, or an incomplete line that a crash left.
 
-        A crash leaves the beginning of a line, with zeros for what was not written of a release. That of a release
-        counts as one, and that of a phase, without an end, opens nothing.
+        A crash leaves the beginning of a line; for a release the rest may be zeros. An incomplete line of a release
+        counts as a release. An incomplete opening line opens nothing.
         """
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
@@ -550,7 +543,6 @@ class _Reader:
         self.hash.update(line + b"\n")
 
     def _open(self, entry: dict[str, Any]) -> None:
-        """Open a phase by its line."""
         where = f"{self.path}: line {self.number}"
         before, self.account = self.account, self.account.with_phase(entry, where)
         phase = phase_from(entry["phase"], {}, where)
@@ -561,7 +553,7 @@ class _Reader:
 
 
 def _value_of(line: bytes) -> Any:
-    """The JSON value that a line begins with, whatever comes behind it; None where there is no whole one."""
+    """Return the JSON value at the beginning of a line, whatever follows; None if there is no complete value."""
     try:
         return json.JSONDecoder().raw_decode(line.decode())[0]
     except (ValueError, RecursionError):
@@ -569,28 +561,33 @@ def _value_of(line: bytes) -> Any:
 
 
 def _begins_phase(line: bytes) -> bool:
-    """True for printable words that begin as a line that opens a phase, or are the beginning of that."""
+    """Return whether a printable line begins as an opening line does, or is the beginning of one."""
     opening = b'{"phase"'
     return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()
 
 
-Keep = Callable[[int], object]
-"""What keeps the number of releases a second time, outside of a ledger."""
+Keep = Callable[[int], object]  # Stores the number of releases outside the ledger.
 
 
 class Ledger(_Reader):
-    """A ledger that this process writes alone.
+    """A ledger that this process writes, with an exclusive lock.
 
-    Opening one with the phase that its last line of work belongs to continues the count; another phase is appended
-    behind, with those of the ``marks`` that the file does not have yet; where ``again`` is True so is one like the last
-    phase once that made all its releases. ``steps`` is the number of releases of the current phase. ``check`` is called
-    with the account of the file while no other process can write, and what it returns is first called once nothing is
-    left that could refuse the phase, before the phase is written. Raises :class:`InvalidParameter` for a file that is
-    not a ledger, and for one that another process is writing, and :class:`Refused` for a phase that would end above the
-    target of the file, or above the ``target`` that it names for all of it.
+    If the phase equals the last phase of the file, its count continues; another phase is appended.
 
-    What ``check`` returned keeps a second count of the releases. It is called with their number over all phases: when
-    the file is opened, now and then, and when it is closed.
+    Args:
+        path: The file.
+        phase: The phase whose releases follow.
+        target: A new target for the whole ledger; None keeps the current one.
+        marks: The names in :data:`MARKS` that hold for the phase.
+        check: Called with the account of the file under the lock, before anything is written. It returns ``keep``,
+            which stores a second count outside the file: it is called with the number of all releases when the ledger
+            opens, now and then, and when it closes. The first call is after all checks, and before the phase is
+            written.
+        again: True if a phase like the last one opens again after the last one has made all its releases.
+
+    Raises:
+        InvalidParameter: The file is not a ledger, or another process writes it.
+        Refused: The phase would exceed the target.
     """
 
     def __init__(
@@ -606,15 +603,15 @@ class Ledger(_Reader):
         self.keep, self.last_count, self.unsure, self.next = lambda releases: None, 0, True, phase.with_run(steps=1)
         self.file = open_alone(self.path, "ledger")
         try:
-            self.check_place()
-            self._take_stock()
+            self.check_file()
+            self._read_file()
             self._begin(phase, dict(target or {}), marks, check(self.account), again)
         except BaseException:
             self.close()
             raise
 
     def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
-        """Continue the last phase of the file if it is this one, else append it."""
+        """Continue the last phase of the file if it equals this one, else append this one."""
         account = self.account
         account.check_target(target or None, self.path)
         opening = account.opening(phase, target, marks, again)
@@ -623,24 +620,24 @@ class Ledger(_Reader):
         )
         if opening and account.spent:
             Schedule((*account.released_phases(), phase))
-        # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
+        # The noise was calibrated to a new target for the ledger at that time; the ledger may have more releases now.
         if not opening or account.spent or not target or opened.is_adaptive:
             above = opened.to_end().overspent()
             if above:
                 raise Refused(f"{self.path}: {above}")
         self.keep = keep
         self.keep_count()
-        # What a crash left of the opening of a phase, or of the header, stands for nothing.
+        # An incomplete opening line or header stands for no release.
         if self.half_opened or not account.phases:
             os.ftruncate(self.file, self.size - self.half_opened if account.phases else 0)
-            self._take_stock()
+            self._read_file()
         if opening:
             self._append(opening)
             _sync_folder(Path(self.path))
         self.budget = opened.budget() if opened.is_adaptive else None
 
-    def _take_stock(self) -> None:
-        """Read the file; the next line comes behind the end that the last one lacks, or behind the header."""
+    def _read_file(self) -> None:
+        """Read the file, and find the bytes that are missing before the next line: a newline or the header."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)
         self.size, self.unsure = len(written), False
@@ -648,18 +645,20 @@ class Ledger(_Reader):
 
     @property
     def steps(self) -> int:
-        """The number of releases of the current phase."""
+        """Number of recorded releases of the current phase."""
         return self.account.phases[-1][1]
 
     def record(self) -> int:
-        """Record one release and return its number within the phase; it is on the disk when this returns.
+        """Record one release on the disk, and return its number within the phase.
 
-        After a failure the file is read again before the next line is written. Raises :class:`Refused` where the filter
-        of the ledger has no budget left for it; then nothing is recorded.
+        After a failure the file is read again before the next line is written.
+
+        Raises:
+            Refused: The budget of the ledger is exhausted, or the line could not be written. No release may be made.
         """
         if self.unsure:
-            self.check_place()
-            self._take_stock()
+            self.check_file()
+            self._read_file()
             self.budget = self.account.budget() if self.account.is_adaptive else None
         if self.budget is not None:
             self.budget.spend(self.next)
@@ -669,13 +668,13 @@ class Ledger(_Reader):
         return self.steps
 
     def keep_count(self) -> None:
-        """Keep the number of releases outside the ledger too, so that a ledger that lost lines is known by it."""
+        """Store the number of releases outside the ledger, so that whole lines missing at its end are detected."""
         self.keep(self.account.spent)
         self.last_count = self.account.spent
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        """Write one line and wait until it is on the disk."""
-        self.check_place()
+        """Write one line and flush it to the disk."""
+        self.check_file()
         line = self.line(entry)
         left = self.missing + line
         size = self.size + len(left)
@@ -697,8 +696,8 @@ class Ledger(_Reader):
         self.take(line.removesuffix(b"\n"))
         self.size, self.unsure, self.missing = size, False, b""
 
-    def check_place(self) -> None:
-        """Raise where the file is not as this run left it: it was closed, removed, moved, replaced or written."""
+    def check_file(self) -> None:
+        """Raise if the ledger is closed, or if the file was removed, moved, replaced or written by others."""
         if self.file < 0:
             remedy = "call make_private again, which goes on with it"
             raise InvalidParameter("ledger", self.path, "a run that is not closed", remedy)
@@ -713,7 +712,7 @@ class Ledger(_Reader):
             raise InvalidParameter("ledger", self.path, expected, f"{moved or 'it was changed meanwhile'}, {remedy}")
 
     def close(self) -> None:
-        """Close the file, so that another process may write the ledger."""
+        """Close the file and release its lock."""
         if self.file >= 0:
             try:
                 if self.last_count < self.account.spent:
@@ -724,7 +723,7 @@ class Ledger(_Reader):
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the name of the file durable, by flushing its folder to the disk."""
+    """Flush the directory of a file to the disk, so that the name of the file is durable."""
     folder = os.open(path.resolve().parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -732,31 +731,32 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-# --- a ledger checked as a document -------------------------------------------------------------------
+# --- verification of a ledger as a document -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LedgerVerdict(Verdict):
-    """What checking a ledger found, and its account."""
+    """Result of checking a ledger, with its account."""
 
     account: Account
 
     @property
     def missing(self) -> int:
-        """The number of releases that were planned and are not there, over all phases that were begun."""
+        """Number of planned releases that are not recorded, over all phases that were begun."""
         return self.account.planned.spent - self.account.spent
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
-    """Check the bytes of a ledger; ``path`` is for messages.
+    """Check the content of a ledger; ``path`` is for messages.
 
-    Raises :class:`InvalidParameter` for a ledger that is damaged or opens no phase, and whatever computing the epsilon
-    of a plan raises.
+    Raises:
+        InvalidParameter: The ledger is damaged, or has no phase.
+        Unanswered: The epsilon of a plan cannot be computed.
     """
-    reader = parse_begun(content, path)
+    reader = parse_ledger(content, path)
     account = reader.account
-    # A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each
-    # phase when it began, after what was made before.
+    # A later target replaces an earlier one and covers the whole run. The target of a budget is compared with every
+    # phase at its beginning, after all earlier releases.
     plans = [before.to_end() for before in (*reader.replaced, account) if before.target]
     claims = {
         AS_WRITTEN: reader.as_written and not reader.half_opened,

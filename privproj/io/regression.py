@@ -1,4 +1,4 @@
-"""Regression of bounds: entries that say what is asked, which value is expected, and how far it may move."""
+"""Regression tests of bounds: queries with an expected value, a limit, or both."""
 
 import math
 import time
@@ -12,28 +12,26 @@ from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_w
 from privproj.parameters import TEXT, number, whole_number
 from privproj.result import Outcome, Result, Status
 
-DEFAULT_RTOL = 1e-6
-"""Relative difference from the expected value that passes where none is given. Contract."""
+DEFAULT_RTOL = 1e-6  # relative difference from the expected value that passes by default
 
-PINS = (str(Status.PROVED), str(Status.CONDITIONAL))
-"""The statuses that an entry may pin: those of bounds that answer. Contract."""
+PINS = (str(Status.PROVED), str(Status.CONDITIONAL))  # statuses that an entry may expect
 
+# Keys of an entry that say what is expected of its result. The largest tolerance is 0.1: an entry that lets a
+# guarantee move further tests nothing.
 EXPECTED = {
     "status": TEXT,
     **dict.fromkeys(("expect", "at_most"), number("a number from -1e+300 to 1e+300", -1e300, 1e300)),
     "rtol": number("a number from 0 to 0.1", 0.0, 0.1),
     "bound_version": whole_number("a version of the bound, from 1 on"),
 }
-"""Keys of an entry that say what is expected of its answer. An entry that lets a guarantee move further than by the
-largest tolerance guards nothing. Contract."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One ``[[bound]]`` of a regression file: a question, and the value, limit and status that are ``expected``.
+    """One ``[[bound]]`` of a regression file: a query and the ``expected`` value, limit and status.
 
-    Once it was checked it has its ``result``, where that is finite, the ``problem`` with it, empty where there is none,
-    and how many ``seconds`` the answer took.
+    After :meth:`checked`, ``result`` is the result if it is finite, ``problem`` says what is wrong (empty if nothing
+    is), and ``seconds`` is the duration of the query.
     """
 
     file: str
@@ -48,23 +46,23 @@ class Entry:
 
     @property
     def holds(self) -> bool:
-        """True if nothing is wrong with the entry."""
+        """Whether nothing is wrong with the entry."""
         return not self.problem
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What is asked by name: parameters, targets, bound and relation, without what is expected of the answer."""
+        """The query by key: parameters, targets, bound and relation."""
         phase = spec.question_from(self.keys, self.query).only
         question = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
         return {**question, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
-        """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
+        """Return today's result; raises :class:`PrivprojError` if there is none."""
         with within(self.place):
             return spec.answer_entry(self.query, self.keys)
 
     def checked(self) -> "Entry":
-        """The entry held against a finite answer: of the pinned status, within tolerance, not above ``at_most``."""
+        """Return the entry compared with its result, which must be finite and of the expected status and value."""
         began, result = time.perf_counter(), None
         try:
             answer = self.ask()
@@ -76,7 +74,7 @@ class Entry:
         return replace(self, result=result, problem=problem, seconds=round(time.perf_counter() - began, 3))
 
     def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:
-        """What is wrong with a finite answer, in words; empty if nothing is."""
+        """Return what is wrong with a finite result, as text; empty if nothing is."""
         value, status = float(result.value or 0.0), expected.get("status", result.status)
         expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
         if result.status != status:
@@ -88,7 +86,7 @@ class Entry:
         return ""
 
     def _why(self, result: Result) -> str:
-        """What the version of the bound says of why a number moved; nothing where the entry does not pin it."""
+        """Return what the version of the bound says about a changed value; empty if the entry has no version."""
         now, then = result.bound_version, self.expected.get("bound_version")
         if then is None:
             return ""
@@ -98,7 +96,7 @@ class Entry:
 
     @property
     def rewritten(self) -> dict[str, Any]:
-        """What of the entry the answer changes: ``expect`` and ``bound_version``, where it has them and they differ."""
+        """New values of ``expect`` and ``bound_version`` where the entry has them and they differ from the result."""
         if self.result is None or self.result.value is None:
             return {}
         value, old = self.result.value, self.keys.get("expect")
@@ -107,18 +105,18 @@ class Entry:
         return {key: now for key, now in new.items() if self.keys.get(key, now) != now}
 
     def updated(self) -> "Entry":
-        """The entry after it was rewritten with its answer; without one it stays."""
+        """Return the entry after its file was updated; the same entry if it has no result."""
         held = {key: value for key, value in self.expected.items() if key != "expect"}
         return self if self.result is None else replace(self, problem=self._problem_with(self.result, held))
 
 
 def change_words(before: float, now: float) -> str:
-    """By how much a number changed, in per cent of what it was."""
+    """Return the relative change of a number as text, in percent."""
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
-    """The entries of a regression file; raises :class:`InvalidParameter` that names the file, the entry and the key."""
+    """Return the entries of a regression file; raises :class:`InvalidParameter` that names file, entry and key."""
     for key in data:
         if key != "bound":
             raise InvalidParameter(f"{where}: {key}", data[key], "entries [[bound]] only")
@@ -133,7 +131,6 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
 
 
 def _entry_from(entry: Any, file: str, number: int) -> Entry:
-    """One entry of a regression file, its keys and parameters checked."""
     where = f"{file}: entry {number}"
     keys = spec.with_unique_keys(entry, where)
     name = keys.get("name", f"entry {number}")
@@ -151,7 +148,7 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
 
 
 def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
+    """Return the expected values of an entry; raises :class:`InvalidParameter` if there are none."""
     if "expect" not in keys and "at_most" not in keys:
         raise InvalidParameter("expect", "nothing", "expect, at_most or both")
     if "rtol" in keys and "expect" not in keys:

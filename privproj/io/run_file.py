@@ -1,4 +1,4 @@
-"""Run files: phases as data, read into a schedule, and the accountant of a loop, which writes them."""
+"""Run files: read phases into a schedule, and write the schedule of a training loop."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,24 +16,21 @@ from privproj.plugins import load, plugin_table
 from privproj.result import Result
 from privproj.run import Run, RunOptions, run_words
 
-FOR_ALL = ("relation", "discretization")
-"""Keys of a run file that hold for all its phases."""
-MOST_PHASES = 1000
-"""Most phases of a run file or a ledger, whose composition takes minutes. Contract."""
-PHASE_KEYS = ("name", "mechanism", "bound", "planned")
-"""Keys of a phase besides those of its mechanism and its run."""
+FOR_ALL = ("relation", "discretization")  # keys of a run file that hold for all phases
+MOST_PHASES = 1000  # largest number of phases of a run file or a ledger; composing that many takes minutes
+PHASE_KEYS = ("name", "mechanism", "bound", "planned")  # keys of a phase besides those of its mechanism and its run
 
 
 @dataclass(frozen=True)
 class PhaseKind:
-    """A kind of phase that an optional feature adds to run files, with its reader and its text.
+    """A kind of phase that an optional feature adds to run files.
 
     The table ``PHASES`` of a feature names one under the key that an entry of this kind has in place of ``mechanism``.
 
     Attributes:
-        keys: Every key of such an entry, and what its value may be.
-        read: Returns the phase, from the value under the key of this kind, the run, and the name of the phase.
-        text: Returns that value as text.
+        keys: Every key of such an entry, with the allowed values.
+        read: Returns the phase, from the value of the key of this kind, the run, and the name of the phase.
+        text: Returns the value of the key as text.
     """
 
     keys: Mapping[str, Kind]
@@ -42,14 +39,14 @@ class PhaseKind:
 
 
 def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
-    """Return the kind of an entry that an optional feature adds, with its key; None for a mechanism of privproj."""
+    """Return the key and the kind of an entry that an optional feature reads; None for an entry with a mechanism."""
     if "mechanism" in entry:
         return None
     return next(((key, load(place)) for key, place in plugin_table("PHASES").items() if key in entry), None)
 
 
 def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
-    """Read a schedule from the data of a run file.
+    """Return the schedule of the data of a run file.
 
     Args:
         data: A list ``phase`` with a table for each phase, and the keys that hold for all phases: ``relation`` and
@@ -60,9 +57,9 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
         The schedule of these phases.
 
     Raises:
-        InvalidParameter: A key is unknown, missing, of another type or given twice; the message names file, entry and
+        InvalidParameter: A key is unknown, missing, of another type or duplicate; the message names file, entry and
             key.
-        Refused: The bound of a phase does not answer for it.
+        Refused: The bound of a phase does not support the phase.
 
     >>> from privproj.schedule import from_data
     >>> phase = {"mechanism": "m2", "dim": 2048, "rank": 16, "noise_multiplier": 0.5, "steps": 10}
@@ -72,7 +69,7 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
     keys = spec.with_unique_keys(data, where)
     entries = keys.pop("phase", None)
     with within(where):
-        # The phases were taken out before; a key that is spelt almost like theirs is told so.
+        # "phase" was removed above; it is listed for the suggestion after a misspelled key.
         spec.check_keys(keys, {**{name: spec.KINDS[name] for name in FOR_ALL}, "phase": TABLE})
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
@@ -85,7 +82,7 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
 
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
-    """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
+    """Return one phase of a run file; errors name the file and the entry."""
     keys = spec.with_unique_keys(entry, where)
     with within(where):
         for key in (*shared, "discretization"):
@@ -107,18 +104,18 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
 
 
 def without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Entries of phases without their names, which are free words that nothing could check."""
+    """Return the entries of phases without their names, which cannot be verified."""
     return [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
 
 
 def listed(table: Mapping[str, Any], *hidden: str) -> str:
-    """The keys of a table with their values, but for some of them."""
+    """Return the keys and values of a table as text, without the ``hidden`` keys."""
     words = {key: " + ".join(value) if key in ("layer", "layers") else value for key, value in table.items()}
     return ", ".join(f"{key} {value}" for key, value in words.items() if key not in hidden)
 
 
 def what_was_run(result: Result) -> list[str]:
-    """Which releases a result is about, in words: those of one mechanism, or of each phase."""
+    """Return the releases of a result as text: those of one mechanism, or of each phase."""
     phases: Any = result.mechanism.get("phases")
     plain = Run().parameters()
 
@@ -134,19 +131,18 @@ def what_was_run(result: Result) -> list[str]:
     return [words({**plain, **of}, of, of.get("mechanism", "")) for of in phases]
 
 
-# --- the accountant of a loop -------------------------------------------------------------------------
+# --- accountant of a training loop --------------------------------------------------------------------
 
 
 class Accountant:
-    """A schedule that grows in place: what a loop has released so far.
+    """A schedule that grows in place, for a training loop.
 
-    A schedule itself is frozen, so that its answers can be kept. A step that returned a longer one would be forgotten
-    by whoever drops what it returns, and its number would be too small. So :meth:`step` changes the accountant; all
-    else is asked of its :attr:`schedule`. The plan is taken to be fixed in advance, as for every schedule:
-    a loop that reacts to what was released needs a privacy filter instead.
+    A :class:`privproj.schedule.Schedule` is immutable. If a step returned a longer schedule, a caller that drops the
+    return value would lose the step, and epsilon would be too small. Therefore :meth:`step` changes the accountant. The
+    plan must be fixed in advance, as for every schedule; a loop that depends on earlier outputs needs a privacy filter.
 
     Args:
-        schedule: What was released before; None for nothing.
+        schedule: Earlier releases; None for none.
 
     >>> from privproj import M2, Accountant, Gaussian
     >>> accountant = Accountant()
@@ -164,10 +160,10 @@ class Accountant:
 
     @property
     def schedule(self) -> Schedule:
-        """What was released so far.
+        """All releases so far.
 
         Raises:
-            InvalidParameter: Nothing was.
+            InvalidParameter: There is no release.
         """
         if self._schedule is None:
             raise InvalidParameter("step", "nothing", "a step, as nothing was released so far")
@@ -176,61 +172,62 @@ class Accountant:
     def step(
         self, mechanism: Mechanism, *, name: str | None = None, bound: str | None = None, **run: Unpack[RunOptions]
     ) -> "Accountant":
-        """Count a release, or as many as ``steps`` says.
+        """Count one release, or ``steps`` releases.
 
         Args:
-            mechanism: What was released, with its noise multiplier.
-            name: What the phase is called in answers; None takes the name of the mechanism.
+            mechanism: The released mechanism, with its noise multiplier.
+            name: The name of the phase in results; None takes the name of the mechanism.
             bound: The name of a bound of the mechanism; None takes its default.
-            **run: The run, as :class:`privproj.run.RunOptions` lists it; one step unless it says more.
+            **run: The run (:class:`privproj.run.RunOptions`); one step by default.
 
         Returns:
             This accountant.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or the phase does not go with those before it.
-            Refused: The bound proves nothing for this release.
+            InvalidParameter: A value is out of range, or the relation or group size differs from that of earlier
+                phases.
+            Refused: The bound does not support this release.
         """
         self._schedule = (self + self._phase(mechanism, name, bound, run)).schedule
         return self
 
     @staticmethod
     def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
-        """A phase that its bound answers for, a single step unless the run says how many."""
+        """Return a checked phase, with one step unless the run has a number of steps."""
         counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
         phase = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
         phase.check()
         return phase
 
     def epsilon(self, delta: float) -> Result:
-        """Return the smallest epsilon of all that was released, rounded up.
+        """Return the smallest epsilon of all releases, rounded up.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
 
         Returns:
-            The answer of :meth:`privproj.schedule.Schedule.epsilon`.
+            The result of :meth:`privproj.schedule.Schedule.epsilon`.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or nothing was released.
-            Refused: Several phases, one of which has no privacy profile.
-            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
+            InvalidParameter: A value is out of range, or there is no release.
+            Refused: There are several phases, and one has no privacy profile.
+            PrecisionLimit: Delta is below the rounding error of the composition.
         """
         return self.schedule.epsilon(delta=delta)
 
     def delta(self, epsilon: float) -> Result:
-        """Return the smallest delta of all that was released, rounded up.
+        """Return the smallest delta of all releases, rounded up.
 
         Args:
             epsilon: The epsilon of the guarantee, from 0 to 1e9.
 
         Returns:
-            The answer of :meth:`privproj.schedule.Schedule.delta`.
+            The result of :meth:`privproj.schedule.Schedule.delta`.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or nothing was released.
-            Refused: Several phases, one of which has no privacy profile.
-            PrecisionLimit: The composed delta is too small to be told from rounding.
+            InvalidParameter: A value is out of range, or there is no release.
+            Refused: There are several phases, and one has no privacy profile.
+            PrecisionLimit: Delta is below the rounding error of the composition.
         """
         return self.schedule.delta(epsilon=epsilon)
 
@@ -246,17 +243,17 @@ class Accountant:
         """Return how many releases of a mechanism still fit in a budget.
 
         Args:
-            mechanism: What would be released; None for more steps like those of the last phase.
+            mechanism: The mechanism; None for more steps like those of the last phase.
             epsilon: The epsilon of the budget, from 0 to 1e9.
             delta: The delta of the budget, above 0 and below 1.
             bound: The name of a bound of the mechanism; None takes its default.
-            **run: Its run, as :class:`privproj.run.RunOptions` lists it; its number of steps plays no role.
+            **run: The run (:class:`privproj.run.RunOptions`); its number of steps is ignored.
 
         Returns:
-            What is left: ``more_steps`` of it still fit.
+            The remaining budget; ``more_steps`` is the number of releases that fit.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or nothing was released and no mechanism is named.
+            InvalidParameter: A value is out of range, or there is neither a release nor a mechanism.
             Refused: A phase has no privacy profile, or no amplification by subsampling.
 
         >>> from privproj import Accountant, Gaussian
@@ -267,7 +264,7 @@ class Accountant:
         return planned.schedule.remaining(epsilon=epsilon, delta=delta)[-1]
 
     def __add__(self, other: "Accountant | Schedule | Phase") -> "Accountant":
-        """The accountant of both; neither of them changes."""
+        """Return the accountant of the releases of both."""
         if not isinstance(other, Accountant | Schedule | Phase):
             return NotImplemented
         if isinstance(other, Accountant):
@@ -277,7 +274,7 @@ class Accountant:
         return Accountant(self._schedule + other)
 
     def __mul__(self, times: int) -> "Accountant":
-        """The accountant of all of it, so many times."""
+        """Return the accountant of all releases repeated ``times`` times."""
         return Accountant(self.schedule * times)
 
     def __repr__(self) -> str:
@@ -286,13 +283,13 @@ class Accountant:
         return f"<Accountant: {counts or 'nothing released'}>"
 
     def save(self, path: str | Path) -> None:
-        """Write what was released as a run file, which ``privproj run`` and :meth:`read` take.
+        """Write all releases as a run file, for ``privproj run`` and :meth:`read`.
 
         Args:
-            path: Where to: JSON where it ends in ``.json``, else TOML.
+            path: The file: JSON if its name ends in ``.json``, else TOML.
 
         Raises:
-            InvalidParameter: Nothing was released.
+            InvalidParameter: There is no release.
             OSError: The file cannot be written.
         """
         write_data(str(path), self.schedule.as_dict())
@@ -305,10 +302,10 @@ class Accountant:
             path: The file, in TOML or JSON.
 
         Returns:
-            The accountant, which goes on where the file ends.
+            The accountant with the releases of the file.
 
         Raises:
             InvalidParameter: The file cannot be read; the message names entry and key.
-            Refused: The bound of a phase does not answer for it.
+            Refused: The bound of a phase does not support the phase.
         """
         return cls(from_data(read_data(str(path)), str(path)))

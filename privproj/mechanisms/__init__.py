@@ -1,6 +1,6 @@
-"""Mechanisms, a folder for each: the frozen record of what was run, and its bounds, one theorem per file.
+"""Mechanisms as frozen records, and their bounds.
 
-Files with an underscore hold what several theorems of a folder share; :mod:`privproj.mechanisms.registry` lists them.
+:mod:`privproj.mechanisms.registry` lists the bounds.
 """
 
 from privproj.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""What every mechanism has: its facts, how a group or the replace relation sees it, and its noise multiplier."""
+"""Base classes of mechanisms."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,16 +10,16 @@ from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, p
 
 
 class Lift(NamedTuple):
-    """What the update that is read off a release adds to the clipped sum ``S``, at the same privacy (C38).
+    """Utility of the update that is computed from a release of the clipped sum ``S`` (C38).
 
-    The update ``U``, the release brought back to the size of the gradient, has ``E U = S`` and ``E|U - S|^2 = (factor -
-    1) |S|^2 + n d (noise z C)^2``: DP-SGD of multiplier ``noise z`` adds as much noise.
+    The update ``U``, the release mapped back to the size of the gradient, has ``E U = S`` and ``E|U - S|^2 = (factor -
+    1) |S|^2 + n d (noise z C)^2``. DP-SGD with noise multiplier ``noise z`` adds as much noise.
 
     Attributes:
-        noise: The effective noise multiplier over the noise multiplier.
-        factor: The projection factor, ``E|U|^2/|S|^2`` without noise; 1 where nothing is projected.
-        released: How many numbers a release has; None where the size of the gradient is not known.
-        of: How many the gradient has.
+        noise: The ratio of the effective noise multiplier to the noise multiplier.
+        factor: The projection factor, ``E|U|^2/|S|^2`` without noise; 1 if nothing is projected.
+        released: The number of entries of a release; None if the size of the gradient is not known.
+        of: The number of entries of the gradient.
     """
 
     noise: float
@@ -30,21 +30,21 @@ class Lift(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Mechanism:
-    """A mechanism: its name, what the program must have done, and how it looks under a neighbouring relation.
+    """Base class of mechanisms.
 
-    The facts of a type of mechanism, one line each:
+    Class attributes:
 
-    * ``name``: what it is called on the command line and in files.
-    * ``summary``: what it does, in a line.
-    * ``example``: parameters for which it answers, ``name=value``.
-    * ``assumes``: what the program must have done, in words.
-    * ``default_relation``: the neighbouring relation where none is given.
-    * ``poisson``: False where Poisson sampling has no amplification theorem.
-    * ``remedy``: what makes epsilon smaller, in words for a message.
-    * ``with_rank``: epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
-    * ``finds_rank``: True where a rank can be sought that meets a target.
-    * ``can_be_sampled``: True where some bound holds under subsampling.
-    * ``deviation_over_scale``: standard deviation of the noise over what ``z`` counts in sensitivities.
+    * ``name``: the name on the command line and in files.
+    * ``summary``: one line for tables.
+    * ``example``: parameters of an example, as ``name=value`` pairs.
+    * ``assumes``: the requirements on the program.
+    * ``default_relation``: the neighboring relation if none is given; None for add-remove.
+    * ``poisson``: whether Poisson sampling has an amplification theorem.
+    * ``remedy``: what makes epsilon smaller, for error messages.
+    * ``with_rank``: whether epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
+    * ``finds_rank``: whether the rank can be calibrated.
+    * ``can_be_sampled``: whether some bound holds under subsampling.
+    * ``deviation_over_scale``: the ratio of the standard deviation of the noise to the scale that ``z`` refers to.
     """
 
     name: ClassVar[str]
@@ -61,7 +61,7 @@ class Mechanism:
     noise_multiplier = None
 
     def __new__(cls, **parameters: Any) -> Self:
-        """Make a mechanism, or :class:`MechanismColumns` where a parameter but a flag is a list or an array."""
+        """Return a mechanism, or :class:`MechanismColumns` if a parameter other than a flag is a list or an array."""
         if any(
             is_column(name, value) and not isinstance(getattr(cls, name, None), bool)
             for name, value in parameters.items()
@@ -74,32 +74,32 @@ class Mechanism:
 
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
-        """What the program must have done where several clips make up one norm, in words."""
+        """The requirements on clipping that depend on the parameters."""
         return ()
 
     @property
     def adapts_clip(self) -> bool:
-        """True if a noisy count is released with the sum, by which the clip of the next release is chosen (C31)."""
+        """Whether a noisy count is released with the sum, to adapt the clipping norm of the next release (C31)."""
         return False
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several projections whose losses average, or add, only if they are independent."""
+        """Whether one release has several projections for which some bounds require independence (C6)."""
         return False
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the same mechanism as a group of records sees it.
+        """Return the mechanism for a group of records of one user.
 
         Args:
-            size: The number of records of one person, at least 1.
+            size: The number of records of the user, at least 1.
 
         Returns:
-            The mechanism with the sensitivity and the promises of the whole group.
+            The mechanism with the sensitivity and the assumptions of the group.
         """
         return self
 
     def for_replacement(self) -> "Mechanism":
-        """Return the mechanism under the replace relation, where that changes more than the sensitivity."""
+        """Return the mechanism under the replace relation, if that changes more than the sensitivity."""
         return self
 
     @property
@@ -120,14 +120,14 @@ class Mechanism:
         return 10**6
 
     def notes(self) -> list[str]:
-        """Return what a reader of any number for this mechanism should know, in words."""
+        """Return warnings for every result of this mechanism."""
         return []
 
     def gain_words(self, *, of_noise: bool) -> str:
-        """Return what plainer accounting of this mechanism shows, and what it does not.
+        """Return what a comparison with simpler accounting of this mechanism compares.
 
         Args:
-            of_noise: True where noise multipliers are compared at equal privacy, and not privacy at equal noise.
+            of_noise: Whether noise multipliers are compared at equal privacy, rather than privacy at equal noise.
 
         Returns:
             The end of a sentence.
@@ -135,12 +135,11 @@ class Mechanism:
         return "the same release by other accounting"
 
     def lift(self) -> Lift | None:
-        """Return what the update that is read off a release adds to the sum; None where the mechanism has no update."""
+        """Return the utility of the update that is computed from a release, or None if there is no update."""
         return None
 
     def parameters(self) -> dict[str, object]:
-        """Return the parameters that were given, by name, as results and files write them."""
-        # A number that is the default says nothing, nor do no layers.
+        """Return the parameters that differ from their defaults, by name, as results and files have them."""
         silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
         parameters: dict[str, object] = {
             key: value
@@ -154,9 +153,9 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class MechanismColumns:
-    """Many mechanisms of one kind, as one that is called with arrays: no mechanism, so that no door of one takes it.
+    """Arrays of parameters of one class of mechanism, for ``epsilons``, ``deltas`` and ``sigmas``.
 
-    ``epsilons``, ``deltas`` and ``sigmas`` do.
+    It is not a :class:`Mechanism`, so that functions for one mechanism reject it.
     """
 
     kind: type[Mechanism]
@@ -164,13 +163,13 @@ class MechanismColumns:
 
 
 def is_column(name: str, value: object) -> bool:
-    """True for a list, a tuple, a range or an array, but for layers, of which every row has all."""
+    """Return whether a value is a list, a tuple, a range or an array, except for layers, which all rows share."""
     return name != "layers" and (isinstance(value, list | tuple | range) or len(getattr(value, "shape", ())) > 0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NoisyMechanism(Mechanism):
-    """A mechanism with a noise multiplier, which is left out only where it is what a query finds."""
+    """A mechanism with a noise multiplier, which is None only if a query calibrates it."""
 
     noise_multiplier: float | None = parameter(
         NOISE, "z = noise standard deviation / sensitivity.", "Z", is_needed=True, is_found=True
@@ -197,10 +196,10 @@ class NoisyMechanism(Mechanism):
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism as a group sees it: its sensitivity grows as many times as it has records.
+        """Return the mechanism for a group, whose sensitivity is ``size`` times as large.
 
         Args:
-            size: The number of records of one person, at least 1.
+            size: The number of records of the user, at least 1.
 
         Returns:
             The mechanism with its noise multiplier divided by ``size``.
@@ -210,10 +209,10 @@ class NoisyMechanism(Mechanism):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClippedSum(NoisyMechanism):
-    """A noisy sum of clipped records, which may be released together with the noisy count that adapts its clip (C31).
+    """A noisy sum of clipped records, optionally with a noisy count that adapts the clipping norm (C31).
 
     The count is the sum of ``b_i - 1/2`` over the records of the batch, where ``b_i`` is 1 for a record that was not
-    clipped, and 0 for one that was. One record moves it by at most 1/2, or by 1 where it is replaced.
+    clipped and 0 otherwise. Its sensitivity is 1/2, or 1 under replace.
     """
 
     adaptive_clipping_sigma: float | None = parameter(
@@ -222,23 +221,23 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
-        """With a count that adapts the clip, what may follow earlier releases, and what is counted."""
-        return (Requirement.ADAPTIVE_CLIPPING, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
+        """The requirements on the count and on the noise if a count adapts the clipping norm."""
+        return (Requirement.NOISE_AT_ADAPTED_CLIP, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
 
     @property
     def adapts_clip(self) -> bool:
-        """True if a noisy count is released with the sum, by which the clip of the next release is chosen (C31)."""
+        """Whether a noisy count is released with the sum, to adapt the clipping norm of the next release (C31)."""
         return self.adaptive_clipping_sigma is not None
 
     @property
     def adaptive_count_shift(self) -> float:
-        """The squared shift ``c^2`` of the noisy count in units of its noise; 0 where no count is released."""
+        """The squared sensitivity ``c^2`` of the count over its noise; 0 without a count."""
         # c = (1/2)/S (C31)
         return 0.0 if self.adaptive_clipping_sigma is None else (0.5 / self.adaptive_clipping_sigma) ** 2
 
     @property
     def mu_with_count(self) -> float:
-        """The shift of the sum and the count together, where nothing is projected; ``mu`` without a count.
+        """The sensitivity of the sum and the count over noise if nothing is projected; ``mu`` without a count.
 
         Raises:
             InvalidParameter: The noise multiplier was left out.
@@ -252,37 +251,37 @@ class ClippedSum(NoisyMechanism):
         """Return :attr:`mu_with_count` at other ratios ``mu``.
 
         Args:
-            mu: A number, or an array of them.
+            mu: A number or an array.
 
         Returns:
-            As many joint shifts, rounded up.
+            The joint ratios, rounded up.
         """
-        # sqrt(mu^2 + c^2), with room for four roundings (C31)
+        # sqrt(mu^2 + c^2) (C31); soundness: 1e-15 covers four roundings
         joint = (mu * mu + self.adaptive_count_shift) ** 0.5 * (1.0 + 1e-15)
         return mu if self.adaptive_clipping_sigma is None else joint
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism as a group sees it: its sum and its count change as many times as it has records.
+        """Return the mechanism for a group, which changes the sum and the count ``size`` times as much.
 
         Args:
-            size: The number of records of one person, at least 1.
+            size: The number of records of the user, at least 1.
 
         Returns:
-            The mechanism with its noise multiplier, and the deviation of the noise on the count, divided by ``size``.
+            The mechanism with the noise multiplier and the standard deviation of the count divided by ``size``.
         """
         return _with_count(super().for_group(size), self.adaptive_clipping_sigma, size)
 
     def for_replacement(self) -> "Mechanism":
-        """Return the mechanism under replace, where a record that is clipped may replace one that is not.
+        """Return the mechanism under replace, where a clipped record may replace one that is not clipped.
 
         Returns:
-            The mechanism with the deviation of the noise on the count divided by two.
+            The mechanism with the standard deviation of the count divided by two.
         """
         return _with_count(self, self.adaptive_clipping_sigma, 2)
 
 
 def _with_count(mechanism: Mechanism, sigma: float | None, size: int) -> Mechanism:
-    """The mechanism whose count changes ``size`` times as much, which is written as less noise on it."""
+    """Return the mechanism whose count changes ``size`` times as much, expressed as less noise."""
     if sigma is None:
         return mechanism
     return replace(mechanism, adaptive_clipping_sigma=sigma / size)  # pyright: ignore[reportCallIssue]

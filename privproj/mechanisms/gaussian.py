@@ -6,28 +6,26 @@ from dataclasses import dataclass, replace
 from privproj.assumptions import Requirement
 from privproj.mechanisms.base import ClippedSum
 from privproj.mechanisms.bound import Bound
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
-from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.gaussian import gaussian_profile, log_two_sided
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.profiles.rdp import ConcentratedCurve, RenyiCurve, poisson_curve
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(ClippedSum):
-    """The Gaussian mechanism releases ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
+    """The Gaussian mechanism: release ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
 
     Args:
-        noise_multiplier: ``z``, the deviation ``sigma`` over the sensitivity of ``V`` in the Frobenius norm, from 1e-12
-            to 1e12; left out (None) only for the sigma query.
-        adaptive_clipping_sigma: ``S``, where the clip adapts to a private count: the standard deviation of the noise on
-            the count, which adds 1/2 for each record of the batch that was not clipped and takes 1/2 for each one that
-            was, from 1e-12 to 1e12 (a plain count has twice the sensitivity, and needs twice the noise). None: the clip
-            is fixed, and nothing but the sum is released.
+        noise_multiplier: ``z``, the ratio of ``sigma`` to the sensitivity of ``V`` in the Frobenius norm, from 1e-12 to
+            1e12; None only for the sigma query.
+        adaptive_clipping_sigma: ``S``, the standard deviation of the noise on the count that adapts the clipping norm,
+            from 1e-12 to 1e12. The count is ``sum(b_i - 1/2)``, where ``b_i`` is 1 if record ``i`` of the batch was not
+            clipped. A 0/1 count has twice the sensitivity and needs twice the noise. None means a fixed clipping norm.
 
     Raises:
-        InvalidParameter: The noise multiplier or the deviation is outside its range.
+        InvalidParameter: A value is outside its range.
 
     >>> from privproj import Gaussian, epsilon
     >>> round(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).value, 4)
@@ -41,7 +39,7 @@ class Gaussian(ClippedSum):
 
 
 def representation(mechanism: ClippedSum) -> PrivacyProfile:
-    """The exact profile of one release at ``mu = 1/z``."""
+    """Return the exact privacy profile of one release."""
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3).
     return gaussian_profile(mechanism.mu_with_count)
 
@@ -62,14 +60,14 @@ ANALYTIC = Bound(
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
-    """The probability that the absolute privacy loss exceeds eps, which is an upper bound of delta."""
+    """Return the probability that the absolute privacy loss exceeds eps, an upper bound of delta."""
     mu = mechanism.mu_with_count
 
     def log_delta(eps: float) -> Enclosure:
         if eps == 0.0:
             return Enclosure(0.0, 0.0)
         # T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2) (C3); at eps = 0 it is 1.
-        return widen_outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
+        return widen_outward(log_two_sided(eps, mu), steepness=mu * mu)
 
     return PrivacyProfile(log_delta)
 
@@ -102,7 +100,7 @@ GDP = Bound(
 
 
 def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
-    """The textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
+    """Return the textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
     return EpsilonDeltaRule(
         # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
         epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
@@ -134,7 +132,7 @@ CLASSICAL_2 = Bound(
     formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
     source="arXiv 2601.21719, early version, Lemma 1",
     example="--noise-multiplier 10",
-    # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
+    # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook rule.
     representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 2.0),
     supports=("adaptive-clipping",),
     version=2,
@@ -142,7 +140,7 @@ CLASSICAL_2 = Bound(
 
 
 def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
-    """The Renyi curve of one release, with the moments from which Poisson sampling builds its own."""
+    """Return the Renyi curve of one release, with the moments that Poisson sampling needs."""
     mu = mechanism.mu_with_count
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
     moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)
@@ -163,7 +161,7 @@ RDP = Bound(
 
 
 def _zcdp_of(mechanism: Gaussian) -> ConcentratedCurve:
-    """The zero-concentrated curve of one release."""
+    """Return the zCDP curve of one release."""
     mu = mechanism.mu_with_count
     # rho = mu^2 / 2 (Bun, Steinke 2016, Proposition 1.6).
     return ConcentratedCurve(0.5 * mu * mu)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(NoisyMechanism):
-    """The Laplace mechanism adds Laplace noise of scale ``z`` times the sensitivity in the 1-norm.
+    """The Laplace mechanism: add Laplace noise of scale ``z`` times the sensitivity in the 1-norm.
 
     Args:
-        noise_multiplier: ``z``, the scale of the noise over the sensitivity, from 1e-12 to 1e12; left out (None) only
+        noise_multiplier: ``z``, the ratio of the scale of the noise to the sensitivity, from 1e-12 to 1e12; None only
             for the sigma query.
 
     Raises:
@@ -35,15 +35,14 @@ class Laplace(NoisyMechanism):
     summary = "Plain Laplace mechanism."
     example = "noise_multiplier=2"
     assumes = (Requirement.L1_SENSITIVITY,)
-    deviation_over_scale = math.sqrt(2.0)
-    """``z`` counts the scale ``b`` of the noise, whose standard deviation is ``sqrt(2) b``."""
+    deviation_over_scale = math.sqrt(2.0)  # noise of scale b has the standard deviation sqrt(2) b
     noise_multiplier: float | None = parameter(
         NOISE, "z = noise scale / sensitivity in the 1-norm.", "Z", is_needed=True, is_found=True
     )
 
 
 def representation(mechanism: Laplace) -> PrivacyProfile:
-    """The exact profile of one release at ``mu = 1/z``, for one epsilon and as a table."""
+    """Return the exact privacy profile of one release."""
     mu = mechanism.mu
 
     def log_delta(eps: float) -> Enclosure:

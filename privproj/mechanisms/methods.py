@@ -1,30 +1,32 @@
-"""Names of published methods, and the mechanism that accounts for each or, if its claim is refuted, replaces it.
+"""Map published training methods to the mechanisms that account for them or, if refuted, replace them.
 
 ``privproj explain NAME`` and ``privproj bounds NAME`` read this table, errors for an unknown mechanism name it, and
-``docs/how-to-choose.md`` shows it. Its rows stand in ``methods.toml`` beside this file.
+``docs/how-to-choose.md`` shows it. The rows are in ``methods.toml``, and in the files of this name of optional
+features.
 """
 
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name
 
 
 @dataclass(frozen=True)
 class _Method:
-    """A published method: what it releases, and what accounts for that.
+    """A published method.
 
-    * ``name``: its name in the literature.
-    * ``also``: names of methods of which all of this holds too.
-    * ``mechanisms``: the mechanisms that account for it, the usual one first.
-    * ``released``: what an observer of all steps sees, in a sentence.
-    * ``accounted``: with which options, in a sentence.
-    * ``mistake``: what goes wrong, in a sentence.
-    * ``source``: where it is described.
-    * ``refuted``: the counterexample to its privacy claim, in a clause; empty unless the claim is refuted.
+    Attributes:
+        name: The name in the literature.
+        also: Names of other methods with the same entry.
+        mechanisms: The mechanisms that account for it, the usual one first.
+        released: What an adversary who sees all steps observes, in a sentence.
+        accounted: How to account for it, in a sentence.
+        mistake: A common mistake, in a sentence.
+        source: The paper.
+        refuted: The counterexample to its privacy claim, in a clause; empty unless the claim is refuted.
     """
 
     name: str
@@ -38,26 +40,25 @@ class _Method:
 
     @property
     def words(self) -> str:
-        """All that is known of it, in sentences."""
+        """The entry in sentences."""
         reason = f" Its claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
         return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."
 
 
+_PACKAGE = Path(__file__).parents[1]
 METHODS = tuple(
     _Method(**entry)
-    for entry in tomllib.loads(files("privproj.mechanisms").joinpath("methods.toml").read_text(encoding="utf-8"))[
-        "method"
-    ]
+    for path in (_PACKAGE / "mechanisms" / "methods.toml", *sorted(_PACKAGE.glob("contrib/*/methods.toml")))
+    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["method"]
 )
-"""The methods, in the order in which the documentation shows them. Contract."""
+"""The methods in the order of the documentation, with those of optional features last."""
 
 
-LORA_NAMES = ("lora", "qlora", "peft")
-"""Names of training that may be private or not, and m2 or gaussian, by what it clips and noises."""
+LORA_NAMES = ("lora", "qlora", "peft")  # the mechanism depends on what is clipped and where noise is added
 
 
 def find_method(name: str) -> _Method | None:
-    """Return the method of this name, however it is spelt; None if there is none."""
+    """Return the method of this name up to case, hyphens and spaces, or None."""
     asked = _spelling(name)
     return next((m for m in METHODS if asked in map(_spelling, (m.name, *m.also))), None)
 
@@ -84,5 +85,5 @@ def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: s
 
 
 def _spelling(name: str) -> str:
-    """A name without what may be spelt differently: capitals, hyphens, underscores, spaces."""
+    """Return a name in lower case without hyphens, underscores and spaces."""
     return re.sub(r"[\s_-]+", "", name.lower())

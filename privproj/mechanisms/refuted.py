@@ -1,6 +1,6 @@
-"""Claims that are no guarantee, each with its counterexample or with what it leaves open (C22).
+"""Claims that are not guarantees, each with its counterexample or its open constant (C22).
 
-A claim without a number to print raises :class:`Refused` where it is asked for. Refuted methods that are not mechanisms
+A claim without a formula raises :class:`Refused`. Refuted methods that are not mechanisms
 here, such as R1SMG, are in ``methods.toml``.
 """
 
@@ -18,7 +18,7 @@ from privproj.run import Run
 
 
 def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
-    """A claim that has no formula to evaluate: asking for its number raises :class:`Refused`."""
+    """Return a claim that has no formula to evaluate and raises :class:`Refused`."""
 
     def refuse(mechanism: Mechanism) -> Any:
         raise Refused(f"{says}: {reason}")
@@ -72,7 +72,11 @@ EARLY_MATRIX = _without_a_number(
 
 
 def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
-    """The printed curve of a whole training; raises :class:`Refused` under subsampling, and unless ``Gamma > 1``."""
+    """Return the printed curve of a whole training run.
+
+    Raises:
+        Refused: The run is subsampled, or ``Gamma <= 1``.
+    """
     if run.sampling_rate < 1.0:
         raise Refused("the printed formula has no sampled form; expected sampling_rate=1")
     steps, product = run.steps, mechanism.step_smoothness

@@ -18,16 +18,16 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSketch(NoisyMechanism):
-    """A public Gaussian sketch with noise: release ``Q A^T + N`` together with ``A``, which is fresh for each release.
+    """A public Gaussian sketch with noise: release ``Q A^T + N`` and ``A``, which is resampled for each release.
 
     ``A`` has ``rank`` rows and independent entries ``N(0, 1/rank)``.
 
     Args:
         noise_multiplier: ``z``, the standard deviation of ``N`` over the sensitivity ``max |Q - Q'|_F``, from 1e-12 to
-            1e12; left out (None) only for the sigma query.
-        rank: The number of rows of ``A``, from 1 to 1e6; left out only for the rank query.
-        dim: The number of columns of ``A``, at least 1; it plays no role.
-        fixed_projection: True if one ``A`` serves all releases.
+            1e12; None only for the sigma query.
+        rank: The number of rows of ``A``, from 1 to 1e6; None only for the rank query.
+        dim: The number of columns of ``A``, at least 1; it does not affect privacy.
+        fixed_projection: Whether one ``A`` is used for all releases.
 
     Raises:
         InvalidParameter: A value is outside its range.
@@ -48,7 +48,7 @@ class PublicSketch(NoisyMechanism):
     fixed_projection: bool = flag("One sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:
-        """Return the effective noise and the projection factor of ``Y A``, whose mean is ``Q``; None without ``dim``.
+        """Return the utility of ``Y A``, whose mean is ``Q``, or None without ``dim``.
 
         As in C38: ``E A^T A = I`` and ``E|N A|^2 = E|N|^2 d/r``, the energy of ``n d`` numbers.
         """
@@ -65,7 +65,7 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> HillLaw:
 
 
 def worst_changes(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """The profile of a change of rank one and, as the limit of ever more directions, of one that is spread evenly."""
+    """Return the profile of a difference of rank one and, as the limit of many directions, of one spread evenly."""
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
     return (rank_one_profile(squared_sensitivity(mechanism, mechanism.mu), LOWER_END_REFINEMENT), *even)
@@ -94,7 +94,7 @@ EXACT_RANK1 = Bound(
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(squared_sensitivity(mechanism, mechanism.mu)),
-    # Changes of rank one of several records add up to one of any rank.
+    # Differences of rank one of several records add up to one of any rank.
     of_group=RANK_FREE.representation,
     worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
     exact=True,
@@ -104,7 +104,7 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """A Gaussian run at the norm of the sketched change, outside of the event that it is larger.
+    """Return a Gaussian run at a bound on the norm of the sketched difference, except for a rare event.
 
     The norm is a Lipschitz function of the Gaussian matrix with constant ``|D|_op/sqrt(r)`` and mean at most ``|D|_F``.
     """

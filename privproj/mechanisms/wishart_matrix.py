@@ -10,7 +10,7 @@ from privproj.parameters import parameter, whole_number
 class WishartMatrix(Mechanism):
     """A matrix times a Wishart matrix, without noise: release ``M V``, which is not private.
 
-    It stands here so that the question can be asked and refused.
+    The mechanism exists so that a query states why it is not supported.
 
     Args:
         dim: The rows of ``V``, at least 1.
@@ -18,7 +18,7 @@ class WishartMatrix(Mechanism):
         columns: The columns of ``V``, at least 1.
 
     Raises:
-        InvalidParameter: A value is no whole number of at least 1.
+        InvalidParameter: A value is not a whole number of at least 1.
 
     >>> from privproj import Refused, WishartMatrix, epsilon
     >>> try:

@@ -1,6 +1,6 @@
-"""Floating-point arithmetic with an outward margin: enclosures, searches, quadratures, special functions.
+"""Floating-point arithmetic with stated error terms: intervals, root finding, quadrature, special functions.
 
-One formula stands in three arithmetics on purpose: *numerics* and the rooms on top of it (floats with an outward
-margin) give the answers, *rigorous* (balls) proves them, ``tests/reference`` (mpmath at any precision) tests them. The
-three share no formula's code.
+Each formula is implemented in three arithmetics: in floats here and in the packages above (results), in ball arithmetic
+in :mod:`privproj.contrib.certify` (proofs), and in mpmath in ``tests/reference`` (tests). The three implementations
+share no code.
 """

@@ -1,51 +1,47 @@
-"""Enclosures and the one outward margin of the project (C20).
+"""Intervals that enclose an exact value, and the outward margin for rounding errors (C20).
 
-Everything here is on ``math``. Logs of tiny numbers are written ``log_...``; ``-inf`` is the log of zero.
+This module needs ``math`` only. Logs of small numbers are named ``log_...``, and ``-inf`` is the log of zero.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privproj.errors import NotConverged
 
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+
+# soundness: relative error allowed to a special function or a converged quadrature (measured: below 1e-13)
 FUNCTION_RELATIVE_ERROR = 1e-12
-"""Relative error allowed to a special function or a converged quadrature (measured: below 1e-13).
-Soundness (measured)."""
 
+# soundness: further relative error for each nat of |ln delta|: a rounding of the exponent (measured)
 RELATIVE_ERROR_PER_NAT = 4e-15
-"""Further relative error for each nat of ``|ln delta|``: a rounding of the exponent (measured).
-Soundness (measured)."""
 
+# soundness: relative error allowed to a parameter that was rounded once, a few units of rounding
 PARAMETER_RELATIVE_ERROR = 1e-15
-"""Relative error allowed to a parameter that was rounded once, a few units of rounding. Soundness."""
 
-NEXT_UP_RELATIVE_STEP = 8e-16
-"""Relative step of :func:`next_up`: seven units of rounding. Soundness."""
+NEXT_UP_RELATIVE_STEP = 8e-16  # soundness: relative step of next_up: seven units of rounding
 
+# significant digits of a reported epsilon; rounding up increases it by a relative 1e-12 at most (C24)
 ANSWER_DIGITS = 13
-"""Significant digits of an epsilon that is answered: rounded up, it grows by a relative 1e-12 at the most (C24).
-Contract."""
 
+# nats, distance of reported log deltas; rounding up increases a delta by a relative 2e-11 at most (C24)
 ANSWER_STEP = 2.0**-36
-"""Distance of the log deltas that are answered: rounded up, a delta grows by a relative 2e-11 at the most (C24).
-Contract."""
 
+# nats; log deltas above this are rounded to multiples of ANSWER_STEP, smaller ones are not rounded
 LEAST_LOG_ROUNDED = -3e4
-"""Log deltas above this are answered as multiples of :data:`ANSWER_STEP`, all others as they are. Contract."""
 
-LEAST_ROUNDED = 1e-200
-"""Least number above 0 that has digits to round to. Contract."""
+LEAST_ROUNDED = 1e-200  # least positive number that is rounded to significant digits
 
-LOG_OF_ZERO_FROM_ABOVE = -1e300
-"""Upper end, in nats, of the log of a probability that came out 0. Soundness."""
+LOG_OF_ZERO_FROM_ABOVE = -1e300  # soundness: nats, upper end of the log of a probability that underflowed
 
 
 class Enclosure(NamedTuple):
-    """Two numbers with ``lower <= exact value <= upper``; ``-inf`` and ``inf`` where an end is not known.
+    """Two numbers with ``lower <= exact value <= upper``; ``-inf`` and ``inf`` where an end is unknown.
 
-    Whoever makes an enclosure guarantees it. The exact value is that of the bound's formula at the parameters given.
+    The caller guarantees the inequality. The exact value is the value of the bound's formula at the given parameters.
     """
 
     lower: float
@@ -56,12 +52,12 @@ UNKNOWN = Enclosure(-math.inf, math.inf)  # neither end is known
 
 
 class LateEnclosure(Enclosure):
-    """An enclosure whose lower end costs more than its upper one: it is found when it is first read."""
+    """An enclosure whose lower end is expensive: it is computed when it is first read."""
 
     _find_lower: Callable[[], float]
 
     def __new__(cls, find_lower: Callable[[], float], upper: float) -> "LateEnclosure":
-        """Whoever makes it guarantees what ``find_lower`` returns; a number above the upper end is lowered to it."""
+        """Return an enclosure; ``find_lower`` must return a lower end, which is reduced to ``upper`` if larger."""
         self = super().__new__(cls, -math.inf, upper)
         self._find_lower = find_lower
         return self
@@ -79,7 +75,7 @@ class LateEnclosure(Enclosure):
 
 
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
-    """Return how far :func:`widen_outward` moves either end, in nats (C20). It is a kernel, and takes arrays too."""
+    """Return by how many nats :func:`widen_outward` moves either end (C20). It is a kernel and accepts arrays."""
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
         FUNCTION_RELATIVE_ERROR + error + RELATIVE_ERROR_PER_NAT * abs(log_value) + PARAMETER_RELATIVE_ERROR * steepness
@@ -87,10 +83,15 @@ def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
 
 
 def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enclosure:
-    """Return the enclosure of a log probability that was computed with relative error ``error``: the one margin.
+    """Return the enclosure of a log probability that was computed with a relative error.
 
-    ``error`` is what a quadrature reports; that of the special functions is added here (C20). ``steepness`` bounds ``|d
-    log_value / d log(parameter)|`` for parameters that are themselves rounded. Raises :class:`NotConverged` for a nan.
+    Args:
+        log_value: The computed log probability.
+        error: The relative error that a quadrature reports. The error of special functions is added here (C20).
+        steepness: A bound of ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded.
+
+    Raises:
+        NotConverged: ``log_value`` or ``error`` is nan.
     """
     if log_value == -math.inf:
         return Enclosure(-math.inf, LOG_OF_ZERO_FROM_ABOVE)
@@ -100,51 +101,63 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
     return Enclosure(log_value - margin, min(0.0, log_value + margin))
 
 
+def widen_outward_each(
+    log_values: "Array", error: "Array | float", steepness: "Array | float"
+) -> "tuple[Array, Array]":
+    """Return both ends of :func:`widen_outward` for each entry, ``-inf`` and ``inf`` for nan."""
+    import numpy as np
+
+    margin = outward_margin(log_values, error, steepness)
+    lower, upper = log_values - margin, np.minimum(log_values + margin, 0.0)
+    upper = np.where(log_values == -np.inf, LOG_OF_ZERO_FROM_ABOVE, upper)
+    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
+
+
 def log1m_exp(x: float) -> float:
-    """Return ``ln(1 - e^x)`` for ``x <= 0``, without cancellation; ``-inf`` from 0 on."""
+    """Return ``ln(1 - e^x)`` for ``x <= 0`` without cancellation, and ``-inf`` for ``x >= 0``."""
     if x >= 0.0:
         return -math.inf
     return math.log(-math.expm1(x)) if x > -0.7 else math.log1p(-math.exp(x))
 
 
 def log_difference(x: float, y: float, gap: float = 0.0) -> float:
-    """Return ``ln(e^x - e^y)``; ``-inf`` unless ``x - y`` is above ``gap``, so that the difference keeps its digits."""
+    """Return ``ln(e^x - e^y)`` if ``x - y > gap``, so that the difference keeps its digits, and ``-inf`` otherwise."""
     return x + log1m_exp(y - x) if x - y > gap else -math.inf
 
 
 def next_up(x: float) -> float:
-    """Return ``x`` moved up past the error of a handful of roundings, relative :data:`NEXT_UP_RELATIVE_STEP`."""
+    """Return ``x`` increased by a relative :data:`NEXT_UP_RELATIVE_STEP`, more than the error of several roundings."""
     return x + NEXT_UP_RELATIVE_STEP * abs(x)
 
 
 def rounded_log_delta(log_delta: float) -> float:
-    """Return the first multiple of :data:`ANSWER_STEP` from a log delta on; it is a kernel."""
+    """Return the smallest multiple of :data:`ANSWER_STEP` that is at least ``log_delta``; a kernel."""
     return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
 
 
 def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:
-    """Return the largest number of so many significant digits up to ``x >= 0``: ``x`` itself if it is one; a kernel."""
+    """Return the largest number with this many significant digits that is at most ``x >= 0``; a kernel."""
     if not LEAST_ROUNDED <= x < math.inf:
         return x if x > 1.0 else 0.0
     return _digits_beside(x, digits, 1.0)
 
 
 def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
-    """Return the least number of so many significant digits from ``x >= 0`` on: ``x`` itself if it is one; a kernel."""
+    """Return the smallest number with this many significant digits that is at least ``x >= 0``; a kernel."""
     if not 0.0 < x < math.inf:
         return x
     return _digits_beside(max(x, LEAST_ROUNDED), digits, -1.0)
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """The number of so many digits next to ``x``, not above it for a ``side`` of 1 and not below it for one of -1."""
+    """Return the nearest such number that is at most ``x`` (``side = 1``) or at least ``x`` (``side = -1``)."""
     power = digits - 1 - math.floor(math.log10(x))
-    # A number of so many digits, times this power, is whole but for a few roundings.
+    # A number with this many digits times this power is an integer except for a few rounding errors.
     count = side * math.floor(side * _times_power_of_ten(x, power) + 1e-2)
     near = _times_power_of_ten(count, -power)
     return near if side * near <= side * x else _times_power_of_ten(count - side, -power)
 
 
 def _times_power_of_ten(x: float, power: int) -> float:
-    """``x 10^power``; of powers up to 22, and of their inverses, it is the double next to it."""
+    """Return ``x 10^power``, correctly rounded for powers from -22 to 22."""
     return x * 10.0 ** float(power) if power >= 0 else x / 10.0 ** float(-power)

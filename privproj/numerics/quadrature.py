@@ -1,28 +1,30 @@
-"""Integrals of smooth functions with one hill, in logs, with an error that two Gauss rules show."""
+"""Integrals of smooth unimodal functions in logs, with an error estimate from two Gauss rules."""
 
 import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privproj.errors import NotConverged
 
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+
+# relative error above which log_integral raises NotConverged; a smaller error widens the enclosure
 LARGEST_QUADRATURE_ERROR = 1e-6
-"""Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure. Contract."""
 
+# relative error at which no more panels are halved
 QUADRATURE_GOAL = 1e-12
-"""Relative error of a quadrature at which no more panels are halved. A larger one widens the enclosure. Speed only."""
 
+# log of the peak height below which a quadrature that fails is replaced by a rough bound
 LOG_NEGLIGIBLE_HEIGHT = -1000.0
-"""Log of an integrand's height below which a quadrature that fails is replaced by a rough bound. Contract."""
 
+# soundness: nats below the peak at which an integrand is truncated; e^-46 is below rounding
 LOG_DROP_AT_EDGE = 46.0
-"""Nats below its height where an integrand is left out: ``e^-46`` is below a rounding. Soundness."""
 
+# soundness: Gauss nodes of the second rule; the difference of both rules estimates the error (measured, not proved)
 CHECK_NODES = 13
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
-Soundness (measured)."""
 
 
 def legendre(n: int, x: float) -> tuple[float, float]:
@@ -35,7 +37,7 @@ def legendre(n: int, x: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
-    """Return the nodes and weights of the n-point Gauss-Legendre rule on [0, 1], as pairs ``(node, weight)``."""
+    """Return the n-point Gauss-Legendre rule on [0, 1] as pairs ``(node, weight)``."""
     rule = []
     for i in range(n):
         x = math.cos(math.pi * (i + 0.75) / (n + 0.5))
@@ -48,6 +50,15 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
             x -= p / slope
         rule.append((0.5 + 0.5 * x, 1.0 / ((1.0 - x * x) * slope * slope)))
     return tuple(rule)
+
+
+@lru_cache(maxsize=8)
+def gauss_nodes(count: int) -> "tuple[Array, Array]":
+    """Return the nodes and the weights of :func:`gauss_legendre` as two arrays of shape ``(count,)``."""
+    import numpy as np
+
+    nodes, weights = zip(*gauss_legendre(count), strict=True)
+    return np.array(nodes), np.array(weights)
 
 
 def _gauss_rule_sum(
@@ -74,15 +85,18 @@ def _gauss_rule_sum(
 def log_integral(
     log_f: Callable[[Any], Any], start: float, step: float, high: float = math.inf, *, takes_arrays: bool = False
 ) -> tuple[float, float]:
-    """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth integrand with one hill.
+    """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth unimodal integrand.
 
-    The hill is found from ``start`` in steps of ``step``; the window ends where it has dropped by ``e^-46``. The
-    difference of two Gauss rules on the same panels stands for the error, which is observed, not proved. Panels are
-    halved until it is below 1e-12, or below what the rounding of a huge exponent leaves. Where that fails for an
-    integral far below anything representable, its height times its width is returned, with an error of three in the
-    log. Where it fails elsewhere, :class:`NotConverged` is raised. It is faster where ``log_f`` also ``takes_arrays``.
+    The search for the peak begins at ``start`` with steps of ``step``. The integration range ends where the integrand
+    has dropped by a factor ``e^-46``. The difference of two Gauss rules on the same panels is the error estimate:
+    observed, not proved. Panels are halved until the estimate is at most 1e-12, or at most the rounding of a huge
+    exponent. If this fails for an integral far below the range of doubles, the result is its height times its width,
+    with an error of 3 in the log. It is faster if ``log_f`` ``takes_arrays``.
+
+    Raises:
+        NotConverged: The error stays above 1e-6.
     """
-    top, peak = _climb_hill(log_f, min(start, high - 0.01 * step), step, high)
+    top, peak = _find_peak(log_f, min(start, high - 0.01 * step), step, high)
     if peak == -math.inf:
         return -math.inf, 0.0
     left = _find_drop_off(log_f, top, peak, -step, -math.inf)
@@ -90,7 +104,6 @@ def log_integral(
     edges = [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right]
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
-        # Gauss nodes of a panel whose sum is the value. Speed only.
         fine, coarse = (_gauss_rule_sum(log_f, edges, count, peak, takes_arrays) for count in (20, CHECK_NODES))
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
@@ -104,11 +117,10 @@ def log_integral(
     return peak + math.log(fine), max(error, enough - QUADRATURE_GOAL)
 
 
-def _climb_hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
-    """Return a point near the top of the one hill of ``log_f`` on ``(-inf, high]``, and the height there.
+def _find_peak(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
+    """Return a point near the maximum of a unimodal ``log_f`` on ``(-inf, high]``, and the value there.
 
-    The climb starts at ``start`` in steps of ``step``, which grow uphill. The result is no bound: it says where to
-    look.
+    The step is doubled uphill. The result only determines where to integrate.
     """
     t, value = start, log_f(start)
     stride = step if t + step <= high and log_f(t + step) > value else -step
@@ -125,7 +137,7 @@ def _climb_hill(log_f: Callable[[float], float], start: float, step: float, high
 
 
 def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
-    """Return the point beyond ``top``, towards ``stride``, where ``log_f`` is about 46 below ``peak``, or ``limit``."""
+    """Return the point beyond ``top`` towards ``stride`` where ``log_f`` is 46 below ``peak``, or ``limit``."""
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:
         if outside == limit:

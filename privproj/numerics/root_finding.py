@@ -1,13 +1,31 @@
-"""Searches that end where an inequality was evaluated to hold: a crossing, a minimum, the largest integer that fits."""
+"""Root finding and minimization: each returned end of a bracket was evaluated.
+
+:func:`find_crossing`, :func:`largest_integer`, :func:`minimise` and :func:`least_of_valley` take any function.
+:func:`root_of` makes a kernel (:mod:`privproj.numerics.jit`) that inverts a privacy profile by Newton's method.
+"""
 
 import math
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
+from math import fabs, inf, log, pi, sqrt
+from typing import Any
 
 from privproj.errors import NotConverged
 from privproj.numerics.interval import Enclosure
 
-LEAST_RELATIVE_VALLEY = 2.0**-26
-"""Least relative width of a valley: nearer to the bottom, values differ by less than a rounding. Speed only."""
+SMALLEST_PROFILE_EPSILON = 1e-200  # nats, smallest epsilon above 0 that a profile returns
+
+LARGEST_PROFILE_EPSILON = 1e18  # nats, largest finite epsilon that a profile returns
+
+LEAST_RELATIVE_VALLEY = 2.0**-26  # relative width of a minimum below which values differ by less than a rounding
+
+NEWTON_END = 3e-7  # relative step after which Newton's method has converged to rounding, as its error is squared
+
+FIRST_NATS = 0.7  # -ln delta in nats above which Newton's method runs on sqrt(-2 ln delta), which is nearly linear
+
+ENDS: Any = None  # the profile to invert; root_of sets both globals
+
+BENDS: Any = None  # True for a profile with kinks, where neither a cubic nor the square of a step estimates the error
 
 
 def find_crossing(
@@ -19,14 +37,19 @@ def find_crossing(
     spread: float = 1.0,
     rtol: float = 1e-14,
 ) -> Enclosure:
-    """Bracket the point where a non-increasing ``excess`` stops being positive, on ``0 < low <= x <= high``.
+    """Return a bracket of the point where a non-increasing ``excess`` stops being positive.
 
-    The search starts at ``guess``. Its first step is to ``guess (1 + spread)`` or ``guess / (1 + spread)``, and each
-    later one is longer.
+    The search on ``0 < low <= x <= high`` begins at ``guess`` with a step to ``guess (1 + spread)`` or ``guess / (1 +
+    spread)``, and each further step is longer. The bracket is then bisected in logs and, once it is short, reduced by
+    Chandrupatla's method.
 
-    Returns ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, ``x2 - x1 <= rtol * x2``; ``(0, low)``
-    if nothing is positive down to ``low``; ``(high, inf)`` if all is positive up to ``high``. So a finite ``x2`` is
-    safe even where ``excess`` is not monotone. Raises :class:`NotConverged` on a nan.
+    Returns:
+        ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, and ``x2 - x1 <= rtol * x2``; ``(0, low)``
+            if no evaluated value is positive down to ``low``; ``(high, inf)`` if all are positive up to ``high``. A
+            finite ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
+
+    Raises:
+        NotConverged: A value of ``excess`` is nan.
     """
 
     def checked(x: float) -> float:
@@ -46,10 +69,9 @@ def find_crossing(
         near, at_near = far, at_far
         far = min(high, far * factor) if seeks_safe else max(low, far / factor)
         at_far = checked(far)
-        # Largest factor from one look to the next while a bracket is sought. Speed only.
         factor = min(factor**3, 1e60)
     x1, f1, x2, f2 = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
-    # The bracket is halved in logs, and where it is short narrowed by Chandrupatla's method.
+    # Bisect in logs, then use Chandrupatla's method.
     while x2 > 4.0 * x1:
         x = math.sqrt(x1) * math.sqrt(x2)
         value = checked(x)
@@ -57,20 +79,20 @@ def find_crossing(
     last, at_last, share = x1, f1, 0.5
     while x2 - x1 > rtol * x2:
         x = x1 + share * (x2 - x1)
-        if not x1 < x < x2:  # a look so close to one end that rounding makes it that end
+        if not x1 < x < x2:  # rounded to an end
             x = x1 + 0.5 * (x2 - x1)
         if not x1 < x < x2:
             break
         value = checked(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
         x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
-        # Least relative distance of the next look from the ends of a bracket. Speed only.
+        # the next point keeps a least relative distance from both ends
         share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, 2.0**-51) * x2)
     return Enclosure(x1, x2)
 
 
 def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
-    """Return where to look next, as a share of the bracket: inverse quadratic where that is safe, else 0.5."""
+    """Return the next point as a fraction of the bracket: inverse quadratic interpolation if it is safe, else 0.5."""
     if not all(map(math.isfinite, (f1, f2, f3))) or f3 in (f1, f2):
         return 0.5
     place = (x1 - x2) / (x3 - x2) if f3 > 0.0 else (x2 - x1) / (x3 - x1)
@@ -88,7 +110,7 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the largest ``n`` in ``low..high`` for which ``fits`` holds, or None if it does not hold at ``low``.
 
-    ``fits`` may turn from true to false once. It was evaluated to be true at the result.
+    ``fits`` may change from true to false once. It was evaluated to be true at the result.
     """
     if not fits(low):
         return None
@@ -105,17 +127,17 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
 def minimise(
     f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
 ) -> tuple[float, float]:
-    """Return ``(x, f(x))`` near the least value on ``[low, high]``: a scan of ``points`` values, then Brent's method.
+    """Return ``(x, f(x))`` near the minimum on ``[low, high]``: a scan of ``points`` values, then Brent's method.
 
-    It ends at the relative width ``rtol``, or where rounding hides the valley. ``f(x)`` was evaluated, but that it is
-    the least is not certain.
+    The search ends at the relative width ``rtol``, or where differences of values are rounding. ``f(x)`` was evaluated,
+    but it is not proved to be the minimum.
     """
     scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
     values = [f(x) for x in scan]
     best = min(range(points), key=values.__getitem__)
     left, right = max(0, best - 1), min(points - 1, best + 1)
     a, x, b, at_x = scan[left], scan[best], scan[right], values[best]
-    # The points next in value to the best one, through all of which parabolas go.
+    # w and v are the points with the next smallest values; parabolas go through x, w and v
     (w, at_w), (v, at_v) = sorted(((scan[i], values[i]) for i in (left, right)), key=lambda pair: pair[1])
     floor = LEAST_RELATIVE_VALLEY * (b - a)
     step = before = b - a
@@ -123,10 +145,10 @@ def minimise(
         middle, nearest = 0.5 * (a + b), 0.5 * max(rtol, LEAST_RELATIVE_VALLEY) * (abs(a) + abs(b)) + floor
         if abs(x - middle) <= nearest - 0.5 * (b - a):
             return x, at_x
-        # Share of the larger side that a golden section goes. Speed only.
+        # golden section of the larger side
         golden = 0.5 * (3.0 - math.sqrt(5.0)) * ((b if x < middle else a) - x)
         move = _parabola_step(x, at_x, w, at_w, v, at_v)
-        # the parabola is trusted where it stays inside, and moves less than half of the step before the last
+        # accept the parabola if it stays inside and its step is less than half of the step before the last
         fits = a - x + nearest < move < b - x - nearest and abs(move) < 0.5 * abs(before)
         before, step = step, move if fits else golden
         if not fits:
@@ -145,9 +167,126 @@ def minimise(
 
 
 def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v: float) -> float:
-    """Return the way from ``x`` to the bottom of the parabola through three points; ``inf`` where it has none."""
+    """Return the step from ``x`` to the vertex of the parabola through three points, or ``inf`` if there is none."""
     if not all(map(math.isfinite, (at_x, at_w, at_v))) or len({x, w, v}) < 3:
         return math.inf
     r, q = (x - w) * (at_x - at_v), (x - v) * (at_x - at_w)
     bend = 2.0 * (q - r)
     return ((x - w) * r - (x - v) * q) / bend if bend else math.inf
+
+
+def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
+    """Return the minimum of a unimodal function on the integers ``low..high``, by ternary search."""
+    while high - low > 4:
+        left = low + (high - low) // 3
+        right = high - (high - low) // 3
+        low, high = (low, right) if f(left) <= f(right) else (left, high)
+    return min(map(f, range(low, high + 1)))
+
+
+# --- the inverse of a privacy profile, as a kernel -------------------------------------------------
+
+
+def newton_start(mu: float, log_delta: float) -> float:
+    """Return approximately the epsilon of a Gaussian release with sensitivity ``mu`` at ``log_delta < 0``."""
+    square = -2.0 * log_delta
+    reach = sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square))
+    return min(max(mu * (0.5 * mu + reach), SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
+
+
+def newton_step(eps: float, value: float, slope: float, log_delta: float, low: float, high: float) -> float:
+    """Return the next epsilon by Newton's method, inside the bracket.
+
+    ``value`` is ``ln delta`` at ``eps``, and ``slope`` is ``-d ln delta/deps``. ``low`` (0 if unknown) and ``high``
+    (inf if unknown) bracket the crossing.
+    """
+    step = inf
+    if slope > 0.0 and fabs(value) < 1e300:
+        step = (value - log_delta) / slope
+        if min(-value, -log_delta) > FIRST_NATS:
+            # on p = sqrt(-2 ln delta), dp/deps = slope/p
+            p, goal = sqrt(-2.0 * value), sqrt(-2.0 * log_delta)
+            step = 2.0 * (value - log_delta) / (goal + p) * p / slope
+    moved = eps + step
+    if not low < moved < high:
+        if high == inf:
+            moved = 16.0 * eps
+        elif low <= 0.0:
+            moved = eps / 16.0
+        else:
+            moved = sqrt(low) * sqrt(high) if high > 4.0 * low else 0.5 * (low + high)
+    if high == inf:
+        moved = min(moved, 100.0 * eps)
+    if low <= 0.0:
+        moved = max(moved, 0.01 * eps)
+    return min(max(moved, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
+
+
+def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool = False) -> Callable[..., Any]:
+    """Return the kernel ``find_root(log_delta, row, state, start)`` that inverts a privacy profile.
+
+    The kernel returns nearly the smallest ``eps`` with ``delta(eps) <= e^log_delta`` (0 or ``inf`` where that is the
+    answer), and the last residual in nats. The result is approximate: callers evaluate the profile there.
+
+    Args:
+        ends: ``ends(eps, row, state)`` returns ``(lower, upper, slope, state)``: an enclosure of ``ln delta``, the
+            slope ``-d ln delta/deps``, and a state that speeds up the next evaluation and does not change its
+            soundness.
+        bends: True if the profile has kinks.
+    """
+    return with_globals(_find_root, ENDS=ends, BENDS=bends)
+
+
+def with_globals(function: Any, **names: Any) -> Any:
+    """Return a copy of a function with these globals replaced.
+
+    numba does not cache machine code of a function that takes another function as an argument.
+    """
+    return types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+
+
+def _find_root(  # noqa: C901
+    log_delta: float, row: Sequence[float], state: Any, start: float
+) -> tuple[float, float]:
+    eps = min(max(start, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
+    low, high, missed, x, p, d = 0.0, inf, inf, 0.0, 0.0, 0.0
+    goal = sqrt(-2.0 * log_delta)
+    for _ in range(200):
+        _, upper, slope, state = ENDS(eps, row, state)
+        if upper == inf or (eps >= LARGEST_PROFILE_EPSILON and upper > log_delta):
+            return inf, inf
+        miss = upper - log_delta
+        if fabs(miss) <= -1e-12 * log_delta:  # converged: at most an error of 1e-12 relative to ln delta
+            return eps, miss
+        if miss > 0.0:
+            low = eps
+        else:
+            high = eps
+            if low <= 0.0 and not miss > -slope * eps:
+                # the tangent at this point reaches the target below 0
+                _, upper_at_0, _, state = ENDS(0.0, row, state)
+                if upper_at_0 <= log_delta:
+                    return 0.0, 0.0
+                if high <= SMALLEST_PROFILE_EPSILON:
+                    return SMALLEST_PROFILE_EPSILON, 0.0
+        moved = newton_step(eps, upper, slope, log_delta, low, high)
+        # eps as a function of p = sqrt(-2 ln delta), whose slope is p/slope
+        curved = not BENDS and slope > 0.0 and min(-upper, -log_delta) > FIRST_NATS and upper > -1e300
+        here = sqrt(-2.0 * upper) if curved else 0.0
+        if curved and p > 0.0 and here != p:
+            width = here - p
+            t = (goal - p) / width
+            u = 1.0 - t
+            # the cubic with these values and slopes at t = 0 and t = 1 (Hermite)
+            near, far = (1.0 + 2.0 * t) * x + t * width * d, (1.0 + 2.0 * u) * eps - u * width * here / slope
+            between = u * u * near + t * t * far
+            if -2.0 < t < 3.0 and low < between < high:
+                moved = between
+                if fabs(missed * miss) <= 1e-6:  # nats squared: the next error is a rounding
+                    return moved, miss
+        end = 1e-14 if BENDS else NEWTON_END
+        if fabs(moved - eps) <= end * eps or high - low <= end * low:
+            return moved, miss
+        x, p, d, missed = eps, here, here / slope if curved else 0.0, miss
+        eps = moved
+    return eps, inf

@@ -1,1 +1,1 @@
-"""What a bound can say: a profile, a Renyi curve or an (epsilon, delta) rule, and how each is read both ways."""
+"""Representations of a bound: privacy profile, Renyi curve or (epsilon, delta) rule, and conversions between them."""

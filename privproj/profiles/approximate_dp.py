@@ -1,4 +1,4 @@
-"""Bounds that are an ``(eps, delta)`` rule and nothing more, and the composition theorems for many such releases."""
+"""Bounds that are an ``(eps, delta)`` rule, and basic and advanced composition of such releases."""
 
 import math
 from collections.abc import Callable
@@ -12,20 +12,17 @@ from privproj.numerics.root_finding import find_crossing, minimise
 from privproj.profiles.conversion import LARGEST_INVERSE_LOG
 from privproj.run import Run
 
+# least x = 1/ln(1/delta) of a search, so that no result is below e^-1000, below the least delta that is printed,
+# 1e-300; if a smaller delta suffices,
+# this one is returned, which is sound
 LEAST_INVERSE_LOG = 1e-3
-"""Least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``.
-
-That is below 1e-300, the least delta that is answered as a number. Where a smaller delta would do, this one is
-answered, which is sound. Contract.
-"""
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
-    """The inverse of a falling rule ``eps(ln delta)``: nearly the least ``ln delta`` with ``epsilon_at(...) <= eps``.
+    """Return the inverse of a decreasing rule ``eps(ln delta)``: nearly the least ``ln delta`` that gives ``eps`` nats.
 
-    ``eps`` is in nats. The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol`` in ``x``. The rule was
-    evaluated at the answer, which is therefore as sound as the rule. The answer is never below what
-    :data:`LEAST_INVERSE_LOG` allows, and 0 where no delta below 1 will do.
+    The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol``. The rule was evaluated at the result, which is as
+    sound as the rule. The result is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1 suffices.
     """
     x = find_crossing(
         lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
@@ -35,25 +32,28 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
-    """A rule ``eps(ln delta)`` and its inverse, proved for ``0 < eps < limit`` only. Its bound guarantees soundness."""
+    """A rule ``eps(ln delta)`` and its inverse, proved for ``0 < eps < limit`` only.
+
+    The caller guarantees its soundness.
+    """
 
     epsilon_at: Callable[[float], float]
-    """From ``ln delta`` to ``eps`` (nats) of one release."""
+    """Map from ``ln delta`` to ``eps`` (nats) of one release."""
 
     log_delta_at: Callable[[float], float] | None = None
-    """From ``eps`` (nats) to ``ln delta`` of one release; None searches for it."""
+    """Map from ``eps`` (nats) to ``ln delta`` of one release; None computes it by root finding."""
 
     limit: float = math.inf
     """The rule is proved for ``eps`` below this, in nats."""
 
     remedy: str = ""
-    """What a refusal beyond ``limit`` advises."""
+    """Advice in the error message for ``eps`` beyond ``limit``."""
 
     margin: float = 1e-15
-    """How far above the exact value ``epsilon_at`` may be, relative. It is never below it, but for rounding."""
+    """Relative amount by which ``epsilon_at`` may exceed the exact value. It is never below it, except for rounding."""
 
     def within(self, eps: float) -> float:
-        """The same ``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
+        """Return ``eps`` if the rule is proved there, and raise :class:`Refused` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise Refused(
                 f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
@@ -61,14 +61,20 @@ class EpsilonDeltaRule:
         return eps
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` of one release in nats, enclosed; raises :class:`Refused` outside the proved range."""
+        """Return an enclosure of ``eps(delta)`` of one release, in nats.
+
+        Raises:
+            Refused: The rule is not proved for this epsilon.
+        """
         eps = self.within(self.epsilon_at(log_delta))
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` of one release, enclosed; raises :class:`Refused` outside the proved range.
+        """Return an enclosure of ``ln delta(eps)`` of one release; its lower end is unknown if the rule has a
+        ``margin``.
 
-        The lower end is not known where the rule has a ``margin`` of its own.
+        Raises:
+            Refused: The rule is not proved for this epsilon.
         """
         inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
         value = inverse(self.within(eps))
@@ -76,28 +82,28 @@ class EpsilonDeltaRule:
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
-        """The rule for a run, by composition theorems; raises :class:`Refused` for sampled batches."""
+        """Return the rule for a run by composition theorems; raise :class:`Refused` for sampled batches."""
         if run.sampling_rate < 1.0:
             raise Refused(f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound")
         return self if run.steps == 1 else ComposedRule(self, run.steps)
 
 
 def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
-    """Epsilon (nats) of ``k`` releases that are each ``(eps, delta)``-private, at ``k delta + slack``, rounded up.
+    """Return epsilon (nats) of ``k`` releases that are each ``(eps, delta)``-DP, at ``k delta + slack``, rounded up.
 
-    The releases may be chosen one after the other (advanced composition; Dwork, Rothblum, Vadhan 2010; in this form
-    Kairouz, Oh, Viswanath 2015).
+    The releases may be adaptive (advanced composition; Dwork, Rothblum, Vadhan 2010; in this form Kairouz, Oh,
+    Viswanath 2015).
     """
-    # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The logarithm
-    # is not that of 1/d', whose rounding counts where d' is near 1.
+    # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The
+    # logarithm of d' is used because the rounding of 1/d' matters if d' is near 1.
     return next_up(eps * math.sqrt(-2.0 * steps * math.log(slack)) + steps * eps * math.tanh(0.5 * eps))
 
 
 @dataclass(frozen=True)
 class ComposedRule:
-    """The curve of ``steps`` releases of one rule: the smaller of basic and advanced composition, as sound as the rule.
+    """The smaller of basic and advanced composition of ``steps`` releases of one rule.
 
-    The slack of advanced composition is searched for; every slack is sound.
+    The slack of advanced composition is optimized numerically; every slack is sound.
     """
 
     rule: EpsilonDeltaRule
@@ -107,27 +113,27 @@ class ComposedRule:
     """The number ``k`` of releases."""
 
     leads_with_epsilon: ClassVar[bool] = True
-    """Delta is searched for as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
+    """Delta is computed as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
 
     numerics: ClassVar[dict[str, object]] = {"composition": "the smaller of basic and advanced"}
-    """How the run was composed, for an answer to say."""
+    """How the run was composed, for the result."""
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` of the run in nats; the lower end is not known."""
+        """Return ``eps(delta)`` of the run in nats; the lower end is unknown."""
         return Enclosure(-math.inf, next_up(min(self.basic(log_delta), self.advanced(log_delta))))
 
     def per_step(self, log_delta: float) -> float:
-        """``eps`` (nats) of one release at this ``ln delta``, rounded up; ``inf`` where the rule proves nothing."""
+        """Return ``eps`` (nats) of one release at ``ln delta``, rounded up, or ``inf`` if the rule proves nothing."""
         eps = self.rule.epsilon_at(log_delta)
         return next_up(eps) if 0.0 < eps < self.rule.limit else math.inf
 
     def basic(self, log_delta: float) -> float:
-        """``eps`` (nats) of the run at this ``ln delta`` by basic composition."""
+        """Return ``eps`` (nats) of the run at this ``ln delta`` by basic composition."""
         # k eps(delta / k)
         return next_up(self.steps * self.per_step(log_delta - math.log(self.steps)))
 
     def advanced(self, log_delta: float) -> float:
-        """``eps`` (nats) of the run at this ``ln delta`` by advanced composition, at the best slack that was found."""
+        """Return ``eps`` (nats) of the run at this ``ln delta`` by advanced composition, at the best slack found."""
 
         # With d' = share delta each release has delta_i = (1 - share) delta / k.
         def at(log_odds: float) -> float:
@@ -140,5 +146,5 @@ class ComposedRule:
         return minimise(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, the inverse of :meth:`epsilon` by a search; the lower end is not known."""
+        """Return ``ln delta(eps)``, the inverse of :meth:`epsilon` by root finding; the lower end is unknown."""
         return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

@@ -1,15 +1,16 @@
-"""A curve read both ways: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without any tolerance (C24).
+"""Exact inverses of a curve: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without a tolerance (C24).
 
-An epsilon that is answered has thirteen digits, fewer where a curve says so, and is rounded up; one that is asked for
-its delta is cut to as many. ``D(e)`` is the upper end of ``ln delta`` as the curve evaluates it at the epsilon ``e``, a
-pure function, moved up to a multiple of 2^-36, and ``V(h)`` is the delta that is printed for a log delta ``h``
-(:func:`delta_value`, or :func:`log10_value`). The answers are
+A reported epsilon has thirteen significant digits (fewer if the curve says so) and is rounded up. An epsilon that is
+queried for its delta is truncated to as many digits. ``D(e)`` is the upper end of ``ln delta`` as evaluated at the
+epsilon ``e``, a pure function, rounded up to a multiple of 2^-36. ``V(h)`` is the delta that is printed for a log delta
+``h`` (:func:`delta_value`, or :func:`log10_value`). The results are
 
-    delta(e)   = V(D(c)),  c the number of those digits up to e,
-    epsilon(d) = the least number c of those digits, near the curve's own inverse, with V(D(c)) <= d.
+    delta(e)   = V(D(c)),  c the largest number of that many digits that is at most e,
+    epsilon(d) = the least number c of that many digits, near the curve's own inverse, with V(D(c)) <= d.
 
-So an epsilon that is asked back passes the very test by which it was found. A rule ``eps(delta)`` whose delta is itself
-a search is read the other way round: the digits are those of ``x = 1/ln(1/delta)`` (:func:`leads_with_epsilon`).
+So the round trip of an epsilon passes the same test by which it was found. For a rule ``eps(delta)`` whose delta is
+itself computed by root finding, the roles are exchanged: the digits are those of ``x = 1/ln(1/delta)``
+(:func:`leads_with_epsilon`).
 """
 
 import math
@@ -30,42 +31,37 @@ from privproj.numerics.interval import (
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, log_delta_unless
 from privproj.targets import FullTarget, Target
 
-LEAST_LOG_VALUE = math.log(1e-300)
-"""Log deltas below this are answered by their logarithm alone. Contract."""
+LEAST_LOG_VALUE = math.log(1e-300)  # nats; log deltas below this are printed as logarithms only
 
-LARGEST_TRIED = 1e18
-"""Largest number that is tried where those nearer to a curve's own inverse do not pass. Contract."""
+LARGEST_TRIED = 1e18  # largest number that is tried if none near a curve's own inverse passes
 
+# nats below the target at which no search for epsilon is needed (C24, "Calibration")
+# soundness: an evaluated profile rises by less between neighboring numbers (measured, not proved)
 SPARE_LOG = 2.0**-34
-"""How far a log of delta is below the target where no search for epsilon is needed (C24, "Calibration").
 
-It rests on an evaluated profile that rises by less along the numbers of an answer: observed, not proved.
-Soundness (measured).
-"""
-
+# largest x = 1/ln(1/delta) of a search; if only a delta nearer to 1 suffices, the result is 1
 LARGEST_INVERSE_LOG = 1e9
-"""Largest ``x = 1/ln(1/delta)`` searched: where only a delta nearer to 1 would do, 1 is answered. Contract."""
 
 
 def delta_value(log_delta: float) -> float:
-    """The delta that is printed for a log delta ``h``: ``e^h`` rounded up, at most 1 and at least 1e-300."""
+    """Return the delta that is printed for a log delta ``h``: ``e^h`` rounded up, between 1e-300 and 1."""
     # ln 1e-300 is not exact in double precision.
     is_least = log_delta < LEAST_LOG_VALUE - 1e-12
     return 1e-300 if is_least else min(1.0, max(1e-300, next_up(math.exp(log_delta))))
 
 
 def log10_value(log_delta: float) -> float:
-    """The ``log10_delta`` that is printed for a log delta ``h``: ``h / ln 10`` rounded up, at most 0."""
+    """Return the ``log10_delta`` that is printed for a log delta ``h``: ``h / ln 10`` rounded up, at most 0."""
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """True where what is printed for this log delta, moved up, is at most the target's delta or ``log10_delta``."""
+    """Return whether the value that is printed for this log delta, rounded up, is at most the target's delta."""
     return _is_printed_within(target, rounded_log_delta(log_delta))
 
 
 def _is_printed_within(target: Target, log_delta: float) -> bool:
-    """The same for a log delta that is not moved."""
+    """Return the same for a log delta that is not rounded."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
@@ -75,19 +71,24 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
 
 
 def floor_log_delta(target: Target) -> float:
-    """The largest log delta that can be answered, mostly a multiple of 2^-36, for which :func:`is_within` holds."""
+    """Return the largest log delta for which :func:`is_within` holds, usually a multiple of 2^-36."""
     point = rounded_log_delta(target.log_delta)
     while not is_within(target, point):
-        # The next one below, of all doubles where logs are not rounded.
+        # the next smaller one; the next double if logs are not rounded
         point = point - ANSWER_STEP if point > LEAST_LOG_ROUNDED else math.nextafter(point, -math.inf)
     return point
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
-    """``epsilon(d)`` in nats, as the module docstring says, with the lower end of the curve's own inverse (C24)."""
+    """Return ``epsilon(d)`` in nats (see the module docstring), with the lower end of the curve's own inverse (C24)."""
     if leads_with_epsilon(curve):
-        ends = curve.epsilon(_log_delta_of(_inverse_log_within(target, digits_of(curve))))
-        return LateEnclosure(lambda: ends.lower, digits_above(ends.upper, digits_of(curve)))
+        # the largest x of this many digits whose delta is printed as at most the target's; beyond the largest x of a
+        # search the result is delta = 1
+        digits, near = digits_of(curve), min(_inverse_log(target.log_delta), LARGEST_INVERSE_LOG)
+        above = _least_passing(lambda x: not _is_printed_within(target, _log_delta_of(x)), near, digits)
+        x = digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
+        ends = curve.epsilon(_log_delta_of(x))
+        return LateEnclosure(lambda: ends.lower, digits_above(ends.upper, digits))
     log_delta = floor_log_delta(target)
 
     # V(D(e)) <= d
@@ -95,7 +96,7 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
         return log_delta_unless(curve, eps, log_delta) <= log_delta
 
     near = curve.epsilon(log_delta).upper
-    # Searches end just beside an epsilon of 0. Speed only.
+    # Root finding ends near an epsilon of 0, not at 0.
     if near < 1e-6 and passes(0.0):
         return Enclosure(0.0, 0.0)
     eps = near if near == math.inf else _least_passing(passes, near, digits_of(curve))
@@ -105,7 +106,7 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
-    """``ln delta(e)`` for ``e`` in nats, with the curve's lower end; ``V`` of the upper one is printed (C24)."""
+    """Return ``ln delta(e)`` for ``e`` in nats, with the curve's lower end; ``V`` of the upper end is printed (C24)."""
     cut = digits_below(eps, digits_of(curve))
     ends = curve.log_delta(cut)
     upper = rounded_log_delta(ends.upper)
@@ -117,45 +118,36 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
 
 
 def leads_with_epsilon(curve: Curve) -> bool:
-    """True for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse (C24)."""
+    """Return whether this is a rule ``eps(delta)`` whose ``log_delta`` is computed by root finding (C24)."""
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
 def digits_of(curve: Curve) -> int:
-    """The digits of an epsilon that is answered: fewer where a curve says so."""
+    """Return the number of significant digits of a reported epsilon."""
     return int(getattr(curve, "digits", ANSWER_DIGITS))
 
 
 def number_before(curve: Curve, eps: float) -> float:
-    """A number of the digits that are answered, at least one of them below that up to ``eps``."""
+    """Return a number with the digits of a reported epsilon, at least one unit below ``eps`` in the last digit."""
     return digits_below(eps * (1.0 - 10.0 ** (1 - digits_of(curve))), digits_of(curve))
 
 
 def _inverse_log(log_delta: float) -> float:
-    """``x = 1/ln(1/delta)``, which rises with delta, rounded down."""
+    """Return ``x = 1/ln(1/delta)``, which increases with delta, rounded down."""
     return -(1.0 - 1e-15) / log_delta
 
 
 def _log_delta_of(x: float) -> float:
-    """The log of the delta for this ``x``."""
     return -1.0 / x
 
 
-def _inverse_log_within(target: Target, digits: int) -> float:
-    """The largest ``x`` of so many digits whose delta is printed as at most the target's (C24)."""
-    # Beyond the largest x that is searched a delta is answered by 1.
-    near = min(_inverse_log(target.log_delta), LARGEST_INVERSE_LOG)
-    above = _least_passing(lambda x: not _is_printed_within(target, _log_delta_of(x)), near, digits)
-    return digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
-
-
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = ANSWER_DIGITS) -> float:
-    """A number of so many digits that passes, while the one before it does not, near this one; ``inf`` for none.
+    """Return a number of this many digits near ``near`` that passes while the previous one does not; ``inf`` if none.
 
-    Both were tried, but for a number before the least one.
+    Both were evaluated, except a number before the least one.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
-    # Less than the distance of two numbers; the steps are ever larger ones.
+    # less than the distance of two such numbers; the steps grow
     finer = 10.0 ** -(digits + 2)
     first = step = high * finer
     if passes(high):
@@ -179,9 +171,9 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
 
 
 def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
-    """True where both readings keep to the target, ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24).
+    """Return whether both conversions meet the target: ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24).
 
-    A rule that leads with epsilon is asked for epsilon alone.
+    Of a rule that leads with epsilon only epsilon is evaluated.
     """
     most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):
@@ -196,13 +188,13 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """``ln delta(eps) - ln delta`` at a target, from above; where it is below 0, any bound of it that is so too.
+    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target; any negative bound if it is negative.
 
-    Of a rule that leads with epsilon, whose delta is a search, it is ``ln epsilon(delta)`` less the log of the number
-    before ``eps``.
+    For a rule that leads with epsilon, whose delta is computed by root finding, it is ``ln epsilon(delta)`` minus the
+    log of the number before ``eps``.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
-        # An answer is raised by a digit: one before is aimed at. The least epsilon guides a search. Speed only.
+        # A result is rounded up by at most a digit, so aim at the number before.
         aim = number_before(curve, target.epsilon)
         return math.log(max(curve.epsilon(target.log_delta).upper, 1e-300) / max(aim, 1e-300))
     return log_delta_unless(curve, target.epsilon, target.log_delta) - target.log_delta

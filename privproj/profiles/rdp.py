@@ -1,7 +1,8 @@
 """Renyi curves, concentrated DP, and their conversions to ``(eps, delta)`` (C14, C15).
 
-A Renyi curve bounds the divergence ``D(alpha)`` of the two laws of a release, in nats, in both orders. Over a run the
-divergences add. Conversions (Canonne, Kamath, Steinke 2020), where every order ``alpha`` is sound:
+A Renyi curve bounds the divergence ``D(alpha)`` of the two output distributions of a release, in nats, in both
+directions. Over a run the divergences add. Conversions (Canonne, Kamath, Steinke 2020), where every order ``alpha`` is
+sound:
 
     eps      = inf_alpha  D(alpha) + ln(1/delta)/(alpha - 1) - ln(alpha)/(alpha - 1) + ln(1 - 1/alpha)
     ln delta = inf_alpha  (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
@@ -14,30 +15,27 @@ from functools import lru_cache
 
 from privproj.errors import Refused
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
-from privproj.numerics.kernels import log_add
-from privproj.numerics.root_finding import minimise
+from privproj.numerics.root_finding import least_of_valley, minimise
+from privproj.numerics.special import log_add
 from privproj.run import Run
 
-UNKNOWN_END = -math.inf
-"""A lower end that is not known: the infimum over orders is searched for, and may be missed. Contract."""
+UNKNOWN_END = -math.inf  # unknown: the search for the infimum over orders may miss it
 
-LARGEST_ORDER = 1200
-"""Largest whole order that is tried. Every order is sound. Speed only."""
+LARGEST_ORDER = 1200  # largest integer order that is tried; every order is sound
 
+# soundness: rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding
 ONE_ORDER_ERROR = 2e-15
-"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Soundness."""
 
+# advice in the error message of a sampled run
 PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
-"""What a refusal of a sampled run advises. Contract."""
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
-    """The Renyi curve under Poisson sampling at a rate ``q``, at whole orders, of a mixture of Gaussian releases (C15).
+    """Return a map from the rate ``q`` to the Renyi curve of a Gaussian mixture under Poisson sampling (C15).
 
-    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` (Mironov, Talwar, Zhang 2019, Section
-    3.3, averaged over ``S``). ``log_moment(j)`` is the natural log of ``E exp(j (j-1) S / 2)``, with ``S`` the squared
-    shift of the release in units of its noise. That is the remove order; the add order is no worse. What is returned
-    maps ``q`` to the curve.
+    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` at integer orders (Mironov, Talwar,
+    Zhang 2019, Section 3.3, averaged over ``S``). ``log_moment(j)`` is ``ln E exp(j (j-1) S / 2)``, with ``S`` the
+    squared sensitivity of the release over its noise. This is the remove direction; the add direction is never larger.
     """
     moment = lru_cache(maxsize=None)(log_moment)
 
@@ -45,15 +43,15 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
         def divergence(alpha: float) -> float:
             a, total = round(alpha), -math.inf
             for j in range(2, a + 1):
-                # The excess of the sum over 1, so that tiny rates keep their digits, in logs:
+                # The sum minus 1, in logs, so that small rates keep their digits:
                 # sum_{j=2}^{a} C(a,j) (1-q)^(a-j) q^j (e^log_moment(j) - 1)
                 grown = moment(j)
                 if grown > 0.0:
                     ways = math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
                     weight = ways + (a - j) * math.log1p(-q) + j * math.log(q)
                     total = log_add(total, weight + grown + log1m_exp(-grown))
-            # ln(1 + the excess) / (a - 1), the excess enlarged by a relative 1e-11 for its rounding, and by more than
-            # the rounding of the logs of factorials where these are large
+            # ln(1 + total) / (a - 1); total is enlarged by a relative 1e-11 for its rounding, and by more than the
+            # rounding of the logs of factorials if these are large
             return log_add(0.0, total + max(1e-11, 1e-15 * math.lgamma(a + 1))) / (a - 1)
 
         return RenyiCurve(divergence, integer_orders=True)
@@ -63,16 +61,16 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """An upper bound of the Renyi divergence in both orders; the bound that builds it guarantees its soundness."""
+    """An upper bound of the Renyi divergence in both directions; the caller guarantees its soundness."""
 
     divergence: Callable[[float], float]
-    """From an order ``alpha > 1`` to ``D(alpha)``, in nats."""
+    """Map from an order ``alpha > 1`` to ``D(alpha)``, in nats."""
 
     integer_orders: bool = False
-    """True where only whole orders ``alpha >= 2`` may be used."""
+    """True if only integer orders ``alpha >= 2`` may be used."""
 
     poisson: "Callable[[float], RenyiCurve] | None" = None
-    """From a sampling rate to the curve of a release on a Poisson sampled batch; None where there is no theorem."""
+    """Map from a sampling rate to the curve of a release on a Poisson-sampled batch; None if there is no theorem."""
 
     low: float = 1.0
     """The curve holds from this order on, and only above 1."""
@@ -81,20 +79,20 @@ class RenyiCurve:
     """The curve holds below this order."""
 
     orders: tuple[float, ...] = ()
-    """The only orders at which the divergence is known; empty for a curve that knows all."""
+    """The only orders at which the divergence is known; empty if it is known at all orders."""
 
     numerics: dict[str, object] = field(default_factory=dict, compare=False)
-    """What an answer says about how it was computed."""
+    """How the curve is computed, for the result."""
 
     def __post_init__(self) -> None:
-        # every search starts with the same orders
-        # How many divergences of a curve are kept. Speed only.
+        # Every search starts with the same orders.
         object.__setattr__(self, "divergence", lru_cache(maxsize=2 * LARGEST_ORDER)(self.divergence))
 
     def over_run(self, run: Run) -> "RenyiCurve":
-        """The curve of a run: divergences add, after Poisson sampling where the curve has a sampled form.
+        """Return the curve of a run: divergences add, after Poisson sampling if the run is sampled.
 
-        Raises :class:`Refused` for a sampled run where it has none.
+        Raises:
+            Refused: The run is sampled and the curve has no sampled form.
         """
         step = self
         if run.sampling_rate < 1.0:
@@ -104,18 +102,18 @@ class RenyiCurve:
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
     def at(self, order: float) -> float:
-        """The divergence in nats at an order above 1, ``inf`` where the curve does not hold."""
+        """Return the divergence in nats at an order above 1, ``inf`` if the curve does not hold there."""
         allowed = order in self.orders if self.orders else not self.integer_orders or float(order).is_integer()
         holds = allowed and self.low <= order < self.high
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
-        """``D(alpha)`` rounded up, at the next whole order where it must be; ``inf`` where the curve does not hold."""
+        """Return ``D(alpha)`` rounded up, at the next integer order if required; ``inf`` if the curve does not hold."""
         # D rises with alpha, so that D(ceil(alpha)) bounds D(alpha).
         return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """The least value of ``objective(alpha)`` that a search over the orders finds; ``inf`` if there is no order."""
+        """Return the least value of ``objective(alpha)`` that a search finds; ``inf`` if there is no order."""
         if self.orders:
             return min(map(objective, self.orders))
         if self.integer_orders:
@@ -129,10 +127,10 @@ class RenyiCurve:
         return minimise(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
-        """The least value that a search over whole orders finds.
+        """Return the least value that a search over integer orders finds.
 
-        The orders are tried upwards, ever more sparsely, until the value has risen four times in a row. Then those
-        between the neighbours of the best are tried, by thirds where there are many.
+        The orders increase with growing steps until the value has risen four times in a row. Then the orders between
+        the neighbors of the best one are searched.
         """
         best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
@@ -143,68 +141,57 @@ class RenyiCurve:
         return min(best, least_of_valley(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
-        least = self.least_over_orders(lambda alpha: _log_delta_at(alpha, self.divergence(alpha), eps))
-        return Enclosure(UNKNOWN_END, min(0.0, least + 1e-12))
+        """Return ``ln delta(eps)`` for ``eps`` in nats; the lower end is unknown."""
+
+        def at(alpha: float) -> float:
+            # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
+            inner = next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)
+            return (alpha - 1.0) * inner - math.log(alpha)
+
+        return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats; the lower end is not known."""
-        least = self.least_over_orders(lambda alpha: _epsilon_at(alpha, self.divergence(alpha), log_delta))
-        return Enclosure(UNKNOWN_END, next_up(max(0.0, least + 1e-15)))
+        """Return ``eps(delta)`` in nats; the lower end is unknown."""
 
+        def at(alpha: float) -> float:
+            # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
+            price = (-log_delta - math.log(alpha)) / (alpha - 1.0)
+            return next_up(self.divergence(alpha)) + price + math.log1p(-1.0 / alpha)
 
-def _log_delta_at(alpha: float, divergence: float, eps: float) -> float:
-    """The ``ln delta(eps)`` that one order proves."""
-    # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
-    return (alpha - 1.0) * (next_up(divergence) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
-
-
-def _epsilon_at(alpha: float, divergence: float, log_delta: float) -> float:
-    """The ``eps(delta)`` that one order proves."""
-    # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
-    return next_up(divergence) + (-log_delta - math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
-
-
-def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
-    """The least value of a function with one valley on the whole numbers ``low..high``, by thirds."""
-    while high - low > 4:
-        left = low + (high - low) // 3
-        right = high - (high - low) // 3
-        low, high = (low, right) if f(left) <= f(right) else (left, high)
-    return min(map(f, range(low, high + 1)))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, self.least_over_orders(at) + 1e-15)))
 
 
 @dataclass(frozen=True)
 class BestCurve:
-    """Several Renyi curves of one release: each is converted by itself and the smaller answer is taken."""
+    """Several Renyi curves of one release: each is converted separately and the smallest result is taken."""
 
     curves: tuple[RenyiCurve, ...]
     """The curves, each sound by itself."""
 
     def over_run(self, run: Run) -> "BestCurve":
-        """Every curve's curve of the run; raises :class:`Refused` where one of them has no form for its sampling."""
+        """Return the curves of the run; raise :class:`Refused` if one of them has no form for its sampling."""
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def divergence_at(self, alpha: float) -> float:
-        """The least ``D(alpha)`` of the curves, rounded up; ``inf`` where none of them holds."""
+        """Return the least ``D(alpha)`` of the curves, rounded up; ``inf`` if none of them holds."""
         return min(curve.divergence_at(alpha) for curve in self.curves)
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """The least value of ``objective(alpha)`` that a search over the orders of each curve finds."""
+        """Return the least value of ``objective(alpha)`` that a search over the orders of each curve finds."""
         return min(curve.least_over_orders(objective) for curve in self.curves)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """The least ``ln delta(eps)`` of the curves; the lower end is not known."""
+        """Return the least ``ln delta(eps)`` of the curves; the lower end is unknown."""
         return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """The least ``eps(delta)`` of the curves, in nats; the lower end is not known."""
+        """Return the least ``eps(delta)`` of the curves, in nats; the lower end is unknown."""
         return Enclosure(UNKNOWN_END, min(curve.epsilon(log_delta).upper for curve in self.curves))
 
 
 @dataclass(frozen=True)
 class OneOrder:
-    """What a Renyi divergence at a single order says of ``(eps, delta)``; who makes one guarantees the divergence."""
+    """The conversion of a Renyi divergence at a single order; the caller guarantees the divergence."""
 
     order: float
     """The order ``alpha``, above 1."""
@@ -214,16 +201,16 @@ class OneOrder:
 
     @property
     def log_share(self) -> float:
-        """``ln(1 - 1/alpha)``, from ``alpha - 1``, which has no cancellation."""
+        """Return ``ln(1 - 1/alpha)``, computed from ``alpha - 1`` without cancellation."""
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:
-        """What the conversion adds to the divergence at a delta, rounded to nearest; it may be below 0."""
+        """Return what the conversion adds to the divergence at a delta, rounded to nearest; it may be negative."""
         # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
         return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` for ``eps`` in nats, enclosed."""
+        """Return an enclosure of ``ln delta(eps)`` for ``eps`` in nats."""
         a, share = self.order, self.log_share
         # (alpha - 1) (D - eps + ln(1 - 1/alpha)) - ln(alpha)
         middle = (a - 1.0) * (self.divergence - eps + share) - math.log(a)
@@ -231,7 +218,7 @@ class OneOrder:
         return Enclosure(min(0.0, middle - margin), min(0.0, middle + margin))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed."""
+        """Return an enclosure of ``eps(delta)`` in nats."""
         a, share = self.order, self.log_share
         middle = self.divergence + self.price(log_delta)
         margin = ONE_ORDER_ERROR * (self.divergence + (math.log(a) - log_delta) / (a - 1.0) + 1.0 + abs(share))
@@ -240,10 +227,10 @@ class OneOrder:
 
 @dataclass(frozen=True)
 class ConcentratedCurve:
-    """Concentrated DP, ``D(alpha) <= rho alpha`` for ``1 < alpha < omega``; its bound guarantees that (C14, C15).
+    """Concentrated DP, ``D(alpha) <= rho alpha`` for ``1 < alpha < omega``; the caller guarantees it (C14, C15).
 
-    ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else
-    ``rho omega + ln(1/delta)/(omega-1)`` (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
+    ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else ``rho omega +
+    ln(1/delta)/(omega-1)`` (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
     """
 
     rho: float
@@ -253,13 +240,13 @@ class ConcentratedCurve:
     """The order up to which it holds: ``(rho, omega)``-tCDP, or ``rho``-zCDP if it is ``inf``."""
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """The curve of a run: ``rho`` adds over releases; raises :class:`Refused` for sampled batches."""
+        """Return the curve of a run: ``rho`` adds over releases; raise :class:`Refused` for sampled batches."""
         if run.sampling_rate < 1.0:
             raise Refused(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
         return ConcentratedCurve(run.steps * self.rho, self.omega)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed."""
+        """Return an enclosure of ``eps(delta)`` in nats."""
         # rho + 2 sqrt(rho ln(1/delta)) if ln(1/delta) <= (omega - 1)^2 rho, else rho omega + ln(1/delta)/(omega - 1)
         if -log_delta <= (self.omega - 1.0) ** 2 * self.rho:
             eps = self.rho + 2.0 * math.sqrt(self.rho * -log_delta)
@@ -268,14 +255,14 @@ class ConcentratedCurve:
         return Enclosure(eps * (1.0 - 1e-15), next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, enclosed: the inverse of :meth:`epsilon`."""
+        """Return an enclosure of ``ln delta(eps)``: the inverse of :meth:`epsilon`."""
         if eps <= self.rho:
             return Enclosure(0.0, 0.0)
         # ln(1/delta) = (eps - rho)^2/(4 rho),  or (omega - 1) (eps - rho omega) on the linear branch
         reach = (eps - self.rho) ** 2 / (4.0 * self.rho)
         if reach > (self.omega - 1.0) ** 2 * self.rho:
             reach = (self.omega - 1.0) * (eps - self.rho * self.omega)
-        # eps - rho is right to missed; (eps - rho + missed)^2 - (eps - rho)^2 over 4 rho, more than that of the line
+        # eps - rho has the error missed, so reach has ((eps - rho + missed)^2 - (eps - rho)^2)/(4 rho) or less
         missed = 1e-15 * (eps + self.rho)
         margin = 1e-12 + 2e-15 * reach + missed * (eps - self.rho + missed) / self.rho
         return Enclosure(-reach - margin, min(0.0, -reach + margin))

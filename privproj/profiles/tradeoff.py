@@ -1,14 +1,14 @@
-"""What a privacy profile says in words of hypothesis tests: trade-off function, advantage, attack rates.
+"""Hypothesis-testing bounds from a privacy profile: trade-off function, advantage, attack rates.
 
-A test tells two neighbouring data sets apart by the output of a run. The trade-off function ``f(a)`` is the least false
-negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both orders bounds it from below
-(Dong, Roth, Su 2022). Every epsilon gives a valid bound. Each risk here is read at the best one that a search finds: a
-pure function of the curve, by which a calibration to a risk and what is shown of its answer are one (C30).
+A test distinguishes two neighboring datasets by the output of a run. The trade-off function ``f(a)`` is the least false
+negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both directions bounds it from
+below (Dong, Roth, Su 2022). Every epsilon gives a valid bound. Each risk is evaluated at the best epsilon that a search
+finds. The risk is a pure function of the curve, so that a calibration to a risk and the reported risk agree (C30).
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 
 from privproj.errors import PrivprojError
 from privproj.numerics.interval import next_up
@@ -17,51 +17,59 @@ from privproj.profiles.conversion import delta_value, read_log_delta
 from privproj.profiles.privacy_profile import Curve, log_delta_unless, shallow
 from privproj.targets import RiskTarget
 
-LARGEST_READ_EPSILON = 700.0
-"""Epsilons from here on are not read, as ``e^eps`` would overflow. Contract."""
+LARGEST_READ_EPSILON = 700.0  # nats; larger epsilons are not evaluated, because e^eps would overflow
 
-CLEARLY_MORE = 1.0 + 1e-6
-"""Factor by which another epsilon must lower the advantage below ``delta(0)`` to be taken. Contract."""
+CLEARLY_MORE = 1.0 + 1e-6  # factor by which another epsilon must improve on delta(0)
 
-GUESSED_BELOW = 1e-6
-"""Advantages below this have a spread by the first term of a series, and so have close rates. Speed only."""
+GUESSED_BELOW = 1e-6  # for smaller advantages and rate differences mu is the first term of a series
 
-ROOT_2PI = math.sqrt(2.0 * math.pi)
-"""``sqrt(2 pi)``."""
+ROOT_2PI = math.sqrt(2.0 * math.pi)  # sqrt(2 pi)
 
+# soundness: added to a true positive rate for the rounding of differences of numbers up to 1
 RATE_ROUNDING = 2e-15
-"""What is added to a true positive rate for the rounding of differences of numbers up to 1. Soundness."""
 
-UNIT = 2.0**-53
-"""What is taken off a false negative rate for the rounding of ``1 - x``. Soundness."""
+UNIT = 2.0**-53  # soundness: subtracted from a false negative rate for the rounding of 1 - x
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
-    """Upper bounds of ``delta(eps)`` at these epsilons (nats), as sound as the curve; any where they are ``enough``."""
+    """Return upper bounds of ``delta(eps)`` at these epsilons (nats); any that are at most ``enough`` suffice."""
     least = math.log(enough) if enough else -math.inf
     return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 
 
 def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """A lower bound of the false negative rate ``f(a)`` of every test, at each of these false positive rates ``a``."""
+    """Return lower bounds of the false negative rate ``f(a)`` of every test at these false positive rates ``a``."""
     return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
 
 
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """An upper bound of the true positive rate of every membership attack, at each of these false positive rates.
+    """Return upper bounds of the true positive rate of every membership attack at these false positive rates.
 
-    An epsilon at which the bound has no answer says nothing.
+    An epsilon at which the bound fails contributes nothing.
     """
+
+    def at(eps: float, delta: float, rate: float) -> float:
+        # min(1, delta + e^eps a, 1 - e^-eps (1 - delta - a)) at the false positive rate a (C30), rounded up
+        growth = math.exp(eps)
+        mirrored = 1.0 - (1.0 - delta - rate) / growth + RATE_ROUNDING
+        return min(1.0, next_up(delta + growth * rate), next_up(mirrored))
+
     read = _reader(curve)
-    return [_least_risk(read, lambda eps, delta, a=rate: _true_positive_rate_at(eps, delta, a)) for rate in rates]
+    return [_least_risk(read, partial(at, rate=rate)) for rate in rates]
 
 
 def advantage(curve: Curve) -> float:
-    """An upper bound of true positive less false positive rate of every membership attack: ``delta(0)`` where convex.
+    """Return an upper bound of true positive minus false positive rate of every membership attack.
 
-    It is the delta that is printed at epsilon 0, unless a larger epsilon says clearly more, as it does for some rules.
+    It is the delta that is printed at epsilon 0, unless a larger epsilon gives a clearly smaller bound, as for some
+    rules.
     """
-    least = _least_risk(_reader(curve), _advantage_at)
+
+    def at(eps: float, delta: float) -> float:
+        # (e^eps - 1 + 2 delta) / (e^eps + 1) (C30), rounded up
+        return min(1.0, next_up(math.tanh(0.5 * eps) + 2.0 * delta / (math.exp(eps) + 1.0)))
+
+    least = _least_risk(_reader(curve), at)
     try:
         at_zero = delta_value(read_log_delta(curve, 0.0).upper)
     except PrivprojError:
@@ -70,7 +78,7 @@ def advantage(curve: Curve) -> float:
 
 
 def gaussian_spread(risk: float, fpr: float | None) -> float:
-    """The ``mu`` of a Gaussian release with this advantage, or this true positive rate at ``fpr``, but for rounding."""
+    """Return nearly the ``mu`` of a Gaussian release with this advantage, or this true positive rate at ``fpr``."""
     from statistics import NormalDist
 
     if risk >= 1.0:
@@ -85,26 +93,12 @@ def gaussian_spread(risk: float, fpr: float | None) -> float:
 
 
 def risk_of(curve: Curve, target: RiskTarget) -> float:
-    """The risk that a target is about, as it is shown for this curve (C30)."""
+    """Return the risk of a target as it is reported for this curve (C30)."""
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
 
 
-def _true_positive_rate_at(eps: float, delta: float, rate: float) -> float:
-    """The bound of the true positive rate at the false positive rate ``a`` by one ``(eps, delta)``, upwards (C30)."""
-    # min(1, delta + e^eps a, 1 - e^-eps (1 - delta - a))
-    growth = math.exp(eps)
-    mirrored = 1.0 - (1.0 - delta - rate) / growth + RATE_ROUNDING
-    return min(1.0, next_up(delta + growth * rate), next_up(mirrored))
-
-
-def _advantage_at(eps: float, delta: float) -> float:
-    """The bound of the advantage by one ``(eps, delta)``, rounded up (C30)."""
-    # (e^eps - 1 + 2 delta) / (e^eps + 1)
-    return min(1.0, next_up(math.tanh(0.5 * eps) + 2.0 * delta / (math.exp(eps) + 1.0)))
-
-
 def _reader(curve: Curve) -> Callable[[float], float]:
-    """Delta at an epsilon, kept; 1 where the bound has no answer there. No rate depends on deltas below 1e-30."""
+    """Return delta as a cached function of epsilon, 1 where the bound fails. No rate depends on deltas below 1e-30."""
     curve = shallow(curve)
 
     @cache
@@ -118,26 +112,25 @@ def _reader(curve: Curve) -> Callable[[float], float]:
 
 
 def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float], float]) -> float:
-    """The least ``risk_at(eps, delta)`` that is found: at the best epsilon of a scan, then between its neighbours."""
+    """Return the least ``risk_at(eps, delta)``: at the best epsilon of a scan, then between its neighbors."""
 
     def at(eps: float) -> float:
         return risk_at(eps, read(eps))
 
     risks = {0.0: at(0.0)}
-    # The factor between the epsilons of the scan. Speed only.
+    # factor between the epsilons of the scan
     step = math.exp(0.5)
     for factor in (step, 1.0 / step):
-        # Where the search for the best epsilon begins, in nats. Speed only.
         eps, rises, least = 1.0, 0, math.inf
-        # The scan ends where the risk has risen twice in a row, as of a convex profile it falls and then rises;
-        # below an epsilon of 1e-4 nats only 0 itself is scanned. Speed only.
+        # The risk of a convex profile falls and then rises, so the scan ends once it has risen twice in a row. Below an
+        # epsilon of 1e-4 nats only 0 itself is evaluated.
         while rises < 2 and 1e-4 < eps < LARGEST_READ_EPSILON:
             risks[eps] = at(eps)
-            # A risk of 1 says nothing of where the least one is.
+            # A risk of 1 does not indicate where the minimum is.
             rises = rises + 1 if least < risks[eps] < 1.0 else 0
             least, eps = min(least, risks[eps]), eps * factor
     scanned = sorted(risks)
     best = min(range(len(scanned)), key=lambda i: risks[scanned[i]])
     low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, len(scanned) - 1)]
-    # Relative width at which the search for the best epsilon ends; the risk is flat there. Speed only.
+    # The risk is flat near its minimum, so a relative width of 1e-6 suffices.
     return min(risks[scanned[best]], minimise(at, low, high, rtol=1e-6, points=3)[1])

@@ -1,7 +1,7 @@
 """Sums, roots and minima at any precision: what every reference is computed with.
 
 Their errors are not proved: :func:`evaluate_until_settled` compares two precisions. The float routes have their own in
-:mod:`privproj.numerics`, the balls theirs in :mod:`privproj.contrib.certify.integral`.
+:mod:`privproj.numerics`, and so has the ball arithmetic of certificates.
 """
 
 from collections.abc import Callable

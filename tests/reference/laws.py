@@ -2,7 +2,7 @@
 
 They are independent twins of :mod:`privproj.distributions.squared_sensitivity` and
 :mod:`privproj.distributions.mixture_profile` (floats), and of
-:mod:`privproj.contrib.certify.laws` and :mod:`privproj.contrib.certify.profiles` (balls).
+the ball arithmetic of certificates.
 """
 
 from dataclasses import dataclass

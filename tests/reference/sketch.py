@@ -88,8 +88,8 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
     """Return the exact delta of a secret sketch for a change of rank one, the larger of both orders (C14).
 
     With ``nu = 1/Gamma``, one order is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
-    ``w > 0``), and the other the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. Its twin in
-    balls is :class:`privproj.contrib.certify.profiles.BallSecretSketch`.
+    ``w > 0``), and the other the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. The ball
+    arithmetic of certificates has the same profile.
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):

@@ -1,7 +1,7 @@
 """Normal, Beta and chi-square laws at any precision: series of positive terms, complements with guard digits.
 
-The same functions stand in floats in :mod:`privproj.numerics.kernels` and in balls in
-:mod:`privproj.contrib.certify.gaussian` and :mod:`privproj.contrib.certify.gamma`.
+The same functions stand in floats in :mod:`privproj.numerics.special` and in the ball arithmetic of
+certificates.
 """
 
 import mpmath as mp

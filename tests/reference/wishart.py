@@ -1,7 +1,7 @@
 """References for the vector Wishart mechanism in mpmath: its exact profile, and bounds by quantiles.
 
-The exact profile stands in floats in :mod:`privproj.distributions.wishart_loss` and in balls in
-:mod:`privproj.contrib.certify.wishart`. Here it is the mean over the law of ``A`` of what a pair gains given ``A``
+The exact profile stands in floats in :mod:`privproj.distributions.wishart_loss` and in the ball
+arithmetic of certificates. Here it is the mean over the law of ``A`` of what a pair gains given ``A``
 (C9, C12).
 """
 

@@ -18,8 +18,8 @@ from helpers import ROOT, needs, parsed
 from privproj.errors import PrivprojError
 
 CORE = (
-    *("privproj", "privproj.accounting", "privproj.errors", "privproj.contrib.losses.privacy_loss", "privproj.run"),
-    *("privproj.schedule", "privproj.io", "privproj.diagnostics"),
+    *("privproj", "privproj.accounting", "privproj.errors", "privproj.run", "privproj.schedule", "privproj.io"),
+    *("privproj.mechanisms.wishart.alignment", "privproj.mechanisms.sketch.lora_noise"),
 )
 EXAMPLES_NEED = {"privproj.io": ("flint",)}
 """Modules of the core whose examples need an extra."""
@@ -32,13 +32,15 @@ EXTRAS = {
     "privproj.integrations.transformers": ("torch", "opacus", "peft", "transformers", "accelerate"),
 }
 """Public modules outside the core, and what their examples need."""
+OPTIONAL = [f"privproj.contrib.{stub.parent.name}" for stub in sorted(ROOT.glob("privproj/contrib/*/__init__.pyi"))]
+"""Optional features that list public names."""
 SECTIONS = re.compile(r"^(Args|Attributes|Returns|Raises):$", re.MULTILINE)
 ENTRY = re.compile(r"^    (\*{0,2}\w+):", re.MULTILINE)
 
 
 def public(needed):
     """``(module, name)`` of every public name, with the mark of a module that needs an extra."""
-    for module in (*CORE, *EXTRAS):
+    for module in dict.fromkeys((*CORE, *EXTRAS, *OPTIONAL)):
         marks = [pytest.mark.extra] if needed.get(module) else []
         for name in import_module(module).__all__:
             yield pytest.param(module, name, id=f"{module}.{name}", marks=marks)

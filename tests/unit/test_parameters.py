@@ -1,4 +1,4 @@
-"""What a field declares of its parameter is what every door says of it."""
+"""A parameter's declaration determines its check, its option and its schema."""
 
 import json
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Toy(Gaussian):
     quiet: bool = flag("Say less.")
 
 
-def test_a_new_parameter_is_checked_read_and_offered_from_its_declaration_alone():
+def test_new_parameter_needs_its_declaration_only():
     made = Toy(**parameters_from(Toy, {"turn": 3.0, "needed": 1, "noise_multiplier": 2, "bound": "x", "share": None}))
     assert (made.turns, made.share, made.quiet, made.noise_multiplier) == (3, 0.5, False, 2.0)
     assert {"turn", "share", "needed", "colour", "quiet", "noise_multiplier", "steps"} <= set(keys_of(Toy, ()))
@@ -61,13 +61,13 @@ def test_a_new_parameter_is_checked_read_and_offered_from_its_declaration_alone(
         ({"quiet": 1}, "true or false, got quiet=1"),
     ],
 )
-def test_a_value_outside_the_declared_range_is_refused(wrong, words):
+def test_value_outside_the_declared_range_is_rejected(wrong, words):
     with pytest.raises(InvalidParameter, match=words):
         Toy(**{"needed": 1, **wrong})
 
 
 @pytest.mark.parametrize("name", mechanism_names())
-def test_every_parameter_is_an_option_a_key_and_in_the_schema(name):
+def test_parameters_are_options_keys_and_in_the_schema(name):
     kind = mechanism_named(name)
     offered = {option.opts[0] for option in mechanism_options(name, "compare")}
     for field, found in parameters_of(kind).items():
@@ -79,8 +79,8 @@ def test_every_parameter_is_an_option_a_key_and_in_the_schema(name):
         assert rules == [{**found.kind.rule, **({"description": found.words} if found.words else {})}]
 
 
-def test_a_file_may_hold_what_its_kind_says_and_nothing_else():
+def test_files_accept_values_of_the_declared_kind_only():
     values = (True, 1, 1.5, "even", "x", {}, [], ["x"], None)
     fitting = {name: [value for value in values if kind.fits(value)] for name, kind in KINDS.items()}
     assert fitting["steps"] == [1] and fitting["delta"] == [1, 1.5] and fitting["planned"] == [True]
-    assert fitting["split"] == [1, 1.5, "even"] and fitting["bound"] == ["even", "x"] and fitting["event"] == [{}]
+    assert fitting["split"] == [1, 1.5, "even"] and fitting["bound"] == ["even", "x"]

@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.contrib.audit.epsilon_lower import Array, auc, clopper_pearson_lower, clopper_pearson_upper
-from privproj.contrib.sweep.sweep import complete_rows, open_pool
 from privproj.errors import InvalidParameter, unknown_name
+from privproj.io.jobs import complete_rows, open_pool
 from privproj.io.ledger import Account
 from privproj.parameters import check_parameters, integer, number, parameter, whole_number
 from privproj.training import Method, PoissonBatches, make_private

@@ -1,13 +1,12 @@
-"""Certificates: a question and its number, proved in ball arithmetic, saved as JSON and checked by proving it again.
+"""Certificates: proofs in ball arithmetic of the result of a query, saved as JSON and checked by a new proof.
 
-A certificate holds a question, as a run file does, an epsilon, and two decimal numbers between which the delta of the
-bound lies at this epsilon (each double taken exactly). It has no words of its own: what the number rests on is said by
-whoever reads the question. Nothing in it is taken on trust when it is checked: the enclosure is proved anew.
-Claims C21 and C29 say what is proved.
+A certificate contains a query in the form of a run file, an epsilon, and two decimal numbers that enclose the delta of
+the bound at this epsilon (doubles are taken exactly). Assumptions follow from the query. The check computes a new
+enclosure and uses nothing of the old one. Claims C21 and C29 state what is proved.
 
-A proof has free parameters: the grid on which the phases of a run are composed in balls (C29), or for one release for
-instance a tangent. Any of them prove a bound, good ones a tight one. They are proposed in floats, by whoever certifies
-and again by whoever verifies. Where other floats propose others, the check can only fail to prove.
+A proof has free parameters: the grid on which the phases of a run are composed (C29), or for one release for instance a
+tangent. Every choice proves a bound, and a good choice a tight one. They are proposed in floating point, for the proof
+and again for the check. If another machine proposes other values, the check can only fail to prove the claim.
 """
 
 import math
@@ -43,81 +42,63 @@ if TYPE_CHECKING:
     from privproj.contrib.certify.composition import Grid, Releases, RunInBalls
     from privproj.contrib.certify.profiles import BallProfile
 
-SCHEMA = 6
-"""Version of the certificate's fields. Contract."""
+SCHEMA = 6  # version of the fields
 
 WRITTEN_SPREAD = Decimal("4e-19")
-"""Relative distance by which the ends that are written lie outside of their ball. Soundness.
-
-The radius of a ball is below 2^-64 = 5.4e-20 of the number, so any other such ball around it lies within the ends.
-"""
+# soundness: relative distance of the written bounds from their ball. The radius of a ball is below 2^-64 = 5.4e-20 of
+# the number, so any other such ball around it lies within the bounds.
 
 CHOICE_SPREAD = Decimal("2e-13")
-"""The same for a bound with free parameters, which other floats may choose a little differently: it is flat there.
-
-An answer in floats lies further above its enclosure, so that its target is met.
-"""
+# The same for a bound with free parameters, which another machine may choose slightly differently; the bound is flat
+# there. A floating-point result lies further above its enclosure, so that its target is met.
 
 RUN_SPREAD = Decimal("1e-9")
-"""The same for a run, whose grid other floats may choose a little differently.
+# The same for a run, whose grid another machine may choose slightly differently. The written upper bound meets the
+# target.
 
-The upper end of a run lies so much above the bound that was computed, and the target is met by it. Contract.
-"""
+MOST_TRIES = 12  # times that a number is raised before a run is refused
 
-MOST_TRIES = 12
-"""How often a number is raised before a run is refused. Contract."""
-
-WRITTEN_DIGITS = 25
-"""Decimal digits of the two ends that are written."""
+WRITTEN_DIGITS = 25  # decimal digits of the written bounds
 
 NOT_PROVED = "not proved"
-"""The verdict on a certificate whose enclosure could not be proved anew, or does not meet its target. Contract."""
+"""The verdict on a certificate whose enclosure was not proved again, or does not meet its target."""
 
 DECIMAL = files.text_like(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", "a decimal number")
-"""The text of an end: decimal digits with an exponent, no sign, no spaces, no nan. Contract."""
+"""The text of a bound: decimal digits with an exponent, no sign, no spaces, no nan."""
 
 
-MOST_CELLS = 1 << 19
-"""Largest window of a lattice, in cells: a run of 1e5 releases has a quarter of them. Contract."""
+MOST_CELLS = 1 << 19  # cells of a window: a run of 1e5 releases has a quarter of them
 
-MOST_WORK = 1 << 21
-"""Most cells of all windows, for each kind of release and each 64 bits of precision: a minute, 500 MB. Contract."""
+MOST_WORK = 1 << 21  # cells of all windows, for each kind of release and each 64 bits of precision: a minute, 500 MB
 
-MOST_PLACES = 1 << 14
-"""Most knots of all phases, for each 64 bits of precision and the effort that a profile takes at each. At delta 1e-5 a
-run has some hundred at 128 bits, at 1e-60 some thousand at 320. Contract."""
+MOST_PLACES = 1 << 14  # knots of all phases, for each 64 bits of precision and unit of effort
+# At delta 1e-5 a run has some hundred knots at 128 bits, at 1e-60 some thousand at 320.
 
-MOST_RANK = 10**5
-"""Largest rank of M2 in a run: the law of its shift, an incomplete Beta function, takes minutes above it. Contract."""
+MOST_RANK = 10**5  # rank of M2 in a run: incomplete Beta functions take minutes above it
 
-LEAST_LOG10_DELTA = -250.0
-"""Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
+LEAST_LOG10_DELTA = -250.0  # log10 delta: floating point proposes no grid below it
 
-MOST_IN_GROUP = 32
-"""Records of a person that a certificate is about at most: each value of a profile takes as many. Contract."""
+MOST_IN_GROUP = 32  # records of a user: each value of a profile needs as many evaluations
 
-MOST_EFFORT = 256
-"""Most work of all phases, in Gaussian ones: grids of more are too large, as is seen here in less time. Contract."""
+MOST_EFFORT = 256  # effort of all phases, in units of a Gaussian one: larger grids exceed the limits above
 
-LEAST_BITS = 128
-"""Least working precision of a run, in bits. Speed only."""
+LEAST_BITS = 128  # bits of working precision of a run
 
-LEAST_EPSILON = 1e-9
-"""Least epsilon above 0 that is sought. Contract."""
+LEAST_EPSILON = 1e-9  # smallest positive epsilon of the search
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A proved statement: ``lower <= delta(epsilon) <= upper`` for one question, and the target that it meets.
+    """A proof that ``lower <= delta(epsilon) <= upper`` for one query, with the target that it meets.
 
-    :func:`privproj.io.certify` makes one.
+    :func:`privproj.contrib.certify.certify` returns one.
 
     Attributes:
         question: The data of a run file: the phases, each with its mechanism, its bound and its run.
-        epsilon: The epsilon of the statement.
+        epsilon: The epsilon at which delta is enclosed.
         target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
-        lower: The lower end of delta, as decimal text, since it may lie below double precision; "0" if not known.
-        upper: The upper end of delta, as decimal text.
+        lower: The lower bound on delta as decimal text, since it may lie below double precision; "0" if not known.
+        upper: The upper bound on delta as decimal text.
         schema: The version of these fields.
 
     >>> from privproj import Gaussian, epsilon
@@ -136,7 +117,7 @@ class Certificate:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The JSON object that the file holds."""
+        """The JSON object in the file."""
         return {"certificate": as_plain_value(asdict(self))}
 
     def save(self, path: str | Path) -> None:
@@ -357,15 +338,14 @@ def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Seque
 
 
 def certify(result: Result) -> Certificate:
-    """Prove an answer: enclose delta at its epsilon in ball arithmetic, and compare.
+    """Return a certificate of a result: enclose delta at its epsilon in ball arithmetic.
 
-    The answer for a run of several releases is composed anew in balls. The certificate then says what is proved by
-    that: its epsilon, its delta or its noise multiplier may differ a little from those of the floating-point answer
-    (:func:`privproj.io.prove` puts them into the answer). It needs python-flint, which the extra ``certify``
-    installs.
+    A run of several releases is composed again in ball arithmetic. The certificate contains the number that is proved:
+    its epsilon, delta or noise multiplier may differ slightly from the floating-point result
+    (:func:`privproj.contrib.certify.prove` returns both). It needs python-flint (the extra ``certify``).
 
     Args:
-        result: An answer to an epsilon, delta or sigma query, or for a run file.
+        result: The result of an epsilon, delta or sigma query, or of a run file.
 
     Returns:
         The certificate.
@@ -387,17 +367,17 @@ def certify(result: Result) -> Certificate:
 
 
 def prove(result: Result) -> tuple[Result, Certificate]:
-    """Return an answer as it is proved in ball arithmetic, and its certificate.
+    """Return a result with the number that is proved in ball arithmetic, and its certificate.
 
     Args:
-        result: As :func:`privproj.io.certify` takes it.
+        result: As :func:`privproj.contrib.certify.certify` takes it.
 
     Returns:
-        The answer with the number that is proved, and with what is proved under "certified" in its numerics, and the
-        certificate. For one release the number is the same; for a run it is composed anew and may differ a little.
+        The result with the number that is proved and the enclosure under "certified" in its numerics, and the
+        certificate. For one release the number is unchanged. For a run it may differ slightly.
 
     Raises:
-        InvalidParameter: As :func:`privproj.io.certify` raises it.
+        InvalidParameter: As :func:`privproj.contrib.certify.certify` raises it.
         Refused: There is no enclosure for this bound or run.
         NotConverged: The floating-point answer is on the unsafe side.
         PrecisionLimit: The enclosure stays too wide, or takes too long a lattice.
@@ -581,9 +561,9 @@ def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
 
 
 def load_certificate(path: str | Path) -> Certificate:
-    """Read a certificate from its file, and check that it has the form that the tool writes.
+    """Return the certificate in a file, which must have the form that privproj writes.
 
-    Its claims are not checked here; :func:`privproj.io.verify` does that.
+    Its claims are not checked here; :func:`privproj.contrib.certify.verify` does that.
 
     Args:
         path: A file that :meth:`Certificate.save` wrote.
@@ -592,7 +572,7 @@ def load_certificate(path: str | Path) -> Certificate:
         The certificate.
 
     Raises:
-        InvalidParameter: The file cannot be read, is no certificate, or says a thing twice.
+        InvalidParameter: The file cannot be read, is not a certificate, or has a key twice.
 
     >>> import tempfile
     >>> from privproj import Gaussian, epsilon
@@ -607,7 +587,7 @@ def load_certificate(path: str | Path) -> Certificate:
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
-    data = files.read_json(content, "FILE", path, "a certificate as --certificate writes it")
+    data = files.read_json(content, "FILE", path, "a certificate as `privproj certify` writes it")
     with within("certificate"):
         return _from_record(data)
 
@@ -630,11 +610,11 @@ def _from_record(content: object) -> Certificate:
     """
     fields: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(fields, dict):
-        raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
+        raise InvalidParameter("certificate", quoted(content), "a certificate as `privproj certify` writes it")
     schema = fields.get("schema", SCHEMA)
     if not files.same_json(schema, SCHEMA):
         newer = type(schema) is int and schema > SCHEMA
-        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
+        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with `privproj certify`"
         raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
     certificate = Certificate(**files.read_table("keys", fields, KINDS))
     check_keys(certificate.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
@@ -647,10 +627,10 @@ def _from_record(content: object) -> Certificate:
 
 @dataclass(frozen=True)
 class CertificateVerdict(files.Verdict):
-    """What checking a certificate found; its ``holds`` is True if every claim does.
+    """The verdict on a certificate; ``holds`` is True if every claim holds.
 
     Attributes:
-        claims: Every claim of the certificate in words, and whether it holds.
+        claims: Every claim of the certificate as text, and whether it holds.
         lower: The lower end of the new enclosure of delta, as decimal text.
         upper: The upper end of the new enclosure of delta, as decimal text.
         result: What the tool says of the question: what was run, and the bound with its side, status, promises,
@@ -674,7 +654,7 @@ class CertificateVerdict(files.Verdict):
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
-    """Check a certificate by a new enclosure of delta for its question.
+    """Check a certificate by a new enclosure of delta for its query.
 
     Free parameters of the proof, such as the grid of a run, are proposed again, and that of one release has a higher
     precision. So a claim that does not hold is one that could not be proved here; it need not be false. It needs

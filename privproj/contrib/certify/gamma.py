@@ -1,6 +1,6 @@
 """Incomplete gamma functions of real balls, and Chernoff's bound of them.
 
-The same functions stand in floats in :mod:`privproj.numerics.kernels` and in mpmath in
+The same functions stand in floats in :mod:`privproj.numerics.special` and in mpmath in
 ``tests/reference/special.py``.
 """
 

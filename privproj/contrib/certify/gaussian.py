@@ -1,6 +1,6 @@
 """The Gaussian profile and its derivative in balls (C3).
 
-The same functions stand in floats in :mod:`privproj.numerics.kernels` and
+The same functions stand in floats in :mod:`privproj.numerics.special` and
 :mod:`privproj.distributions.squared_sensitivity`, and in
 mpmath in ``tests/reference/special.py`` and ``tests/reference/laws.py``.
 """

@@ -74,12 +74,12 @@ class BallBetaTail(BallProfile):
 
     def witness(self, eps: float) -> Witness:
         """Return the ``tau`` that the optimisation in floating point finds."""
-        from privproj.numerics import kernels
+        from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_delta
 
         if self.dim == self.rank or (eps == 0.0 and not self.sharp):
             return {"tau": 1.0}
         a, b = 0.5 * self.rank, 0.5 * (self.dim - self.rank)
-        t = kernels.beta_tail_delta(a, b, float(self.k), 1.0 / self.noise, eps, self.sharp)[1]
+        t = beta_tail_delta(a, b, float(self.k), 1.0 / self.noise, eps, self.sharp)[1]
         return {"tau": 1.0 / (1.0 + math.exp(-t))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
@@ -147,7 +147,7 @@ class BallAnyRank(BallRandomSensitivity):
 
     def witness(self, eps: float) -> Witness:
         """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
-        from privproj.distributions.density_kernels import inflection
+        from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
         from privproj.distributions.squared_sensitivity import HillLaw
 

@@ -1,19 +1,18 @@
-"""Events of dp-accounting: read strictly from plain data, written again, and turned into what a run is composed of.
+"""Parse events of dp-accounting, and compose them with phases of privproj (C36).
 
-An event as data is a table with its ``type``, the name of its class, and its parameters by name; an event within it is
-such a table again. Numbers are checked here, since dp-accounting takes some that it then misreads.
+An event as data is a table with its ``type``, the name of its class, and its parameters by name; an inner event is
+such a table again. Numbers are checked here, because dp-accounting accepts some that it then misinterprets.
 
-dp-accounting has two accountants. One composes privacy loss distributions, the other adds Renyi divergences, and each
-takes some events under some neighbouring relations. Their theorems are published; their rounding is measured and not
-proved (:mod:`privproj.contrib.events.pld_curve`). Four things are done here and not left to them:
+dp-accounting has two accountants, one for privacy loss distributions and one for Renyi divergences. Each supports some
+events under some neighboring relations. Their theorems are published; their rounding errors are measured and not proved
+(:mod:`privproj.contrib.events.pld_curve`). Four things are corrected here:
 
-* Randomized response that is repeated is composed as often as it is repeated. dp-accounting's accountant of loss
-  distributions composes it once.
-* Noise multipliers are floats, since its Renyi accountant takes several Gaussian releases on one sample for one where
-  they are whole numbers.
-* A noise multiplier is the noise over the clip, as the events state it. Under replace the sensitivity is twice that.
-  The accountant of loss distributions knows it; for the Renyi accountant the noise multipliers are halved.
-* A Renyi divergence that is not a number or below 0 is refused. dp-accounting takes it for an epsilon of 0.
+* Repeated randomized response is composed as often as it is repeated. The PLD accountant composes it once.
+* Noise multipliers are floats. If they are integers, the Renyi accountant counts several Gaussian releases on one
+  sample as one.
+* The noise multiplier of an event is the noise over the clipping norm. Under replace the sensitivity is twice that.
+  The PLD accountant takes this into account; for the Renyi accountant the noise multipliers are halved here.
+* A Renyi divergence that is nan or negative is rejected. dp-accounting converts it to an epsilon of 0.
 """
 
 import json
@@ -41,7 +40,7 @@ from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import LARGEST_GRID_STEP
 from privproj.contrib.events import pld_curve
-from privproj.contrib.events.pld_curve import MOST_DEFAULT_PEER_CELLS, PEER_POINTS_PER_DEVIATION, peer_grid_step
+from privproj.contrib.events.pld_curve import GRID_POINTS_PER_DEVIATION, MOST_DEFAULT_CELLS, default_grid_step
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
 from privproj.integrations.dp_accounting import RELATIONS, Relation, distributions_of, nodes_of, parts_of, with_noise
 from privproj.mechanisms import NoisyMechanism
@@ -51,41 +50,32 @@ from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.profiles.rdp import BestCurve, RenyiCurve
 from privproj.run import Run
 
-MOST_NESTED = 16
-"""Events within each other that are read. Contract."""
+MOST_NESTED = 16  # largest depth of nested events
 
-MOST_EVENTS = 1000
-"""Events in a list, and numbers in a list, that are read. Contract."""
+MOST_EVENTS = 1000  # largest number of events, or of numbers, in a list
 
-MOST_COMPOSED = 10**8
-"""How often an event may be repeated in all. Contract."""
+MOST_COMPOSED = 10**8  # largest number of repetitions of an event
 
-FINER_GRIDS = 16.0
-"""How much finer than by default the grid of an event may be asked for. Contract."""
+FINER_GRIDS = 16.0  # largest factor by which a given grid may be finer than the default
 
+# soundness (measured, not proved): nats; absolute rounding error of dp-accounting in ``(alpha - 1) D(alpha)`` of one
+# release. Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5. It is
+# added for each release.
 RENYI_NOISE = 1e-12
-"""Absolute rounding noise of dp-accounting in ``(alpha - 1) D(alpha)`` of one release, in nats.
 
-Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5, not proved. It is
-added for each release. Soundness (measured).
-"""
-
+# soundness (measured): relative rounding error of the divergence; measured below 1e-16, with a factor of 100
 RENYI_RTOL = 1e-14
-"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Soundness (measured)."""
 
+# soundness (measured, not proved): the same for sampling without replacement, where dp-accounting takes differences
+# of a high order. Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30.
 DIFFERENCES_RTOL = 1e-6
-"""The same for sampling without replacement, where dp-accounting takes differences of a high order.
 
-Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30, not proved.
-Soundness (measured).
-"""
-
+# exceptions of dp-accounting for parameters that it does not support
 ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
-"""What dp-accounting raises for parameters that it does not take."""
 
 
 def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]:
-    """A check for a list of values that each pass ``check``."""
+    """Return a check for a list of values that each pass ``check``."""
 
     def checked(name: str, value: object) -> list[Any]:
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
@@ -95,11 +85,12 @@ def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]
     return checked
 
 
-# Checks that several parameters share, or that others are made of.
+# Checks of several parameters.
 _SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
 _POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
 _SHAPE = number("a number from 0 to 1e+06, or inf", 0.0, 1e6).check
 
+# the check of each parameter of an event, by name, except for inner events
 CHECKS: dict[str, Any] = {
     **dict.fromkeys(("source_dataset_size", "sample_size", "dataset_size", "truncated_batch_size"), _SIZE),
     **dict.fromkeys(("rho", "xi"), number("a number from 0 to 1e+09", 0.0, 1e9).check),
@@ -109,29 +100,28 @@ CHECKS: dict[str, Any] = {
     "sensitivity": _SIZE,
     "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
     "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
-    # The numbers of steps of one tree or of several.
+    # The number of steps of one tree, or of several.
     "step_counts": lambda name, value: (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value),
     "mean": number("a number from 1 to 1e+09", 1.0, 1e9).check,
-    # The shape of the law of a number of trials; infinity, which JSON has not, as the text inf.
+    # The shape of the distribution of a number of trials; JSON has no infinity, which is the text inf.
     "shape": lambda name, value: math.inf if value in ("inf", math.inf) else _SHAPE(name, value),
     "sensitivities": _listed(number("a number from 0 to 1e+12", 0.0, LARGEST_NOISE).check),
     "sampling_probs": _listed(number("a number from 0 to 1", 0.0, 1.0).check),
 }
-"""What checks each parameter of an event by its name, but for events within it."""
 
+# parameters of every class of events; an event of a later version with other parameters is rejected
 FIELDS = {
     name: [field.name for field in attrs.fields(kind)]
     for name, kind in vars(dp_event).items()
     if isinstance(kind, type) and issubclass(kind, dp_event.DpEvent) and kind is not dp_event.DpEvent
 }
-"""For every class of events its parameters. A later version's that has others than these is refused."""
 
 
 def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
-    """The event that plain data describe, every key and value checked.
+    """Return the event of plain data, with every key and value checked.
 
-    Raises :class:`InvalidParameter` that names the place, for an unknown type or key, one that is missing, and a value
-    outside its domain.
+    Raises:
+        InvalidParameter: A type or key is unknown or missing, or a value is out of range; the message names the place.
     """
     if not isinstance(data, Mapping):
         raise InvalidParameter(where, data, "an event, a table with its type and its parameters")
@@ -154,7 +144,7 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
 
 
 def _value_of(value: object, name: str, where: str, depth: int) -> Any:
-    """A parameter of an event, checked; raises :class:`InvalidParameter` for a value outside its domain."""
+    """Return a checked parameter of an event."""
     if name == "event":
         return event_from(value, f"{where}: event", depth + 1)
     with within(where):
@@ -183,9 +173,10 @@ def _check_together(fields: Mapping[str, Any], where: str) -> None:
 
 
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
-    """The event as plain data, as :func:`event_from` reads it; parameters that are None are left out.
+    """Return the event as plain data for :func:`event_from`, without parameters that are None.
 
-    Raises :class:`InvalidParameter` for an event that is not dp-accounting's.
+    Raises:
+        InvalidParameter: The event is not one of dp-accounting.
     """
     name = type(event).__name__
     if type(event).__module__ != dp_event.__name__:
@@ -195,7 +186,7 @@ def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A parameter of an event as plain data."""
+    """Return a parameter of an event as plain data."""
     if isinstance(value, dp_event.DpEvent):
         return data_of(value)
     if isinstance(value, str | numbers.Integral):
@@ -207,14 +198,14 @@ def _plain(value: Any) -> Any:
     raise InvalidParameter("event", value, "an event of dp-accounting whose parameters are numbers")
 
 
-Leaf = tuple[dp_event.DpEvent, int]
-"""An event that is no composition, and how often it is composed."""
+Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and the number of its repetitions
 
 
 def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
-    """The events that a composition of events consists of, none for what costs nothing.
+    """Yield the events of a composition; none for an event that costs nothing.
 
-    Raises :class:`InvalidParameter` for one that is repeated more often than :data:`MOST_COMPOSED`.
+    Raises:
+        InvalidParameter: An event is repeated more than :data:`MOST_COMPOSED` times.
     """
     if count > MOST_COMPOSED:
         raise InvalidParameter("count", count, f"events that are repeated at most {MOST_COMPOSED:g} times in all")
@@ -228,7 +219,7 @@ def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
 
 
 def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
-    """The same events, each once, with how often it is composed in all."""
+    """Return the distinct events with the total number of their repetitions."""
     by_text: dict[str, Leaf] = {}
     for event, count in leaves:
         text = json.dumps(data_of(event))
@@ -237,29 +228,29 @@ def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
 
 
 def is_private(leaf: dp_event.DpEvent) -> bool:
-    """False for an event that releases data as they are, itself or in an event within it."""
+    """Return False for an event that releases data without noise, itself or in an inner event."""
     return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts_of(leaf)))
 
 
 def _relation_of(phases: Sequence[Phase]) -> Relation:
-    """dp-accounting's name of the neighbouring relation of these phases."""
+    """Return dp-accounting's neighboring relation of these phases."""
     return next(relation for relation, ours in RELATIONS.items() if ours == str(phases[0].run.relation))
 
 
 def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """True where there is a loss distribution of the event under the relation: dp-accounting's, or C36 (c) of trees."""
+    """Return whether the event has a privacy loss distribution under the relation (of trees by C36 (c))."""
     if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
         return relation is Relation.REPLACE_SPECIAL
     return PLDAccountant(relation).supports(leaf)
 
 
 def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """True where dp-accounting has Renyi divergences of the event under the relation."""
+    """Return whether dp-accounting has Renyi divergences of the event under the relation."""
     return RdpAccountant(neighboring_relation=relation).supports(leaf)
 
 
 def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
-    """Why dp-accounting composes the event by neither accountant under the relation, in words."""
+    """Return why neither accountant of dp-accounting supports the event under the relation, as text."""
     name = type(leaf).__name__
     others = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
     if others:
@@ -269,7 +260,7 @@ def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
 
 
 def _loss_reach(leaf: dp_event.DpEvent) -> float:
-    """About the largest loss, in nats, that dp-accounting puts on its grid for one event; it decides the grid alone."""
+    """Return about the largest loss, in nats, that dp-accounting puts on its grid for one event."""
     if isinstance(leaf, dp_event.PoissonSampledDpEvent):
         return _loss_reach(leaf.event)
     if isinstance(leaf, dp_event.LaplaceDpEvent):
@@ -282,27 +273,27 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
         mu = max(leaf.sensitivities) / leaf.standard_deviation
     else:
         mu = 2.0 / leaf.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
-    # largest loss of N(mu, 1) against N(0, 1) within that many deviations: mu^2/2 + mu t
-    # How many deviations of a Gaussian dp-accounting puts on its grid: beyond is less than e^-50. Speed only.
+    # Largest loss of N(mu, 1) against N(0, 1) within t = 10.5 standard deviations, mu^2/2 + mu t: dp-accounting
+    # truncates a tail of mass e^-50.
     return 0.5 * mu * mu + 10.5 * mu
 
 
 def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
-    """The distance of losses, in nats, below which the grid of one event has too many cells, and what is wanted.
+    """Return the smallest allowed grid step of one event, in nats, and the wanted grid step.
 
-    The latter follows the losses of one event, or those of all of them at least: dp-accounting's window for many is as
-    wide as :func:`peer_grid_step` says.
+    The wanted step follows the losses of one event, and is at least that of all repetitions: dp-accounting's window for
+    many repetitions is as wide as :func:`default_grid_step` says.
     """
-    reach, cells = _loss_reach(leaf), MOST_DEFAULT_PEER_CELLS
+    reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
-        # Cells for a mixture of Gaussians by default: dp-accounting solves an equation for each of them. Speed only.
+        # Fewer cells, because dp-accounting solves an equation for each cell of a mixture of Gaussians.
         cells = 2.0**14 / max(1.0, len(leaf.sensitivities) / 16.0)
-    window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_PEER_CELLS
-    return 2.0 * reach / cells, reach * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
+    window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_CELLS
+    return 2.0 * reach / cells, reach * max(1.0 / GRID_POINTS_PER_DEVIATION, window)
 
 
 def _alone(leaf: Leaf) -> Leaf:
-    """The same for Gaussian releases that are repeated: one whose noise is the smaller by the root of their number."""
+    """Return one Gaussian release equivalent to repeated ones, with noise smaller by the root of their number."""
     event, count = leaf
     if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent):
         return _alone((dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)))
@@ -313,19 +304,27 @@ def _alone(leaf: Leaf) -> Leaf:
 
 def compose_losses(
     phases: Sequence[tuple[PrivacyProfile, Run]], leaves: Sequence[Leaf], relation: Relation, step: float | None
-) -> pld_curve.PeerCurve:
-    """The curve of our phases and of events together, composed by dp-accounting on one grid of losses.
+) -> pld_curve.PldCurve:
+    """Return the privacy curve of phases and events, composed by dp-accounting on one grid of losses.
 
-    ``step`` is the distance of losses in nats (None: dp-accounting's default, or a coarser one where the losses reach
-    far). It is as sound as our dominating pairs (C2, C18) and the distributions of dp-accounting, but for rounding.
-    Raises :class:`PrecisionLimit` for a grid that is too large.
+    It is as sound as the dominating pairs of the phases (C2, C18) and the distributions of dp-accounting, except for
+    rounding.
+
+    Args:
+        phases: The releases of the phases, with their runs.
+        leaves: The events, with their repetitions.
+        relation: The neighboring relation.
+        step: Grid step in nats; None for dp-accounting's default, or a larger one if losses are large.
+
+    Raises:
+        PrecisionLimit: The grid is too large.
     """
     shapes = [outline_step(*release) for phase in phases for release in releases_of(*phase)]
     single = [_alone(leaf) for leaf in leaves]
-    # Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only.
+    # 1e-4 nats is dp-accounting's default grid step; any step is sound.
     ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
     least, wanted = max(finest for finest, _ in ends), min(follows for _, follows in ends)
-    step = step or max(least, peer_grid_step(shapes, wanted))
+    step = step or max(least, default_grid_step(shapes, wanted))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
         raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
@@ -335,17 +334,17 @@ def compose_losses(
 
 @lru_cache(maxsize=32)
 def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossDistribution:
-    """The distribution of the loss of one event, given as JSON, with dense laws."""
+    """Return the privacy loss distribution of one event, given as JSON, with dense probability mass functions."""
     event = event_from(json.loads(text))
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
-        # How far, in nats, dp-accounting follows the tail of discrete Laplace noise. Speed only.
+        # nats; the part of the tail of discrete Laplace noise that dp-accounting represents
         width = 2.0 * 40.0 / event.noise_parameter + event.sensitivity
-        if width > MOST_DEFAULT_PEER_CELLS:
+        if width > MOST_DEFAULT_CELLS:
             raise PrecisionLimit(
-                f"expected discrete Laplace noise on at most {MOST_DEFAULT_PEER_CELLS:.2g} whole numbers, got about "
+                f"expected discrete Laplace noise on at most {MOST_DEFAULT_CELLS:.2g} whole numbers, got about "
                 f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
             )
-    with _asking_for(event):
+    with _converted_errors(event):
         pld = PLDAccountant(relation, step).compose(event)._pld
     orders = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
     return PrivacyLossDistribution(*(law.to_dense_pmf() for law in orders))
@@ -357,9 +356,10 @@ def add_divergences(
     relation: Relation,
     orders: Sequence[float] | None = None,
 ) -> RenyiCurve:
-    """The Renyi divergences of our curves and of events, added at dp-accounting's orders.
+    """Return the sum of Renyi divergences of curves of whole phases and of events, at dp-accounting's orders.
 
-    Our curves are those of whole phases. Raises :class:`Refused` where dp-accounting has no number.
+    Raises:
+        Refused: dp-accounting has no divergence of an event.
     """
     tried = RdpAccountant(orders).orders
     total = np.array([math.fsum(curve.divergence_at(float(order)) for curve in curves) for order in tried])
@@ -379,33 +379,30 @@ def add_divergences(
 
 @lru_cache(maxsize=64)
 def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
-    """The divergences of one event, given as JSON, at these orders, and how many times the noise of a release."""
+    """Return the divergences of one event, given as JSON, and how often :data:`RENYI_NOISE` is counted for it."""
     event = event_from(json.loads(text))
     parts = 1.0
     if isinstance(event, dp_event.RepeatAndSelectDpEvent):
-        # What is no number within is not seen outside, where its noise counts 2 + shape or 1 + mean times.
+        # The rounding error of the inner event counts 2 + shape or 1 + mean times, and an inner nan must be rejected.
         times = 1.0 + event.mean if event.shape == math.inf else 2.0 + event.shape
         inner = (
             count * _divergences_of(json.dumps(data_of(part)), relation, orders)[1]
             for part, count in leaves_of(event.event)
         )
         parts += times * sum(inner)
-    # Relative to twice the clip
+    # relative to twice the clipping norm
     scaled = with_noise(event, lambda z: z / 2.0) if relation is Relation.REPLACE_ONE else event
-    with _asking_for(event):
+    with _converted_errors(event):
         divergences = RdpAccountant(orders, relation).compose(scaled).rdp
-    # D(alpha) >= 0, but for rounding that was measured
+    # D(alpha) >= 0, up to the measured rounding error
     if not np.all(divergences >= -RENYI_NOISE / (np.array(orders) - 1.0)):
         raise Refused(f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on")
     return tuple(map(float, np.maximum(divergences, 0.0))), parts
 
 
 @contextmanager
-def _asking_for(event: dp_event.DpEvent) -> Iterator[None]:
-    """Raise :class:`Refused` where dp-accounting has no number, and keep it from writing which orders it leaves out.
-
-    They are infinite here.
-    """
+def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
+    """Convert errors of dp-accounting to :class:`Refused`, and silence its log of omitted orders."""
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
@@ -417,30 +414,32 @@ def _asking_for(event: dp_event.DpEvent) -> Iterator[None]:
         logger.disabled = before
 
 
-# --- who composes a run that has events --------------------------------------------------------------
+# --- the accountant of phases (Phase.accountant) -----------------------------------------------------
 
 
 def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Phases, of which some are events, each by a bound that one accountant takes with all others.
+    """Return the phases, each with a bound that the same accountant of dp-accounting supports.
 
-    They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
-    Raises :class:`privproj.Refused` where dp-accounting does not compose these events with these phases under their
-    relation.
+    They are unchanged if all have a privacy loss distribution. Otherwise phases of privproj take their Renyi bounds.
+
+    Raises:
+        Refused: No accountant supports these events and phases together under their relation.
     """
     _check_scales(phases)
     relation = _relation_of(phases)
-    lacks = [(phase, *_find_lacks(phase, relation)) for phase in phases]
+    lacks = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
     no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
     no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
     if no_law and no_curve:
         raise Refused(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
-    return tuple(_by_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
+    return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
 
 
 def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
-    """The joint curve of phases of which some are events, by dp-accounting.
+    """Return the joint privacy curve of phases of which some are events; ``step`` is the grid step in nats.
 
-    ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :func:`accounted` does.
+    Raises:
+        Refused: No accountant supports these events and phases together under their relation.
     """
     by_one, relation = accounted(phases), _relation_of(phases)
     leaves = merged(leaf for phase in by_one for leaf in _leaves_of(phase))
@@ -453,8 +452,8 @@ def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
     return compose_losses(released, leaves, relation, step)
 
 
+# curve of a run that releases data without noise: delta is 1 at every epsilon
 NO_PRIVACY = PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
-"""The curve of a run that releases data as they are: a delta of 1, and no finite epsilon."""
 
 
 def event_of(phase: Phase) -> dp_event.DpEvent:
@@ -463,13 +462,13 @@ def event_of(phase: Phase) -> dp_event.DpEvent:
 
 
 def _leaves_of(phase: Phase) -> list[Leaf]:
-    """The events that a phase consists of; none for our own."""
+    """Return the events of a phase; none for a phase of privproj."""
     data = vars(phase.mechanism).get("text")
     return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
 
 
 def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`privproj.Refused` where noise over the clip and over twice the clip would meet."""
+    """Raise :class:`privproj.Refused` if noise over the clipping norm and over twice the clipping norm are mixed."""
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
     over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_assumes]
     if over_clip and over_both:
@@ -480,10 +479,11 @@ def _check_scales(phases: Sequence[Phase]) -> None:
         )
 
 
-def _find_lacks(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """What in a phase has no distribution of the loss, and which event in it no Renyi divergences; empty for none.
+def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
+    """Return what in a phase has no privacy loss distribution, and which event no Renyi divergences.
 
-    Raises :class:`privproj.Refused` for an event that has neither.
+    Raises:
+        Refused: An event has neither.
     """
     if phase.accountant is None:
         has_law = isinstance(phase.release()[0], PrivacyProfile)
@@ -497,10 +497,11 @@ def _find_lacks(phase: Phase, relation: Relation) -> tuple[str, str]:
     return law, curve
 
 
-def _by_renyi_bound(phase: Phase, why: str) -> Phase:
-    """Our phase by its Renyi bound, an event as it is.
+def _with_renyi_bound(phase: Phase, why: str) -> Phase:
+    """Return a phase of privproj with its Renyi bound; an event is returned unchanged.
 
-    Raises :class:`privproj.Refused` where that bound does not answer for the run.
+    Raises:
+        Refused: The Renyi bound does not support the run.
     """
     if phase.accountant is not None:
         return phase

@@ -1,9 +1,8 @@
-"""Phases that are events of dp-accounting: what they rest on, who composes a run that has some, and what is refused.
+"""Phases that are events of dp-accounting.
 
-A run with such phases is composed by dp-accounting (:mod:`privproj.contrib.events.event_composition`). Our phases
-enter as
-the pairs that dominate them, on one grid of losses. Where an event has no loss distribution there, our phases enter by
-their Renyi bounds, and divergences are added.
+dp-accounting composes a run with such phases (:mod:`privproj.contrib.events.event_composition`). Phases of privproj
+enter as the pairs that dominate them, on one grid of losses. If an event has no privacy loss distribution, phases of
+privproj enter by their Renyi bounds, and divergences are added.
 """
 
 import json
@@ -22,19 +21,21 @@ from privproj.profiles.privacy_profile import Curve
 from privproj.run import RUN_PARAMETERS, Run, RunOptions
 from privproj.sampling import NeighbouringRelation
 
+# note of every result with an event
 COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, and composed with all other phases"
-"""Said beside every number of a run that has one. Contract."""
 
-MOST_SHOWN = 80
-"""Characters of an event that a line of text shows. Contract."""
+MOST_SHOWN = 80  # characters; longest text of an event in a line of output
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event(Mechanism):
-    """An event of dp-accounting as the mechanism of a phase; :func:`event_from_data` makes one that was checked."""
+    """An event of dp-accounting as the mechanism of a phase; :func:`event_from_data` returns checked ones.
+
+    Attributes:
+        text: The event as JSON in a canonical form, so that equal events are equal.
+    """
 
     text: str
-    """The event as JSON in one spelling, so that equal events are equal."""
 
     name = "dp-accounting"
     assumes = (Requirement.EVENT_MATCHES_PROGRAM,)
@@ -50,11 +51,11 @@ class Event(Mechanism):
         return json.loads(self.text)
 
     def parameters(self) -> dict[str, object]:
-        """The event as plain data, under the key of run files."""
+        """Return the event as plain data, under the key of run files."""
         return {"event": self.data}
 
     def over_run(self, run: Run) -> Curve:
-        """The curve of the event, composed with itself: it accounts for a run in its own terms."""
+        """Return the privacy curve of the event composed with itself."""
         phase = _EventPhase(self, run, _bound_of(self.data["type"]), name="event")
         return phase.accountant.curve([phase])
 
@@ -65,20 +66,20 @@ class _EventPhase(Phase):
 
     @property
     def accountant(self) -> Any:
-        """Who composes a run that has such a phase."""
+        """The module that composes a run with such a phase."""
         from privproj.contrib.events import event_composition
 
         return event_composition
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What the run takes for granted, and what it does of the noise of the event, in words."""
+        """Assumptions on the run, and on the noise of the event under replace."""
         replaces = self.run.relation is NeighbouringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
         return (*super().run_assumes, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
 
     def as_dict(self) -> dict[str, object]:
-        """The phase as an entry of a run file, keys and plain values."""
+        """Return the phase as an entry of a run file."""
         run = self.run.parameters()
         options = {key: run[key] for key in ("steps", "relation", "public_size") if run[key]}
         options |= {"planned": True} if self.planned else {}
@@ -87,7 +88,7 @@ class _EventPhase(Phase):
 
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
-    """What accounts for events of a class: dp-accounting, in its own terms."""
+    """Return the bound of a class of events, which dp-accounting evaluates."""
     from importlib.metadata import version
 
     return Bound(
@@ -103,10 +104,10 @@ def _bound_of(kind: str) -> Bound:
 
 
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:
-    """The phase of an event, given as plain data or as the object, with the steps and relation of a run.
+    """Return the phase of an event, given as plain data or as an object, with the steps and the relation of a run.
 
-    Raises :class:`privproj.InvalidParameter` for an event that is not one of dp-accounting, or has a value outside its
-    domain.
+    Raises:
+        InvalidParameter: The event is not one of dp-accounting, or a value is out of range.
     """
     from privproj.contrib.events.event_composition import data_of, event_from, leaves_of
 
@@ -119,8 +120,8 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
     return asked
 
 
-def event_words(data: dict[str, Any]) -> str:
-    """An event in words, as Python writes it, cut where it is long."""
+def event_text(data: dict[str, Any]) -> str:
+    """Return an event as text, as Python writes it, truncated if it is long."""
     from privproj.contrib.events.event_composition import event_from
 
     words = repr(event_from(data))
@@ -128,34 +129,35 @@ def event_words(data: dict[str, Any]) -> str:
 
 
 def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:
-    """Make a phase of a schedule from an event of dp-accounting.
+    """Return a phase of a schedule from an event of dp-accounting.
 
-    A run with such a phase is composed by dp-accounting, whose rounding is measured and not proved. Noise multipliers
-    in the event are the noise over the clip, as that package has them.
+    dp-accounting composes a run with such a phase; its rounding error is measured and not proved. Noise multipliers in
+    the event are the noise over the clipping norm, as in dp-accounting.
 
     Args:
-        event: The event, an object of dp-accounting or the same as plain data, a table with its ``type``.
-        name: What the phase is called in answers and messages.
+        event: The event, an object of dp-accounting or plain data with its ``type``.
+        name: The name of the phase in results and messages.
         steps: How often the event is composed with itself, from 1 to 1e9.
-        relation: The neighbouring relation, "add-remove", "zero-out" or "replace"; None is add-remove.
+        relation: The neighboring relation, "add-remove", "zero-out" or "replace"; None is add-remove.
 
     Returns:
-        The phase, which is not merely planned.
+        The phase, which is not marked as planned.
 
     Raises:
-        InvalidParameter: The event is not one of dp-accounting, or a value is outside its domain.
+        InvalidParameter: The event is not one of dp-accounting, or a value is out of range.
 
     >>> from dp_accounting import dp_event
     >>> from privproj.contrib.events import event_phase
     >>> from privproj.schedule import Schedule
     >>> tree = dp_event.SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])
-    >>> answer = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
-    >>> round(answer.value, 2), answer.numerics["composer"]
+    >>> result = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
+    >>> round(result.value, 2), result.numerics["composer"]
     (1.99, 'dp-accounting')
     """
     return event_from_data(event, "event", {"steps": steps, "relation": relation}, name)  # pyright: ignore[reportArgumentType]
 
 
+# phases of run files with an ``event`` in place of a mechanism
 EVENT_KIND = PhaseKind(
     keys={
         "name": TEXT,
@@ -164,6 +166,5 @@ EVENT_KIND = PhaseKind(
         "planned": TRUTH,
     },
     read=lambda event, run, name: event_from_data(event, "event", run, name),
-    text=event_words,
+    text=event_text,
 )
-"""Phases of run files that have an ``event`` in place of a mechanism."""

@@ -1,8 +1,8 @@
-"""Composition by dp-accounting, of its events and of our dominating pairs (C18): the only seam to its arithmetic.
+"""Compose privacy loss distributions by the FFT of dp-accounting.
 
-Its FFT has no published error bound. So a measured noise is added to every
-delta, deltas near that noise are refused, and no lower end is known. What is measured and not proved is listed in
-docs/proofs.md under "What is only observed".
+Its FFT has no published error bound. Therefore a measured rounding error is added to every delta, deltas close to it
+are rejected, and no lower end is known. docs/proofs.md lists everything that is measured and not proved under "What is
+only observed".
 """
 
 import math
@@ -15,105 +15,113 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from privproj.composition.dominating_pairs import Outline
 from privproj.errors import PrecisionLimit
-from privproj.integrations.dp_accounting import MOST_PEER_CELLS, PEER_REMEDY, Part, check_cell_count
+from privproj.integrations.dp_accounting import COMPOSITION_REMEDY, MOST_GRID_CELLS, Part, check_cell_count
 from privproj.numerics.interval import Enclosure, next_up
 
+# soundness (measured, not proved): absolute rounding error of dp-accounting's FFT in a composed delta, for any number
+# of steps. Measured on Gaussian runs (8e-14 at 1e4 steps), with a factor of 3 to 5. It is added to every delta.
 FFT_NOISE = 2e-13
-"""Absolute rounding noise of dp-accounting's FFT in a composed delta, whatever the number of steps.
 
-Measured on Gaussian runs (8e-14 at 1e4 steps) with a factor of 3 to 5 on top, not proved. It is added to every delta:
-the soundness of what is composed so rests on it. Soundness (measured).
-"""
-
+# soundness (measured): the same error per step; measured on Gaussian runs up to 1e6 steps (4e-17 per step), with a
+# factor of 5
 FFT_NOISE_PER_STEP = 2e-16
-"""The same noise for each step: measured on Gaussian runs up to 1e6 steps (4e-17 a step), with a factor of 5.
-Soundness (measured)."""
 
-LEAST_DELTA_OVER_NOISE = 50.0
-"""A delta below this many times the noise is refused. Any value is sound. Contract."""
+LEAST_DELTA_OVER_NOISE = 50.0  # a delta below this multiple of the rounding error is rejected; any value is sound
 
-PEER_POINTS_PER_DEVIATION = 20.0
-"""Points per loss deviation on dp-accounting's grid. Speed only."""
+GRID_POINTS_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
 
-MOST_DEFAULT_PEER_CELLS = 2.0**20
-"""Most cells on dp-accounting's grid: a coarser one, still sound, is used where there would be more. Speed only."""
+# largest number of cells of the default grid; a coarser grid, still sound, is used instead of a larger one
+MOST_DEFAULT_CELLS = 2.0**20
 
 
 @dataclass(frozen=True)
-class PeerCurve:
-    """The curve of a composed run: the larger of the orders. Lower ends are not known, rounding is only measured."""
+class PldCurve:
+    """The privacy curve of a composed run: the maximum of the add and remove directions. Lower ends are unknown.
+
+    Attributes:
+        distribution: The composed privacy loss distribution in both directions.
+        noise: The rounding error that is added to every delta.
+        numerics: How the curve was computed, for results.
+    """
 
     distribution: PrivacyLossDistribution
-    """The composed law of the loss in each order, as dp-accounting holds it."""
 
     noise: float
-    """What is added to every delta for rounding."""
 
     numerics: dict[str, object]
-    """What an answer says about how it was computed."""
 
     @property
     def floor(self) -> float:
-        """The smallest composed delta that is answered; where delta would be smaller, this number is the answer."""
+        """The smallest delta that is returned; a smaller delta is replaced by it."""
         return LEAST_DELTA_OVER_NOISE * self.noise
 
     def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` for ``eps`` in nats, never below the floor, which is then a sound, loose answer."""
-        # max over orders of delta(eps), + noise
+        """Return ``ln delta(eps)`` for ``eps`` in nats, at least that of the floor."""
+        # max over both directions of delta(eps), + noise
         delta = float(self.distribution.get_delta_for_epsilon(eps)) + self.noise
         return Enclosure(-math.inf, math.log(min(1.0, max(delta, self.floor))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats; raises :class:`PrecisionLimit` below the floor, or for losses beyond doubles."""
+        """Return ``eps(delta)`` in nats.
+
+        Raises:
+            PrecisionLimit: Delta is below the floor, or the losses overflow.
+        """
         delta = math.exp(log_delta)
         if delta < self.floor:
             raise PrecisionLimit(
-                f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {PEER_REMEDY}"
+                f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {COMPOSITION_REMEDY}"
             )
-        # max over orders of eps(delta - noise)
+        # max over both directions of eps(delta - noise)
         eps = float(self.distribution.get_epsilon_for_delta(delta - self.noise))
         if eps == math.inf:
-            raise PrecisionLimit(f"expected losses that double precision can hold, got larger ones; {PEER_REMEDY}")
+            raise PrecisionLimit(
+                f"expected losses that double precision can hold, got larger ones; {COMPOSITION_REMEDY}"
+            )
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 
-def peer_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
-    """The default distance of lattice points for dp-accounting, in nats, about ``most`` at most. Any is sound.
+def default_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
+    """Return the default grid step for dp-accounting, in nats, about ``most`` at most. Any step is sound.
 
-    Its window reaches far, as its Chernoff orders are at least ``1 / span`` (of a step's losses). Hence the step is so
-    coarse that there are about :data:`MOST_DEFAULT_PEER_CELLS` cells at most.
+    dp-accounting's window is wide, because its Chernoff orders are at least ``1 / span`` (of the losses of a step). The
+    step is chosen so that there are at most about :data:`MOST_DEFAULT_CELLS` cells.
     """
-    step = min([most, *(shape.deviation / PEER_POINTS_PER_DEVIATION for shape in shapes)])
+    step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
         steps, spread = shape.run.steps, shape.deviation * math.sqrt(shape.run.steps)
         chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0
-        step = max(step, min(steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_PEER_CELLS)
+        step = max(step, min(steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_CELLS)
     return step
 
 
-def compose(parts: list[Part], step: float) -> PeerCurve:
-    """The curve of a run from the distributions of its releases, on one grid of losses ``step`` nats apart.
+def compose(parts: list[Part], step: float) -> PldCurve:
+    """Return the privacy curve of a run from the distributions of its releases, on one grid with this step in nats.
 
-    It is as sound as these (C2, C18), but for rounding, which is measured and not proved. Raises
-    :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells.
+    It is as sound as these distributions (C2, C18), except for rounding, which is measured and not proved.
+
+    Raises:
+        PrecisionLimit: The grid has more than :data:`MOST_GRID_CELLS` cells.
     """
     composed = [_self_compose(*part, step) for part in parts] or [privacy_loss_distribution.identity(step)]
     noise = FFT_NOISE + FFT_NOISE_PER_STEP * sum(count for _, count in parts)
     points: Any = sum(part._pmf_remove.size for part, _ in parts)  # pyright: ignore[reportPrivateUsage]
     numerics = {"composer": "dp-accounting", "grid_step": step, "grid_points": points}
     numerics |= {"added_to_delta": noise, "rounding": "measured, not proved"}
-    return PeerCurve(reduce(PrivacyLossDistribution.compose, composed), noise, numerics)
+    return PldCurve(reduce(PrivacyLossDistribution.compose, composed), noise, numerics)
 
 
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
-    """The distribution of ``count`` releases.
+    """Return the distribution of ``count`` releases.
 
-    Composing a sparse law would raise its size to the power of the steps. Raises :class:`PrecisionLimit` before a grid
-    that is too large is made.
+    Composing a sparse distribution would raise its size to the power of the steps.
+
+    Raises:
+        PrecisionLimit: The grid would be too large; it is not created.
     """
     law: Any = part._pmf_remove  # pyright: ignore[reportPrivateUsage]
-    if count * law.size > MOST_PEER_CELLS:
-        # The tail mass that dp-accounting cuts by its default; here only the size of a grid is told by it. Speed only.
+    if count * law.size > MOST_GRID_CELLS:
+        # 1e-15 is dp-accounting's default truncated tail mass; here it only gives the size of the grid.
         lower, upper = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
         check_cell_count(upper - lower + 1, step)
     return part.self_compose(count) if count > 1 else part

@@ -1,9 +1,9 @@
-"""Filters: budgets for plans whose noise, rate, rank or number of steps react to what was released (C35).
+"""Privacy filters: budgets for plans that depend on earlier outputs (C35).
 
-Composition covers queries that react to outputs, not parameters that do. A filter does: it has a budget that is fixed
-before the first release, counts what each release costs, and refuses the one that would overspend. Costs are floats
-that were rounded up and are added as exact fractions, so the sum does not depend on the order or on how steps are
-split, and no rounding admits an overspend. What is quoted is the epsilon of the whole budget, whatever was spent of it.
+Composition covers adaptive queries, but not adaptive parameters. A filter covers both. Its budget is fixed before the
+first release; it counts the cost of every release, and rejects a release that would exceed the budget. Costs are
+rounded up and added as exact fractions, so the sum does not depend on the order of the releases or on how steps are
+grouped, and rounding never admits an overspend. Report the epsilon of the whole budget, whatever part of it was spent.
 """
 
 import math
@@ -31,34 +31,29 @@ from privproj.result import Result, Side, round_outward
 from privproj.sampling import NeighbouringRelation, RelationName, member_named
 from privproj.targets import FullTarget, delta_target, epsilon_target, full_target
 
-LEAST_ORDER = 1.001
-"""Smallest order of a filter. Contract."""
+LEAST_ORDER = 1.001  # smallest order of a filter
 
-LARGEST_ORDER = 1e6
-"""Largest order of a filter. Contract."""
+LARGEST_ORDER = 1e6  # largest order of a filter
 
-LARGEST_BUDGET = 1e9
-"""Largest budget of a filter. Contract."""
+LARGEST_BUDGET = 1e9  # largest budget of a filter
 
-LEAST_COST = 1e-300
-"""A release is counted with at least this cost, since a smaller one may have come out 0. Soundness."""
+LEAST_COST = 1e-300  # soundness: smallest cost of a release, since a smaller one may have underflowed to 0
 
-MOST_STEPS = 10**15
-"""Largest number of steps that is answered. Contract."""
+MOST_STEPS = 10**15  # largest number of steps that is returned
 
-FIXED = ("order", "budget", "relation", "group_size")
-"""What a filter is made with, and keeps. Soundness."""
+FIXED = ("order", "budget", "relation", "group_size")  # soundness: attributes that never change
 
-HOPELESS = 1e4
-"""Score of an order that leaves no budget, above that of every one that leaves some, in nats. Speed only."""
+HOPELESS = 1e4  # nats; score of an order that leaves no budget, above that of every other order
 
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """What one release costs, rounded up, exactly as it is counted, and the phase whose bound says so.
+    """Return the phase with the bound that is used, and the exact cost of one release, rounded up.
 
-    That is ``D(alpha)`` at an order, and ``mu^2`` of Gaussian noise on the whole data set without one. Raises
-    :class:`Refused` where it is not known or not finite, or the release no such noise.
+    The cost is ``D(alpha)`` at an order, and ``mu^2`` of Gaussian noise on the whole dataset without one.
+
+    Raises:
+        Refused: The cost is unknown or infinite, or there is no order and the release is not such Gaussian noise.
     """
     if order is not None:
         phase, curve = renyi_curve(phase)
@@ -77,17 +72,17 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
             "a filter without an order counts Gaussian noise on whole data sets alone; use one with an order, which "
             "Filter.for_releases finds"
         )
-    # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
+    # mu^2, rounded up, including the count of adaptive clipping (C31)
     return phase, Fraction(max(next_up(mechanism.mu_with_count * mechanism.mu_with_count), LEAST_COST))
 
 
 def _curve_of(budget: float, order: float | None) -> Curve:
-    """The curve that a whole budget guarantees: ``(alpha, budget)``-RDP, converted, or one Gaussian release."""
+    """Return the privacy curve of a whole budget: that of ``(alpha, budget)``-RDP, or of one Gaussian release."""
     return gaussian_profile(next_up(math.sqrt(budget))) if order is None else OneOrder(order, budget)
 
 
 def _guess_budget(target: FullTarget, order: float | None) -> float:
-    """About the largest budget that meets a target; at most 0 for none."""
+    """Return about the largest budget that meets a target; at most 0 if there is none."""
     if order is not None:
         # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
         return target.epsilon - OneOrder(order, 0.0).price(floor_log_delta(target))
@@ -96,16 +91,18 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 
 
 def best_order(phase: Phase, target: FullTarget) -> float:
-    """The order at which most releases like this one fit into the budget that meets a target, four digits of it.
+    """Return the order at which most releases like this one fit into the budget of a target, to four digits.
 
-    Every order is sound. It does not depend on the number of steps. Raises :class:`Refused` where no order leaves
-    any budget, or where there is no Renyi curve.
+    Every order is sound. The result does not depend on the number of steps.
+
+    Raises:
+        Refused: No order leaves a budget, or there is no Renyi curve.
     """
     curve = renyi_curve(_one_release(phase))[1]
     tried: dict[float, float] = {}
 
     def score(alpha: float) -> float:
-        """The least is at the largest ``B(alpha)/D(alpha)``."""
+        """Return a score that is smallest at the largest ``B(alpha)/D(alpha)``."""
         if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
@@ -121,7 +118,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
 
 
 def _one_release(phase: Phase) -> Phase:
-    """The phase of one release, checked for what no filter counts."""
+    """Return the phase of one release, or raise if a filter cannot count it."""
     if phase.allow_refuted:
         raise InvalidParameter("allow_refuted", True, "bounds that hold, in a filter")
     if phase.run.scheme.is_shuffled:
@@ -132,33 +129,35 @@ def _one_release(phase: Phase) -> Phase:
 
 
 class Filter:
-    """A privacy budget for a plan that reacts to outputs: noise, rate, rank and the end may be chosen as one goes.
+    """A privacy budget for a plan whose noise, rate, rank and end depend on earlier outputs.
 
     The budget is fixed before the first release. A filter with an order counts the Renyi divergence of every release at
-    one order ``alpha`` that is fixed too, and keeps ``sum_t D_t(alpha) <= B``; then all releases together are
-    ``(alpha, B)``-RDP (claim C35). One without an order keeps ``sum_t mu_t^2 <= B`` for Gaussian noise on whole
-    data sets, and loses nothing against a plan that is fixed in advance.
+    one fixed order ``alpha``, and keeps ``sum_t D_t(alpha) <= B``. Then all releases together are ``(alpha, B)``-RDP
+    (Feldman, Zrnic 2021, arXiv 2008.11193; claim C35). A filter without an order keeps ``sum_t mu_t^2 <= B`` for
+    Gaussian noise on whole datasets (Smith, Thakurta 2022, arXiv 2210.17520), and costs no more than a plan fixed in
+    advance.
 
-    Ask before the release: :meth:`spend` counts it, or refuses it and changes nothing. Threads may share a filter. It
-    is neither copied nor pickled; a ledger whose target has an order keeps one on the disk.
+    Call :meth:`spend` before each release. It counts the release, or rejects it and changes nothing. Threads may share
+    a filter. A filter cannot be copied or pickled, because each copy would spend the whole budget; a ledger whose
+    target has an order keeps a filter on the disk.
 
     Args:
-        epsilon: The epsilon to be met, above 0 and at most 1e9; with ``delta``, in place of ``budget``.
-        delta: The delta to be met, above 0 and below 1.
-        order: The order ``alpha``, from 1.001 to 1e6, or None for Gaussian noise on whole data sets. Sampled releases
-            count at the next whole order. :meth:`for_releases` finds the one that suits a plan.
+        epsilon: The target epsilon, above 0 and at most 1e9; together with ``delta``, instead of ``budget``.
+        delta: The target delta, above 0 and below 1.
+        order: The order ``alpha``, from 1.001 to 1e6, or None for Gaussian noise on whole datasets. Sampled releases
+            count at the next integer order. :meth:`for_releases` selects an order for a plan.
         budget: ``B``, above 0 and at most 1e9: nats at the order, or the sum of ``mu^2``.
-        relation: Which data sets are neighbours, the same for all releases.
-        group_size: The number of records of one person, the same for all releases.
+        relation: The neighboring relation of all releases.
+        group_size: The number of records of one user, the same for all releases.
 
     Attributes:
         order: The order, or None.
-        budget: ``B``. From an epsilon and a delta it is the largest that meets both.
-        relation: Which data sets are neighbours.
-        group_size: The number of records of one person.
+        budget: ``B``; for a target epsilon and delta, the largest that meets both.
+        relation: The neighboring relation.
+        group_size: The number of records of one user.
 
     Raises:
-        InvalidParameter: An argument is outside its range, missing, or contradicts another.
+        InvalidParameter: An argument is out of range, missing, or contradicts another.
         Refused: The order leaves no budget for ``epsilon`` and ``delta``.
 
     >>> from privproj import M2, Gaussian
@@ -217,22 +216,22 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Make a filter at the order that suits a plan: most releases like this one fit.
+        """Return a filter at the order at which most releases like this one fit.
 
-        Call it before anything is released: the order must not depend on an output.
+        Call it before the first release: the order must not depend on an output.
 
         Args:
-            release: What will mainly be released, a mechanism or a phase of a schedule; nothing is spent yet.
-            epsilon: The epsilon to be met, above 0 and at most 1e9.
-            delta: The delta to be met, above 0 and below 1.
-            bound: The name of a Renyi bound of the mechanism; None takes its own.
-            **run: The run, as :class:`privproj.run.RunOptions` lists it; the number of steps plays no role.
+            release: A typical release, as a mechanism or a phase of a schedule; it is not counted.
+            epsilon: The target epsilon, above 0 and at most 1e9.
+            delta: The target delta, above 0 and below 1.
+            bound: The name of a Renyi bound of the mechanism; None takes the default one.
+            **run: The run (:class:`privproj.run.RunOptions`); its number of steps is ignored.
 
         Returns:
             The filter, with nothing spent.
 
         Raises:
-            InvalidParameter: A value is outside its domain.
+            InvalidParameter: A value is out of range.
             Refused: There is no Renyi curve for such releases, or no order leaves a budget.
 
         >>> from privproj import Gaussian
@@ -247,25 +246,25 @@ class Filter:
 
     @property
     def spent(self) -> float:
-        """What is spent of the budget, rounded up."""
+        """The spent part of the budget, rounded up."""
         return _round_up(self._spent)
 
     @property
     def left(self) -> float:
-        """What is left of the budget, rounded down."""
+        """The remaining part of the budget, rounded down."""
         return -_round_up(self._spent - Fraction(self.budget))
 
     def spend(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> None:
-        """Count releases, before they are made; where they do not all fit, none is counted.
+        """Count releases before they are made; if they do not all fit, count none.
 
         Args:
-            release: What is to be released: a mechanism, or a phase of a schedule in place of the other arguments.
-            bound: The name of a Renyi bound of the mechanism; None takes its own.
-            **run: The run, as :class:`privproj.run.RunOptions` lists it, with the number of ``steps``.
+            release: A mechanism; or a phase of a schedule, which needs no other arguments.
+            bound: The name of a Renyi bound of the mechanism; None takes the default one.
+            **run: The run (:class:`privproj.run.RunOptions`), with the number of ``steps``.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
-            Refused: The releases would overspend the budget, or their cost is not known. Nothing has changed.
+            InvalidParameter: A value is out of range, or the relation is not that of the filter.
+            Refused: The releases would exceed the budget, or their cost is unknown. Nothing has changed.
 
         >>> from privproj import Gaussian, Refused
         >>> from privproj.contrib.filters import Filter
@@ -291,19 +290,19 @@ class Filter:
             self._steps[one] = self._steps.get(one, 0) + phase.run.steps
 
     def fits(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> bool:
-        """Return True if :meth:`spend` with the same arguments would count the releases.
+        """Return whether :meth:`spend` with the same arguments would count the releases.
 
         Args:
-            release: What is to be released: a mechanism, or a phase of a schedule in place of the other arguments.
-            bound: The name of a Renyi bound of the mechanism; None takes its own.
-            **run: The run, as :class:`privproj.run.RunOptions` lists it, with the number of ``steps``.
+            release: A mechanism; or a phase of a schedule, which needs no other arguments.
+            bound: The name of a Renyi bound of the mechanism; None takes the default one.
+            **run: The run (:class:`privproj.run.RunOptions`), with the number of ``steps``.
 
         Returns:
             True if all of them fit.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
-            Refused: The cost of such a release is not known.
+            InvalidParameter: A value is out of range, or the relation is not that of the filter.
+            Refused: The cost of such a release is unknown.
 
         >>> from privproj import Gaussian
         >>> from privproj.contrib.filters import Filter
@@ -317,16 +316,16 @@ class Filter:
         """Return how many releases like this one still fit.
 
         Args:
-            release: What is to be released: a mechanism, or a phase of a schedule in place of the other arguments.
-            bound: The name of a Renyi bound of the mechanism; None takes its own.
-            **run: The run, as :class:`privproj.run.RunOptions` lists it; the number of steps plays no role.
+            release: A mechanism; or a phase of a schedule, which needs no other arguments.
+            bound: The name of a Renyi bound of the mechanism; None takes the default one.
+            **run: The run (:class:`privproj.run.RunOptions`); its number of steps is ignored.
 
         Returns:
             A number of steps up to 1e15; 0 if none fits.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
-            Refused: The cost of such a release is not known.
+            InvalidParameter: A value is out of range, or the relation is not that of the filter.
+            Refused: The cost of such a release is unknown.
 
         >>> from privproj import Gaussian
         >>> from privproj.contrib.filters import Filter
@@ -336,7 +335,7 @@ class Filter:
         return self._fitting(self._cost(_phase_of(release, bound, run, self))[1])
 
     def epsilon(self, delta: float) -> Result:
-        """Return the epsilon of the whole budget at a delta, rounded up; it is what may be quoted at any time.
+        """Return the epsilon of the whole budget, rounded up, which may be reported at any time.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
@@ -345,16 +344,16 @@ class Filter:
             A result whose ``value`` is epsilon.
 
         Raises:
-            InvalidParameter: ``delta`` is outside its range.
+            InvalidParameter: ``delta`` is out of range.
 
         >>> from privproj.contrib.filters import Filter
         >>> round(Filter(order=16, budget=0.5).epsilon(1e-6).value, 4)
         1.1717
         """
-        return solve_epsilon(_BudgetQuestion(self.phases, budget=self), delta_target(delta, None))
+        return solve_epsilon(_BudgetQuery(self.phases, budget=self), delta_target(delta, None))
 
     def delta(self, epsilon: float) -> Result:
-        """Return the delta of the whole budget at an epsilon, rounded up.
+        """Return the delta of the whole budget, rounded up.
 
         Args:
             epsilon: The epsilon of the guarantee, from 0 to 1e9.
@@ -363,27 +362,27 @@ class Filter:
             A result whose ``value`` is delta.
 
         Raises:
-            InvalidParameter: ``epsilon`` is outside its range.
+            InvalidParameter: ``epsilon`` is out of range.
 
         >>> from privproj.contrib.filters import Filter
         >>> Filter(order=16, budget=0.5).delta(1.2).value < 1e-6
         True
         """
-        return solve_delta(_BudgetQuestion(self.phases, budget=self), epsilon_target(epsilon))
+        return solve_delta(_BudgetQuery(self.phases, budget=self), epsilon_target(epsilon))
 
     def epsilon_of_spent(self, delta: float) -> float:
-        """Return the epsilon of a budget that is just what was spent: what a plan fixed in advance pays at this order.
+        """Return the epsilon of the spent part of the budget, which a plan fixed in advance would have at this order.
 
-        It is no guarantee for a plan that reacts to outputs; :meth:`epsilon` is.
+        It is not a guarantee for a plan that depends on earlier outputs; :meth:`epsilon` is.
 
         Args:
             delta: The delta, above 0 and below 1.
 
         Returns:
-            Epsilon, rounded up; 0 where nothing was spent.
+            Epsilon, rounded up; 0 if nothing was spent.
 
         Raises:
-            InvalidParameter: ``delta`` is outside its range.
+            InvalidParameter: ``delta`` is out of range.
 
         >>> from privproj import Gaussian
         >>> from privproj.contrib.filters import Filter
@@ -404,17 +403,17 @@ class Filter:
         return {"order": self.order, "budget": self.budget, "spent": self.spent}
 
     def curve(self) -> Curve:
-        """Return the curve of the whole budget, delta against epsilon."""
+        """Return the privacy curve of the whole budget."""
         return _curve_of(self.budget, self.order)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The releases that were counted, numbered, with their numbers of steps."""
+        """The counted releases as numbered phases, with their numbers of steps."""
         counted = enumerate(self._steps.items(), 1)
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """What one release like this costs, and the phase whose bound says so, under the relation of the filter."""
+        """Return the phase of one release with the bound that is used, and its cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             pair = f"{one.run.relation} for groups of {one.run.group_size}"
@@ -423,14 +422,14 @@ class Filter:
         return _cost_of(one, self.order)
 
     def _fitting(self, cost: Fraction) -> int:
-        """How many releases of this cost fit, up to 1e15."""
+        """Return how many releases of this cost fit, up to 1e15."""
         return min(MOST_STEPS, int((Fraction(self.budget) - self._spent) // cost))
 
     def _largest_budget(self, target: FullTarget) -> float:
-        """The largest budget that meets a target, but for a few roundings; what is returned was seen to meet it."""
+        """Return the largest budget that meets a target, up to rounding; the result was verified to meet it."""
         budget, step = _guess_budget(target, self.order), 1e-15
         while budget > 0.0 and not meets(_curve_of(budget, self.order), target):
-            # A conversion rounds by units of epsilon, a squared shift by units of itself.
+            # The conversion of an order has an absolute rounding error; mu^2 has a relative one.
             budget, step = budget - step * (budget if self.order is None else 1.0 + budget), 4.0 * step
         if budget <= 0.0:
             kind, more = ("noise up to 1e12", "") if self.order is None else (f"order {self.order:.7g}", "order, ")
@@ -442,8 +441,8 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class _BudgetQuestion(Schedule):
-    """A question about the whole budget of a filter; its phases are the releases that were counted."""
+class _BudgetQuery(Schedule):
+    """A query about the whole budget of a filter; its phases are the counted releases."""
 
     budget: Filter = field(kw_only=True)
     is_plain: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -453,24 +452,24 @@ class _BudgetQuestion(Schedule):
 
     @property
     def remedy(self) -> str:
-        """What makes epsilon smaller, in words for a message."""
+        """How to get a smaller epsilon, as text."""
         return "a smaller budget, fixed before the first release"
 
     def curve(self) -> Curve:
-        """The curve of the whole budget."""
+        """Return the privacy curve of the whole budget."""
         return self.budget.curve()
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What phases take for granted but for a plan of them, and that the filter was fixed in advance."""
+        """The assumptions of the phases, with the fixed filter in place of the fixed schedule."""
         return (*(words for words in super().run_assumes if words not in FIXED_SCHEDULES), Requirement.FIXED_FILTER)
 
     def side(self, curve: Curve) -> Side:
-        """Always an upper bound: the whole budget is quoted, whatever was spent of it."""
+        """Return the upper side: the result is about the whole budget, whatever part of it was spent."""
         return Side.UPPER
 
     def named(self) -> dict[str, Any]:
-        """The filter, and all releases that were counted."""
+        """Return the fields of a result that describe the filter and the counted releases."""
         budget, fields = self.budget, super().named()
         fields["mechanism"]["filter"] = budget.parameters()
         shared = {"relation": budget.relation, "group_size": budget.group_size, "assumes": self.run_assumes}
@@ -480,17 +479,17 @@ class _BudgetQuestion(Schedule):
         return {**fields, "run": run, "bound": bound, "source": SOURCES[budget.order is None]}
 
 
+# sources of filters with an order, and of those without one
 SOURCES = (
     "Feldman, Zrnic 2021 (arXiv 2008.11193); conversion Canonne, Kamath, Steinke 2020 (docs/proofs.md, C35)",
     "Smith, Thakurta 2022 (arXiv 2210.17520); profile Balle, Wang 2018 (docs/proofs.md, C35)",
 )
-"""What a filter rests on: with an order, without one."""
 
 
 def _phase_of(
     release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
 ) -> Phase:
-    """The phase that a release and the options of a run make; the relation of a filter is that of its releases."""
+    """Return the phase of a release and the options of a run; its relation defaults to that of the filter."""
     if isinstance(release, Phase):
         require_no_options(bound, run, "a phase")
         return release
@@ -499,6 +498,6 @@ def _phase_of(
 
 
 def _round_up(exact: Fraction) -> float:
-    """The least double that is not below an exact number."""
+    """Return the smallest double that is not below an exact number."""
     near = float(exact)
     return near if near >= exact else math.nextafter(near, math.inf)

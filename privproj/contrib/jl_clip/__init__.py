@@ -1,4 +1,4 @@
-"""Random clipping by Gaussian probes, by which a record's norm is only estimated (DP-SGD-JL), and its bounds."""
+"""Random clipping by norms that Gaussian probes estimate (DP-SGD-JL)."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,11 @@ from privproj.assumptions import RequirementText
 from privproj.mechanisms.base import NoisyMechanism
 from privproj.parameters import NOISE, parameter, whole_number
 
+__all__ = ["JLClip"]
+
 
 class _ProbeRequirement(RequirementText):
-    """What the program must have done with its probes."""
+    """Requirements on the probes."""
 
     FRESH_PROBES = (
         "fresh-probes",
@@ -27,15 +29,16 @@ class _ProbeRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class JLClip(NoisyMechanism):
-    """Random clipping: each record's vector is clipped by an estimate of its norm, then Gaussian noise is added.
+    """Random clipping: clip each record's vector by an estimate of its norm, then add Gaussian noise.
 
-    The vector ``g`` of a record enters the sum as ``g min(1, C/M)``. ``M = sqrt(mean of <g, v_j>^2)`` is its norm as
-    ``probes`` standard Gaussian vectors ``v_j`` show it (arXiv 2102.03013). The noise has the deviation ``z C``.
+    The vector ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``M = sqrt(mean of <g, v_j>^2)`` estimates
+    its norm by ``probes`` standard Gaussian vectors ``v_j`` (arXiv 2102.03013). The noise has the standard deviation
+    ``z C``.
 
     Args:
-        noise_multiplier: ``z``, the deviation of the noise over the clip ``C``, from 1e-12 to 1e12; left out (None)
-            only for the sigma query.
-        probes: How many Gaussian vectors ``v_j`` one estimate is made from, from 1 to 1e6.
+        noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the clipping norm ``C``, from 1e-12
+            to 1e12; None only for the sigma query.
+        probes: The number of Gaussian vectors ``v_j`` of one estimate, from 1 to 1e6.
 
     Raises:
         InvalidParameter: A value is outside its range, or ``probes`` is missing.

@@ -1,8 +1,8 @@
-"""Random clipping by Gaussian probes: the exact profile, and one for several records (C32).
+"""Bounds of random clipping: the exact profile, and one for several records (C32).
 
-Both rest on the squared shift ``X = scale / U``, ``U ~ Gamma(a)``, of a record that is clipped by an estimate of its
-norm: ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi2_r``. ``X`` has no moment of order ``a`` or more;
-`exact` uses none, `any-records` the first.
+The squared sensitivity over noise of a record that is clipped by an estimate of its norm is ``X = scale / U`` with ``U
+~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi2_r``. ``X`` has no moment of order ``a``
+or more; `exact` uses none, `any-records` the first.
 """
 
 import math
@@ -14,20 +14,19 @@ from privproj.distributions.mixture_profile import any_rank_profile, rank_one_pr
 from privproj.distributions.squared_sensitivity import log_gaussian_delta_at, log_gaussian_delta_slope
 from privproj.errors import Refused
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
+from privproj.numerics.special import log_gamma_below, log_gamma_front, log_gamma_tail
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
 
-NODE_RELATIVE_ERROR = 1e-15
-"""Relative error allowed to a node of the quadrature, a few units of rounding. Soundness."""
+NODE_RELATIVE_ERROR = 1e-15  # soundness: relative error of a node of the quadrature, a few roundings
 
 
 @dataclass(frozen=True)
 class InverseGamma:
-    """``X = scale / U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(a / U)``, in which ``X = (scale/a) e^t``."""
+    """The distribution of ``X = scale / U``, ``U ~ Gamma(a)``, as ``(scale/a) e^t`` with ``t = ln(a / U)``."""
 
     a: float
     scale: float
@@ -37,7 +36,7 @@ class InverseGamma:
 
     @property
     def mean(self) -> float:
-        """The mean ``E X = scale / (a - 1)``, ``inf`` for ``a`` up to 1."""
+        """The mean ``E X = scale / (a - 1)``; ``inf`` for ``a`` up to 1."""
         return self.scale / (self.a - 1.0) if self.a > 1.0 else math.inf
 
     def mean_above(self, x: float) -> float:
@@ -51,20 +50,20 @@ class InverseGamma:
     def log_density(self, t: float) -> float:
         """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
         # ln[U^a e^-U / Gamma(a)] at U = a e^-t
-        return kernels.log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
+        return log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X > x) = ln P(U < scale / x)``."""
         centre = self.scale / self.a
         excess, ratio = (centre - x) / x, centre / x
         if ratio <= 1.0:
-            return kernels.log_gamma_below(self.a, excess, ratio)
-        return math.log1p(-math.exp(min(kernels.log_gamma_tail(self.a, excess, ratio), -1e-300)))
+            return log_gamma_below(self.a, excess, ratio)
+        return math.log1p(-math.exp(min(log_gamma_tail(self.a, excess, ratio), -1e-300)))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.
 
-        What its error is thought to be widens it; that this covers the error is observed.
+        The enclosure is widened by the estimated error; that the estimate covers the error is observed, not proved.
         """
         centre = self.scale / self.a
 
@@ -95,17 +94,15 @@ class InverseGamma:
         return widen_outward(log_mean, error + rounding, steepness)
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins (:func:`privproj.distributions.binned.inverse_gamma_bins`), ``finer`` times as
-        many.
-        """
+        """Return the distribution in ``finer`` times as many bins as usual."""
         from privproj.distributions.binned import BINS, inverse_gamma_bins
 
-        # How many times as many bins it has as a law with light tails, since its tail is long. Speed only.
+        # six times as many bins as for a light tail
         return inverse_gamma_bins(self.a, self.scale, finer * 6 * BINS)
 
 
 def law(mechanism: JLClip) -> InverseGamma:
-    """The law of the squared shift of a long vector, in units of the noise."""
+    """Return the distribution of the squared sensitivity of a long vector over noise."""
     assert mechanism.probes is not None
     half = 0.5 * mechanism.probes
     # X = mu^2 r / chi2_r (C32).

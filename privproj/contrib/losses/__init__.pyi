@@ -1,4 +1,4 @@
-from privproj.contrib.losses.privacy_loss import (
+from privproj.contrib.losses.loss import (
     Conversion as Conversion,
     PrivacyLoss as PrivacyLoss,
     convert as convert,

@@ -1,9 +1,10 @@
-"""The profile of a sketch whose noise follows a noisy least eigenvalue: an integral over the noise of that (C33).
+"""The profile of a sketch whose noise depends on a noisy least eigenvalue, as an integral over that noise (C33).
 
 The noise ``u`` of the eigenvalue is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho``
-from 0 to 1. Given ``u`` the sketch changes its variance by at most the factor ``1 + nu(u)``, ``nu(u) = 1/(G - Z u)``.
-Both orders are integrals over ``u`` of the profile of that sketch, at the worst ratio of the normal densities. Panels
-are halved where two Gauss rules disagree; their difference is added as an error, which is observed, not proved.
+from 0 to 1. Given ``u``, the variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G -
+Z u)``. Both orders are integrals over ``u`` of the profile of that sketch, at the worst ratio of the normal densities.
+Panels are halved if two Gauss rules disagree; their difference is added as an error estimate, which is observed and not
+proved.
 """
 
 import math
@@ -12,48 +13,26 @@ from functools import cached_property
 
 import numpy as np
 
+from privproj.distributions.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
 from privproj.mechanisms.sketch.exact_rank1 import log_sketch_profile
-from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, Index, gauss_nodes, widen_outward_each
-from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
+from privproj.numerics.arrays import Array, Index
+from privproj.numerics.interval import widen_outward_each
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.numerics.special import LOG_SQRT_2PI, log_normal_density, mills
 
-NODES_FINE = 16
-"""Gauss nodes of a panel whose sum is the value. Speed only."""
+NODES_FINE = 16  # Gauss nodes of the value
+NODES_CHECK = 11  # Gauss nodes of the check; soundness: the difference estimates the error, as observed
+MOST_LEVELS = 10  # halvings of a panel; the remaining error is added to the value
+WINDOW = 39.0  # standard deviations of the eigenvalue's noise; the tail beyond is added to the value
+TAIL_ERROR = 1e-12  # soundness: relative error of the mass beyond, and per nat of it
 
-NODES_CHECK = 11
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
-Soundness (measured)."""
-
-MOST_LEVELS = 10
-"""How often panels are halved; what remains then is added to the answer. Speed only."""
-
-WINDOW = 39.0
-"""Deviations of the eigenvalue's noise at which the integral ends; the rest is added to the answer. Speed only."""
-
-TAIL_ERROR = 1e-12
-"""Relative error allowed to the mass beyond, and as much per nat of it. Soundness."""
-
-LOG_TAIL_OF_WINDOW = -750.0
-"""``ln`` of a probability above that of more than :data:`WINDOW` deviations. Soundness."""
-
-LARGEST_CHANGE = 1e7
-"""``nu`` from which on all is lost from above, as where it is infinite; from below that is left out. Soundness."""
-
-SHARE_AT_END = 1e-12
-"""Share of the way to an infinite ``nu`` whose digits are lost at large ``gamma``; it is treated likewise.
-Soundness."""
-
-WIDEST_PANEL = 2.0
-"""Width of a panel in deviations of the eigenvalue's noise. Speed only."""
-
-NEGLIGIBLE_PANEL_NATS = 46.0
-"""Nats below the largest panel where one is left out: less than a rounding. Soundness."""
-
-NODES_AT_ONCE = 2**9
-"""Nodes whose sketches are evaluated together, so that they stay in the cache. Speed only."""
-
-LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]
-"""Losses in nats at which a tail may be cut. Speed only."""
+LOG_TAIL_OF_WINDOW = -750.0  # soundness: ln of a probability above that of more than WINDOW standard deviations
+LARGEST_CHANGE = 1e7  # soundness: a larger nu counts as infinite in upper bounds and is left out of lower bounds
+SHARE_AT_END = 1e-12  # soundness: the last share of the way to an infinite nu has no digits; treated in the same way
+WIDEST_PANEL = 2.0  # standard deviations of the eigenvalue's noise
+NEGLIGIBLE_PANEL_NATS = 46.0  # soundness: panels so far below the largest one are less than a rounding
+NODES_AT_ONCE = 2**9  # nodes that fit into the cache
+LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]  # nats; losses at which a tail may be cut
 
 
 @dataclass(frozen=True)
@@ -64,7 +43,7 @@ class EnforcedSketch:
     """The number of rows of the sketch."""
 
     gamma: float
-    """``G``: the noisy least eigenvalue and the variance of the noise add up to ``G B^2`` at least."""
+    """``G``: the noisy least eigenvalue plus the variance of the noise is at least ``G B^2``."""
 
     eigen_noise: float
     """``Z``: the standard deviation of the eigenvalue's noise over ``B^2``."""
@@ -76,7 +55,7 @@ class EnforcedSketch:
 
     @property
     def left_at_end(self) -> float:
-        """What is left of ``G`` at the last ``u`` that is integrated."""
+        """The remainder of ``G`` at the last ``u`` of the integral."""
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
@@ -96,8 +75,8 @@ class EnforcedSketch:
     def excess(self, losses: Array) -> tuple[Array, Array]:
         """Return bounds of ``H_t - max(0, 1 - t)``, with the record against without, at ``ln t`` of any sign.
 
-        From the loss on at which the tail hardly falls, the upper bound is constant (in the other order for ``t < 1``),
-        and nothing is known from below: a small mass at losses of many scales is not worth its time (C33).
+        Beyond the loss at which the tail hardly falls, the upper bound is constant (in the other order for ``t < 1``)
+        and the lower bound is 0 (C33).
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -107,7 +86,7 @@ class EnforcedSketch:
         return np.where(inside == losses, lower * (1.0 - 1e-14), 0.0), upper
 
     def _whole_excess(self, losses: Array) -> tuple[Array, Array]:
-        """The same with the whole tails."""
+        """Return the bounds of :meth:`excess` without cutting the tails."""
         lower, upper = np.empty(len(losses)), np.empty(len(losses))
         for rows, present in ((losses >= 0.0, True), (losses < 0.0, False)):
             if rows.any():
@@ -122,38 +101,37 @@ class EnforcedSketch:
         cuts = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
-            # A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last, or
-            # below 1e-40.
-            # Speed only.
+            # A tail is cut, and counts as infinite loss in a composition, if its excess is within a factor of 5 of its
+            # last value or below 1e-40.
             ended = log_excess < max(log_excess[-1] + math.log(5.0), math.log(1e-40))
             cuts.append(float(LADDER[np.argmax(ended)]))
         return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
-        """``ln R(u)``: the largest ratio of the densities of ``u`` over all ``rho``, or the least where not present."""
+        """Return ``ln R(u)``: the largest density ratio of ``u`` over all ``rho``, or the least if not present."""
         mu = self.mu
         # max over rho of rho mu u - rho^2 mu^2/2 at rho = u/mu, cut to [0, 1]; the minimum is at an end (C33).
         shift = np.clip(u, 0.0, mu) if present else np.where(u < 0.5 * mu, mu, 0.0)
         return shift * u - 0.5 * shift * shift
 
     def _log_tail(self, u: float, present: bool) -> float:
-        """``ln`` of the integral of ``phi R`` beyond ``u >= 0``, or of ``phi`` where not present."""
+        """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``, or of ``phi`` if not present."""
         mu = self.mu
         if present and u < mu:
             # phi(u) R(u) = 1/sqrt(2 pi) up to mu, and half is beyond.
-            return math.log((mu - u) * math.exp(-kernels.LOG_SQRT_2PI) + 0.5)
+            return math.log((mu - u) * math.exp(-LOG_SQRT_2PI) + 0.5)
         far = u - mu if present else u
-        return kernels.log_normal_density(far) + math.log(kernels.mills(far))
+        return log_normal_density(far) + math.log(mills(far))
 
     def _kink(self, eps: float, present: bool) -> float:
-        """The ``u`` at which the eigenvalue alone has used up ``eps``, so that the rest of it is 0."""
+        """Return the ``u`` at which the loss of the eigenvalue alone is ``eps``."""
         mu = self.mu
         if not present:
             return 0.5 * mu - eps / mu
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
-        """The panels ``[left, right]`` on which every integral starts, and the number of the epsilon of each."""
+        """Return the first panels ``[left, right]`` of every integral, and the index of the epsilon of each."""
         mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
         fixed += [last - step for step in _steps(self.left_at_end / self.eigen_noise)]
@@ -172,7 +150,7 @@ class EnforcedSketch:
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
-        """The logs of the integrals for each epsilon, and their relative errors as two Gauss rules show them."""
+        """Return the logs of the integrals for each epsilon, and their relative errors by two Gauss rules."""
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
         height = np.maximum.reduce(ends) + np.log(right - left)
@@ -189,7 +167,7 @@ class EnforcedSketch:
             )
             estimate, apart = total.copy(), np.abs(fine - check)
             np.add.at(estimate, owner, fine)
-            # A panel whose error is above this share of the value is halved. What remains is added. Speed only.
+            # 1e-12: share of the value; a panel with a larger error is halved
             done = (apart <= 1e-12 * estimate[owner]) | (level == MOST_LEVELS)
             np.add.at(total, owner[done], fine[done])
             np.add.at(error, owner[done], apart[done])
@@ -203,7 +181,7 @@ class EnforcedSketch:
     def _panel_sums(
         self, left: Array, right: Array, owner: Index, eps: Array, present: bool, count: int, top: Array
     ) -> Array:
-        """The integral over each panel by a Gauss rule, over ``e^top`` of its epsilon."""
+        """Return the integral over each panel by a Gauss rule, divided by ``e^top`` of its epsilon."""
         nodes, weights = gauss_nodes(count)
         width = right - left
         u = left[:, None] + width[:, None] * nodes
@@ -212,17 +190,17 @@ class EnforcedSketch:
         return width * (np.exp(logs - top[owner, None]) @ weights)
 
     def _log_integrand(self, u: Array, eps: Array, present: bool) -> Array:
-        """``ln`` of ``phi(u) R(u) h`` or, where not present, of ``phi(u) h``; ``h`` is the profile of the sketch."""
+        """Return ``ln`` of ``phi(u) R(u) h`` or, if not present, of ``phi(u) h``; ``h`` is the sketch's profile."""
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
         parts = [slice(i, i + NODES_AT_ONCE) for i in range(0, len(u), NODES_AT_ONCE)]
         log_h = np.concatenate([log_sketch_profile(0.5 * self.rank, nu[part], left[part], present) for part in parts])
-        return -0.5 * u * u - kernels.LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
+        return -0.5 * u * u - LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
 
 
 def _steps(first: float) -> list[float]:
-    """Distances from ``first`` (above 0) on, each four times the one before, up to a panel's width."""
+    """Return distances from ``first`` (above 0) on, each four times the last, up to the width of a panel."""
     steps = [first]
     while steps[-1] < WIDEST_PANEL:
         steps.append(4.0 * steps[-1])

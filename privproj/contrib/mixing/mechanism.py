@@ -7,11 +7,10 @@ from privproj.mechanisms.base import Mechanism
 from privproj.parameters import number, parameter, real, whole_number
 
 NOISE_SIZE = number(low=0.01, high=1e12)
-"""The range of what is aimed at, and of a deviation."""
 
 
 class _MixingRequirement(RequirementText):
-    """What the program must have done in both stages."""
+    """Requirements on both stages."""
 
     CLIPPED_ROWS = (
         "clipped-rows",
@@ -32,19 +31,19 @@ class _MixingRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing(Mechanism):
-    """Gaussian mixing in two stages: the least eigenvalue with noise, then a secret sketch with the noise it needs.
+    """Gaussian mixing: release the least eigenvalue with noise, then a secret sketch with the noise that it needs.
 
     The rows of ``X`` are records, each clipped to the norm ``B``. The first stage releases
-    ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second releases ``S X + sigma N`` with
+    ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second stage releases ``S X + sigma N`` with
     ``sigma^2 = max(0, gamma B^2 - l)`` (:meth:`noise_variance`), where ``S`` and ``N`` have ``rank`` rows and
-    independent standard normal entries, and ``S`` is secret. Nothing is promised of the records.
+    independent standard normal entries, and ``S`` is secret. There is no assumption on the records.
 
     Args:
-        rank: The number of rows of ``S``, from 1 to 1e9; left out only for the rank query.
-        gamma: The least eigenvalue and the variance of the noise that are aimed at together, over ``B^2``, from 0.01 to
-            1e12. The eigenvalue counts as it was released, with its noise.
-        eigen_noise: The standard deviation of the noise of the eigenvalue over its sensitivity ``B^2``, from 0.01 to
-            1e12.
+        rank: The number of rows of ``S``, from 1 to 1e9; None only for the rank query.
+        gamma: The target for the sum of the released eigenvalue and the variance of the noise, over ``B^2``, from 0.01
+            to 1e12.
+        eigen_noise: The ratio of the standard deviation of the noise on the eigenvalue to its sensitivity ``B^2``, from
+            0.01 to 1e12.
 
     Raises:
         InvalidParameter: A value is outside its range.
@@ -74,11 +73,11 @@ class Mixing(Mechanism):
         """Return ``sigma^2 = max(0, gamma B^2 - l)``, the variance of the noise of the second stage.
 
         Args:
-            released: ``l``, the least eigenvalue as the first stage released it, in units of the records squared.
-            norm: ``B``, the norm to which the records are clipped, above 0.
+            released: ``l``, the eigenvalue that the first stage released, in units of the records squared.
+            norm: ``B``, the clipping norm of the records, above 0.
 
         Returns:
-            A number of at least 0, in units of the records squared.
+            The variance, at least 0, in units of the records squared.
 
         Raises:
             InvalidParameter: A value is outside its range.

@@ -14,10 +14,10 @@ LARGEST_GAMMA = 1e9  # units of B^2; the search ends here
 
 
 def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
-    """Find the mixing in two stages with the smallest ``gamma`` whose one release meets ``(epsilon, delta)``.
+    """Return the mechanism with the smallest ``gamma`` whose single release meets ``(epsilon, delta)``.
 
-    A smaller ``gamma`` adds less noise, whatever the eigenvalue is. ``eigen_noise`` is chosen such that it is smallest:
-    with less of it the first stage spends more, with more of it the second stage needs a wider margin.
+    A smaller ``gamma`` adds less noise for every eigenvalue. ``eigen_noise`` is optimized: less noise makes the first
+    stage more expensive, and more noise needs a wider margin in the second stage.
 
     Args:
         rank: The number of rows of the sketch, from 1 to 1e9.
@@ -25,8 +25,7 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
         delta: The delta to be met, above 0 and below 1.
 
     Returns:
-        The mechanism, whose epsilon at ``delta`` is at most ``epsilon``. That no smaller ``gamma`` does rests on a
-        search.
+        The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. That ``gamma`` is smallest is not proved.
 
     Raises:
         InvalidParameter: A value is outside its domain.

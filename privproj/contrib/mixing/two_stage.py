@@ -1,16 +1,15 @@
-"""Gaussian mixing in two stages: one integral over the noise of the eigenvalue, without a promise (C33)."""
+"""The bound of Gaussian mixing: an integral over the noise of the eigenvalue (C33)."""
 
 from privproj.contrib.mixing import Mixing
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.privacy_profile import PrivacyProfile
 
-VALUES_PER_DEVIATION = 24.0
-"""Values of the profile per deviation of its loss that are worth their time. Speed only."""
+VALUES_PER_DEVIATION = 24.0  # values of the profile per standard deviation of the loss
 
 
 def representation(mechanism: Mixing) -> PrivacyProfile:
-    """The profile of one release, the larger of both orders; each is composed with itself."""
+    """Return the profile of one release, the larger of both orders; each order is composed with itself."""
     from privproj.contrib.mixing.enforced_sketch import EnforcedSketch
 
     law = EnforcedSketch(float(mechanism.needed_rank), mechanism.gamma, mechanism.eigen_noise)

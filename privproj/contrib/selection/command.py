@@ -34,8 +34,8 @@ def selection_text(result: Result) -> str:
     numerics: Any = result.numerics
     shape = f", shape {trials['shape']:g}, gamma {trials['gamma']:.6g}" if "gamma" in trials else ""
     text = f"the best of a random number of runs, {trials['distribution']} of mean {trials['expected_trials']:g}{shape}"
-    beside = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in COMPARISONS.items() if key in numerics)
-    return render.answer_text(result, {"trials": text, "beside": beside})
+    epsilons = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in COMPARISONS.items() if key in numerics)
+    return render.answer_text(result, {"trials": text, "comparison": epsilons})
 
 
 select_command = QuestionGroup(

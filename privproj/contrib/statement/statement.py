@@ -48,6 +48,7 @@ from privproj.parameters import NUMBER, TABLE, TRUTH, Kind, Parameter, quoted
 from privproj.profiles.privacy_profile import Curve
 from privproj.profiles.tradeoff import advantage, true_positive_rates
 from privproj.result import Outcome, Result, round_outward
+from privproj.sampling import NeighbouringRelation
 from privproj.targets import delta_target
 from privproj.version import __version__
 
@@ -55,9 +56,6 @@ WORDS: dict[str, Any] = tomllib.loads(
     files("privproj.contrib.statement").joinpath("statement.toml").read_text(encoding="utf-8")
 )
 """The sections of a statement, and the words of their fields."""
-
-UNITS: dict[str, str] = WORDS["change"]
-"""What a statement protects, by neighbouring relation."""
 
 RATES = (0.001, 0.01)
 """The false positive rates at which a statement names an attacker's success."""
@@ -260,16 +258,16 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 def _fields(statement: Statement) -> dict[str, Any]:
     """What stands in the place of each field; a tuple for what is said line by line."""
     result, texts, most = statement.result, statement.author_words, statement.share(statement.advantage)
-    relation, size = str(result.run["relation"]), result.run["group_size"]
+    relation, size = NeighbouringRelation(str(result.run["relation"])), result.run["group_size"]
     who = WORDS["record" if size == 1 else "person"]
     filter_parameters: Any = result.mechanism.get("filter")
     done = what_was_run(result)
     done = done if len(done) == 1 else (f"phase {i + 1}: {words}" for i, words in enumerate(done))
-    fields: dict[str, Any] = {"size": size, "change": UNITS[relation], "them": who["them"], "insecure": INSECURE}
+    fields: dict[str, Any] = {"size": size, "change": relation.difference, "them": who["them"], "insecure": INSECURE}
     fields |= {name: Template(who[name]).substitute(fields) for name in ("protected", "unit")}
     return {
         **fields,
-        "whether": who["whether"][relation],
+        "whether": who["whether"][str(relation)],
         # (1 + A)/2: the share of right guesses of a test with advantage A, from even odds.
         "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * most))),
         "claim": claim_of(statement),

@@ -1,23 +1,20 @@
-"""A grid of questions: one row of plain text for each point, which does not depend on who computes it.
+"""A grid of queries: one row of plain text for each point, whichever process computes it.
 
-Points are numbered, and work is a function from a range of numbers to the lines of their rows, so that it can be sent
-to other processes or to a Dask cluster (:func:`open_pool`). A large grid is asked in columns
-(:mod:`privproj.accounting.vectorized`), and its kernels run as is best for the size of the whole grid, whatever part
-of it is done at a time. In memory are the axes and a few batches of rows.
+Points are numbered, and a grid is a function from a range of numbers to the lines of their rows, which workers call
+(:mod:`privproj.io.jobs`). A large grid is evaluated in columns (:mod:`privproj.accounting.vectorized`). Its kernels are
+chosen by the size of the whole grid, so that rows do not depend on batches. Memory contains the axes and a few batches.
 
-Rows go to a journal in the order of their numbers, which survives a kill at any moment, and reach the disk in batches.
-What is in the journal is not done again.
+Rows are appended to a journal in the order of their numbers, which survives a kill at any moment. Rows in the journal
+are not computed again.
 """
 
 import csv
 import io
 import json
 import math
-import os
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -31,32 +28,23 @@ from privproj.accounting import config as spec
 from privproj.accounting.lower_bound import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Schedule
-from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, within
-from privproj.io.files import check_output, naming, open_alone, write_atomically
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, within
+from privproj.io.files import check_output, write_atomically
+from privproj.io.jobs import Pool, complete_rows, open_pool
 from privproj.lazy import import_extra
 from privproj.result import Outcome, Side
 
 if TYPE_CHECKING:
     from privproj.accounting.vectorized import ColumnAnswers
 
-Work = Callable[[range], str]
-"""A function from the numbers of some points to their rows, a line each; it must be importable where it is done."""
-Workers = tuple[Callable[..., Callable[[], Any]], int]
-"""What has a function called and returns what waits for its result; and how many should be on their way."""
-Pool = Callable[[], AbstractContextManager[Workers]]
-"""What opens workers."""
+MOST_POINTS = 10**7  # points: the size of the largest table
 
-MOST_POINTS = 10**7
-"""The largest number of points of a grid. Contract."""
+PROBED_POINTS = 10**5  # points tried until one is a valid query, in about a second
 
-PROBED_POINTS = 10**5
-"""How many points are looked at, at most, until one is found that is a valid question. Speed only."""
-
-MOST_CORNERS = 4096
-"""How many questions of a grid are looked at, at most, for what they take for granted. Contract."""
+MOST_CORNERS = 4096  # queries of a grid whose assumptions are listed
 
 STAND_INS = {"epsilon": {}, "delta": {}, "rate": {"sampling_rate": 0.5}, "steps": {"steps": 2}}
-"""What stands in, where no answer is asked, for what a query finds; other queries find it of the mechanism."""
+"""Values of what a query solves for, where only its assumptions are needed; else it is part of the mechanism."""
 
 COLUMNS: tuple[str, ...] = (
     "value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta",
@@ -65,17 +53,23 @@ COLUMNS: tuple[str, ...] = (
 """The columns of the table after those of the axes: fields of a result, and a note."""
 
 OUTCOMES = (*Outcome, "invalid")
-"""How a row can end. Contract."""
+"""The values of the column ``outcome``."""
 
 WORDS = ("side", "bound", "status", "outcome", "note")
-"""Those of them that are no numbers."""
+"""The columns that contain text."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A query, fixed keys, and axes of values; its points are in the order of nested loops, the last axis innermost.
+    """A query with fixed keys and axes of values.
 
-    Its length is the number of its points. Called with the numbers of some points it does their work.
+    Points are in the order of nested loops, with the last axis innermost. A call with the numbers of some points
+    returns their rows.
+
+    Attributes:
+        query: The quantity.
+        fixed: The keys that all points share.
+        axes: The values of the other keys.
     """
 
     query: str
@@ -87,19 +81,19 @@ class Grid:
 
     @property
     def names(self) -> list[str]:
-        """The columns of the table: the axes, then those of :data:`COLUMNS` that are no axes."""
+        """The columns of the table: the axes, then the other :data:`COLUMNS`."""
         return [*self.axes, *(name for name in COLUMNS if name not in self.axes)]
 
     @property
     def head(self) -> str:
-        """What a journal of this grid belongs to: the query, the keys, the axes and the version; then its columns."""
+        """The first lines of a journal: the query, the keys, the axes and the version; then the columns."""
         from privproj.version import __version__
 
         title = {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
         return json.dumps(title, sort_keys=True) + "\n" + ",".join(self.names) + "\n"
 
     def columns(self, numbers: Sequence[int]) -> dict[str, list[Any]]:
-        """The values of every axis at the points of these numbers."""
+        """Return the values of every axis at the points of these numbers."""
         columns, stride = {}, len(self)
         for name, values in self.axes.items():
             stride //= len(values)
@@ -107,20 +101,20 @@ class Grid:
         return columns
 
     def point(self, number: int) -> dict[str, Any]:
-        """The value of every axis at one point."""
+        """Return the value of every axis at one point."""
         return {name: values[0] for name, values in self.columns([number]).items()}
 
     def keys(self, number: int) -> dict[str, Any]:
-        """All keys of the question at a point."""
+        """Return all keys of the query at a point."""
         return {**self.fixed, **self.point(number)}
 
     @property
     def ends(self) -> "Grid":
-        """The grid of every word of the axes and of the ends of their numbers."""
+        """The grid of the smallest and largest numbers of each axis, and of all values of axes of text."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
     def question(self, number: int) -> Schedule:
-        """The question at a point, with what stands in for what the query finds; raises where it is none."""
+        """Return the query at a point, with a value for what it solves for; raises if the keys are invalid."""
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
         question = spec.question_from(keys, self.query)
         spec.target_from(keys, self.query)
@@ -130,10 +124,10 @@ class Grid:
         return question
 
     def corners(self) -> list[tuple[str, Schedule]]:
-        """The questions at the ends of the axes, or at the first valid point, each with what is its own about it.
+        """Return the queries at the ends of the axes, or at the first valid point, with the keys of each as text.
 
-        What the numbers of a table take for granted is that of these questions; they are a random sample of
-        :data:`MOST_CORNERS` where there are more.
+        The assumptions of a table are those of these queries. If there are more than :data:`MOST_CORNERS`, a random
+        sample is returned.
         """
         ends = self.ends
         places = range(len(ends))
@@ -141,15 +135,15 @@ class Grid:
         return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
     def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
-        """The questions at these points, each after what is its own about it."""
+        """Yield the valid queries at these points, after the keys of each as text."""
         for number in numbers:
             with suppress(PrivprojError):
                 question = self.question(number)
                 yield " ".join(f"{name}={value}" for name, value in self.point(number).items()), question
 
     def __call__(self, numbers: range) -> str:
-        """The rows of some points, in their order, as lines of CSV."""
-        # The kernels of columns need numpy, which is not imported for fewer points.
+        """Return the rows of some points, in their order, as lines of CSV."""
+        # Columns need numpy, which is slow to import.
         in_columns = len(self) >= 64 and self.query in spec.SOLVERS
         rows = self._rows_in_columns(numbers) if in_columns else [None] * len(numbers)
         lines = io.StringIO()
@@ -158,14 +152,14 @@ class Grid:
         return lines.getvalue()
 
     def _row_alone(self, number: int) -> Sequence[Any]:
-        """The row of a point that is asked for itself."""
+        """Return the row of a point by a query of its own."""
         cells = {**_cells_of(self.query, self.keys(number)), **self.point(number)}
         return [_cell(cells.get(name)) for name in self.names]
 
     def _rows_in_columns(self, numbers: range) -> Sequence[Sequence[Any] | None]:
-        """The rows of points that columns answer; None for those that must be asked one by one.
+        """Return the rows of the points that columns support, and None for the others.
 
-        They are those of :meth:`_row_alone`, but for the margins of the numbers.
+        They equal those of :meth:`_row_alone` except for the error margins of the numbers.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
         from privproj.numerics.jit import expect_rows
@@ -186,15 +180,15 @@ class Grid:
 
 
 def _ends_of(values: list[Any]) -> list[Any]:
-    """Every value of an axis of words, and the ends of one of numbers."""
+    """Return all values of an axis of text, and the ends of an axis of numbers."""
     plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return [min(values), max(values)][: len(values)] if plain else values
 
 
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
-    """The grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
+    """Return the grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
 
-    Raises :class:`InvalidParameter` that names the key for anything else, and where no point is a valid question.
+    Raises :class:`InvalidParameter` with the name of the key for anything else, and if no point is a valid query.
     """
     keys = spec.with_unique_keys(data, where)
     axes = spec.with_unique_keys(keys.pop("grid", None), f"{where}: grid")
@@ -229,7 +223,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 
 def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """The answer of one point, by column; a refusal says why in the note."""
+    """Return the result of one point by column; the note states why there is none."""
     result, outcome, note = None, "not_converged", ""
     try:
         result = spec.answer_entry(query, keys)
@@ -242,7 +236,7 @@ def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
-    """What columns answer, by column: the cells of each row."""
+    """Return the cells of the rows that columns evaluated, by column of the table."""
     import numpy as np
 
     from privproj.accounting.vectorized import SOUGHT
@@ -250,10 +244,10 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
     value, of_delta = read.value, read.quantity == "delta"
     numbers = {**read.numbers, SOUGHT[read.quantity]: value, "value": value, "lower": read.lower, "upper": value}
     cells: dict[str, Any] = {name: numbers[name].astype(object) for name in COLUMNS if name in numbers}
-    # A lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
+    # A lower bound of 0 is not informative, and log10_delta replaces a delta of 0.
     name = "lower" if of_delta else "delta"
     cells[name][numbers[name] == 0.0] = None
-    # Words depend on the shape of a row, and on whether its delta has a double and is above one over the data set.
+    # Text depends on the kind of row, on whether delta is a normal number, and on whether it is above 1/N.
     shares = np.array([1.0 / (known_size([phase]) or math.nan) for phase in read.phases])
     is_large = numbers["delta"] >= shares[read.shape]
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), is_large.tolist(), strict=True))
@@ -262,7 +256,7 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
 
 
 def _words_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
-    """The words of a row of this shape, in :data:`WORDS`."""
+    """Return the text cells of a row of this kind, in the order of :data:`WORDS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
     notes = (*phase.notes, *warnings_of_delta(known_size([phase]), float(is_large)))
@@ -270,121 +264,13 @@ def _words_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) ->
 
 
 def _one_line(words: str) -> str:
-    """The words on one line."""
+    """Return the text on one line."""
     return " ".join(words.splitlines())
 
 
 def _cell(value: Any) -> Any:
-    """A value of an axis as a cell of the table."""
+    """Return a value of an axis as a cell of the table."""
     return " ".join(map(str, value)) if isinstance(value, list) else value
-
-
-# --- who computes -------------------------------------------------------------------------------------
-
-MOST_RESTARTS = 5
-"""How often work that lost its process is done again before it is given up. Contract."""
-
-
-@contextmanager
-def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
-    """Open who does the work: this process, several of this machine, or the Dask cluster at an address.
-
-    Raises :class:`InvalidParameter` without a cluster there. If a worker of it dies, Dask sends its work to another.
-    """
-    # Four batches are on their way for each process, so that none waits for a slow one before it.
-    if dask is not None:
-        distributed = import_extra("distributed", "--dask", "sweep")
-        try:
-            client = distributed.Client(dask, timeout="10s", set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise InvalidParameter("dask", dask, "the address of a running scheduler", str(error)) from None
-        with client:
-            there = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-            yield lambda *job: client.submit(*job, pure=False, retries=MOST_RESTARTS).result, 4 * there
-    elif workers == 1:
-        yield partial, 1
-    else:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
-
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-            yield lambda *job: processes.submit(*job).result, 4 * workers
-
-
-def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
-    """The rows of these points in their order, some lines at a time, while later ones are at work.
-
-    If a process dies, its pool is opened anew and does again what is not done; raises :class:`NotConverged` after
-    :data:`MOST_RESTARTS` pools.
-    """
-    from concurrent.futures import BrokenExecutor
-
-    waiting, size = deque[range](), 1
-    for _ in range(MOST_RESTARTS):
-        with pool() as (start, ahead), suppress(BrokenExecutor):
-            results = deque(start(_timed, work, batch) for batch in waiting)
-            while numbers or waiting:
-                while numbers and len(waiting) < ahead:
-                    waiting.append(numbers[:size])
-                    numbers = numbers[size:]
-                    results.append(start(_timed, work, waiting[-1]))
-                lines, seconds = results.popleft()()
-                done = len(waiting.popleft())
-                # As many as take half a second, by those done last, of which a kill loses a few for each process, and
-                # at most eight times as many.
-                size = max(1, min(int(done * 0.5 / max(seconds, 1e-9)), 8 * done, 2**14))
-                yield lines
-            return
-    raise NotConverged(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
-
-
-def _timed(work: Work, numbers: range) -> tuple[str, float]:
-    """The rows of some points, and the seconds that they took where they were done."""
-    began = time.monotonic()
-    return work(numbers), time.monotonic() - began
-
-
-# --- a journal of rows -------------------------------------------------------------------------------
-
-
-@contextmanager
-def complete_rows(
-    work: Work, size: int, path: str | Path, head: str, pool: Pool, progress: Callable[[int], object]
-) -> Iterator[BinaryIO]:
-    """All rows of some work, in a file that is open behind its first line, which says what they belong to.
-
-    That line, and others before the rows, are the ``head``. What the file has of the rows is not done again. One
-    process at a time may have it open; raises :class:`InvalidParameter` for a second one, and for a file of other work.
-    """
-    with os.fdopen(open_alone(path, "journal"), "a+b") as file:
-        count = _take_up(file, head.encode(), path)
-        progress(count)
-        for lines in rows_in_order(work, range(count, size), pool):
-            with naming(path):
-                file.write(lines.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            progress(lines.count("\n"))
-        file.seek(head.index("\n") + 1)
-        yield file
-
-
-def _take_up(file: BinaryIO, head: bytes, path: str | Path) -> int:
-    """Cut off what is not whole, write the head if that is missing, and count the rows."""
-    file.seek(0)
-    before, good, count = file.read(len(head)), len(head), 0
-    if not head.startswith(before):
-        raise InvalidParameter("journal", path, "a journal of this very question", "name another file")
-    if len(before) < good:
-        file.truncate(0)
-        file.write(head)
-    for line in file:
-        if not line.endswith(b"\n") or b"\0" in line:
-            break
-        count += 1
-        good += len(line)
-    file.truncate(good)
-    return count
 
 
 # --- the table ----------------------------------------------------------------------------------------
@@ -393,10 +279,10 @@ def _take_up(file: BinaryIO, head: bytes, path: str | Path) -> int:
 def run_sweep(
     grid: Grid, out: str | Path, pool: Pool = open_pool, progress: Callable[[int], object] = lambda count: None
 ) -> dict[str, int]:
-    """Ask every point, write the table, and count the outcomes.
+    """Evaluate every point, write the table, and return the number of rows by outcome.
 
-    The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
-    :class:`InvalidParameter` where ``out`` holds anything but this very table.
+    A journal next to the table makes the sweep resumable, and is removed at the end. Raises :class:`InvalidParameter`
+    if ``out`` exists and is not the table of this grid.
     """
     check_output(str(out), "--output")
     path, journal = Path(out), Path(f"{out}.journal")
@@ -414,7 +300,7 @@ def run_sweep(
 
 
 def _is_table_of(grid: Grid, path: Path) -> bool:
-    """True if a file has the columns of the grid, in them its points, and at the first of these its answer."""
+    """Return whether a file has the columns and points of the grid, and its result at the first point."""
     try:
         rows = _read_table(path)
         if next(rows, None) != grid.names:
@@ -431,13 +317,13 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
 
 
 def _says(cell: Any, text: str) -> bool:
-    """True if a cell has this text, or the number that it says as another machine may round it."""
+    """Return whether a cell has this text, or the same number up to rounding on another machine."""
     words = "" if cell is None else str(cell)
     return words == text or math.isclose(float(words), float(text))
 
 
 def _read_table(path: Path) -> Iterator[Sequence[Any]]:
-    """The names of the columns of a table, and then its rows."""
+    """Yield the names of the columns of a table, and then its rows."""
     if path.suffix == ".parquet":
         table = _import_arrow(".parquet").ParquetFile(path)
         yield table.schema_arrow.names
@@ -449,7 +335,7 @@ def _read_table(path: Path) -> Iterator[Sequence[Any]]:
 
 
 def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
-    """Write the rows of a table of CSV as Parquet; numbers become numbers."""
+    """Write the rows of a CSV table as Parquet, with columns of numbers and of text."""
     arrow, reader, parquet = map(_import_arrow, ("", ".csv", ".parquet"))
     types = dict.fromkeys(COLUMNS, arrow.float64()) | dict.fromkeys(WORDS, arrow.string())
     for name, values in grid.axes.items():
@@ -462,5 +348,5 @@ def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
 
 
 def _import_arrow(part: str = "") -> Any:
-    """Arrow, or its reader of CSV or of Parquet; raises :class:`InvalidParameter` where it is missing."""
+    """Import Arrow, or its module for CSV or Parquet; raises :class:`InvalidParameter` if it is not installed."""
     return import_extra(f"pyarrow{part}", "a .parquet file", "sweep", ", or write a .csv")

@@ -1,4 +1,4 @@
-"""M1: project first, then add noise; and its bounds, one theorem per file."""
+"""M1: project, then add noise."""
 
 import math
 from dataclasses import dataclass
@@ -9,26 +9,22 @@ from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.parameters import WHOLE, flag, integer, number, parameter, whole_number
 
 SIZE = number()
-"""The range of a norm."""
-
-MISALIGNMENT = number(high=2.0, open_high=True)
-"""The range of ``1 - cos``, but for opposite vectors."""
+MISALIGNMENT = number(high=2.0, open_high=True)  # 1 - cos, without opposite vectors
 
 
 @dataclass(frozen=True, kw_only=True)
 class M1(NoisyMechanism):
-    """Project first, then add noise: release ``M V + E`` with ``M = Z Z^T``, drawn afresh for each release.
+    """Project, then add noise: release ``M V + E`` with ``M = Z Z^T``, resampled for each release.
 
-    ``Z`` has the shape ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from
-    ``misalignment`` to ``changed_columns`` are promises on the data, which the conditional bounds ask for. They are
-    about a vector of unit norm, or about one changed column ``v -> v'`` of a matrix whose other columns span
-    ``span_dim`` dimensions.
+    ``Z`` has the shape ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to
+    ``changed_columns`` are assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or
+    one changed column ``v -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
 
     Args:
-        noise_multiplier: ``z``, the noise deviation over the sensitivity ``s = max |V - V'|_F``, from 1e-12 to 1e12;
-            left out (None) only for the sigma query.
+        noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity
+            ``s = max |V - V'|_F``, from 1e-12 to 1e12; None only for the sigma query.
         dim: The side of ``V`` that is projected, from 1 to 1e7.
-        rank: The rank of the projection, from 1 to 1e7, which may exceed ``dim``; left out only for the rank query.
+        rank: The rank of the projection, from 1 to 1e7, which may exceed ``dim``; None only for the rank query.
         columns: The other side of ``V``, from 1 to 1e7.
         misalignment: For a unit vector (``columns = 1``): the largest ``1 - cos(v, v')``, from 0 to below 2. The
             sensitivity is then ``sqrt(2 misalignment)``.
@@ -36,11 +32,11 @@ class M1(NoisyMechanism):
         residual_norm: The norm of the part of ``v`` orthogonal to that span, from 0 to 1e100; 1 unless given.
         other_residual_norm: The same of ``v'``; equal to ``residual_norm`` unless given.
         residual_misalignment: The largest ``1 - cos`` between these two parts, from 0 to below 2.
-        shift_in_span: The largest change of the part within the span, from 0 to 1e100. The sensitivity follows from
-            this and the residuals.
+        shift_in_span: The largest difference within the span, from 0 to 1e100. It determines the sensitivity together
+            with the residuals.
         changed_columns: How many columns one record changes, from 1 to 1e7; the sensitivity is that of one column times
             its square root.
-        fixed_projection: True if one projection serves all releases.
+        fixed_projection: Whether one projection is used for all releases.
 
     Raises:
         InvalidParameter: A value is outside its range.
@@ -94,24 +90,24 @@ class M1(NoisyMechanism):
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank that a change can have: ``min(d, m)``."""
+        """The largest rank of a difference: ``min(d, m)``."""
         return min(self.dim or 1, self.columns or self.dim or 1)
 
     @property
     def norms(self) -> tuple[float, float]:
-        """The norms ``(kappa, kappa')`` of the two residuals, 1 where nothing is given."""
+        """The norms ``(kappa, kappa')`` of the two residuals, by default 1."""
         first = 1.0 if self.residual_norm is None else self.residual_norm
         return first, first if self.other_residual_norm is None else self.other_residual_norm
 
     @property
     def span_residual(self) -> tuple[int, float, float, float]:
-        """What one changed column promises: ``(k, misalignment of the residuals, alpha, beta)``.
+        """The assumptions on one changed column: ``(k, misalignment of the residuals, alpha, beta)``.
 
-        ``alpha`` is the change within the span and ``beta = |kappa b - kappa' b'|`` that of the residual, with
+        ``alpha`` is the difference within the span and ``beta = |kappa b - kappa' b'|`` that of the residuals, with
         ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
-            InvalidParameter: The promises about one column are missing, or say that it does not change.
+            InvalidParameter: Assumptions on the column are missing, or the column does not change.
         """
         if self.span_dim is None or self.residual_misalignment is None:
             missing = "span_dim" if self.span_dim is None else "residual_misalignment"
@@ -125,10 +121,10 @@ class M1(NoisyMechanism):
 
     @property
     def column_shift(self) -> tuple[float, float]:
-        """The pair ``(alpha, beta)`` in units of the noise deviation ``sigma = z sqrt(c (alpha^2 + beta^2))``.
+        """The pair ``(alpha, beta)`` over the standard deviation ``sigma = z sqrt(c (alpha^2 + beta^2))`` of the noise.
 
         Raises:
-            InvalidParameter: The noise multiplier or the promises about one column are missing.
+            InvalidParameter: The noise multiplier or an assumption on the column is missing.
         """
         _, _, alpha, beta = self.span_residual
         # s = sqrt(c (alpha^2 + beta^2)), sigma = z s.
@@ -136,7 +132,7 @@ class M1(NoisyMechanism):
         return self.mu * alpha / size, self.mu * beta / size
 
     def lift(self) -> Lift:
-        """Return the effective noise and the projection factor of the release itself, whose mean is ``V`` (C38)."""
+        """Return the utility of the release itself, whose mean is ``V`` (C38)."""
         # |M v|^2 = v^T (Z Z^T)^2 v has the mean 1 + (d + 1)/r for a unit vector v.
         dim, rank = self.shape
         size = dim * (self.columns or dim)

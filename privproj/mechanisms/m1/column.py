@@ -1,14 +1,14 @@
-"""One changed column, secret projection: quantiles of the residual, and a radius of the correlated part.
+"""Bounds of M1 on one changed column with a secret projection, by quantiles (C13).
 
-Once with the second lemma corrected, and once as published (2601.21719, Theorem 4 with Lemma 14 as reconstructed),
-which is refuted where the rank exceeds the dimension of the span. What all bounds on one changed column share stands
-here too: the two parts of the loss (C13).
+``column`` has the second lemma corrected. ``column-published`` is 2601.21719, Theorem 4 with Lemma 14 as reconstructed,
+and is refuted if the rank exceeds the dimension of the span. The two parts of the privacy loss are shared by all bounds
+on one changed column.
 
 The column is ``v = a + kappa b`` with ``a`` in the span ``S`` of the others (``dim S = k``) and ``b`` a unit vector
-orthogonal to it. Given what ``S`` sees of the projection, ``M = C + M_perp``: ``M_perp`` acts on the residuals alone,
+orthogonal to it. Given the projection on ``S``, ``M = C + M_perp``: ``M_perp`` acts on the residuals alone,
 as a vector Wishart mechanism in ``n = d - k`` dimensions with ``R = r - k`` degrees of freedom, and is independent of
-``C``. So the loss is that of the residual plus a Gaussian loss with shift ``|C (v - v')|``. For ``r <= k`` there is
-no residual.
+``C``. So the loss is that of the residual plus a Gaussian loss at sensitivity ``|C (v - v')|``. For ``r <= k`` there
+is no residual.
 """
 
 import math
@@ -22,8 +22,8 @@ from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound, Flaw
 from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of, split_rule
 from privproj.numerics.interval import Enclosure, next_up
-from privproj.numerics.kernels import log_add
 from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
@@ -31,7 +31,7 @@ from privproj.result import Status, limit_words
 
 
 def _has_residual(mechanism: M1) -> bool:
-    """True if part of the projection acts on the residuals alone, and the residuals of the neighbours differ."""
+    """Return whether part of the projection acts on the residuals alone and the residuals of neighbors differ."""
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
     first, second = mechanism.norms
@@ -41,14 +41,14 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_told_apart(mechanism: M1) -> bool:
-    """True if one neighbour has a residual and the other has none: seeing it tells them apart, so delta is 1."""
+    """Return whether exactly one neighbor has a residual, which distinguishes them: delta is 1."""
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
-    """The exact profile of the residual, a vector Wishart release in smaller dimensions (C9, C13); None without one.
+    """Return the exact profile of the residual, a vector Wishart release in fewer dimensions (C9, C13), or None.
 
-    Norms that differ are covered in both orders, with every ratio between theirs and 1 (C12).
+    Different norms are covered in both orders, with every ratio between theirs and 1 (C12).
     """
     if not _has_residual(mechanism):
         return None
@@ -68,11 +68,11 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
-    """The largest loss of the residual outside of two events of probabilities ``delta_T`` and ``delta_W`` (C13).
+    """Return the largest loss of the residual outside of two events of probabilities ``delta_T`` and ``delta_W`` (C13).
 
     Within these quantiles ``A_- <= A <= A_+`` and ``w_- <= W <= w_+``. The loss is linear in ``W``, and in ``A`` it is
     monotone or falls and then rises, so that its largest value is at a corner. It is ``inf`` unless ``A_- > 0``, and
-    where a share of delta is too small for the quantile functions.
+    if a share of delta is too small for the quantile functions.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -91,9 +91,9 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """A bound on ``|C (v - v')| / sigma``, outside of up to three events of probability ``e^log_d`` each (C13).
+    """Return a bound on ``|C (v - v')| / sigma`` outside of up to three events of probability ``e^log_d`` each (C13).
 
-    :func:`_count_of_events` says how many they are (2601.21719, Lemma 14, corrected).
+    :func:`_count_of_events` is their number (2601.21719, Lemma 14, corrected).
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -112,15 +112,16 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
 
 
 def _count_of_events(mechanism: M1) -> int:
-    """How many events :func:`correlated_shift` excludes, each of the same probability."""
+    """Return the number of events that :func:`correlated_shift` excludes."""
     k, (_, rank) = mechanism.span_residual[0], mechanism.shape
     return 0 if k == 0 else 2 if rank <= k else 3
 
 
 def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
-    """The exact profile of the correlated part at a pure shift (C13); None where there is no such part.
+    """Return the exact profile of the correlated part, or None if there is none (C13).
 
-    Raises :class:`Refused` for a shift that is partly within the span and partly orthogonal to it.
+    Raises:
+        Refused: The difference is partly within the span and partly orthogonal to it.
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import ScaledEnergy
@@ -146,7 +147,7 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
-    """``ln delta_i`` of each of ``count`` equal links of a chain, whose losses are ``link`` (C13, chain)."""
+    """Return ``ln delta_i`` of each of ``count`` equal links of a chain, whose losses are ``link`` (C13, chain)."""
     # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
     total = -math.inf
     for i in range(count):
@@ -181,7 +182,7 @@ OF_COLUMN: dict[str, Any] = {
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
+    """Return epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
     count = mechanism.changed_columns
     if is_told_apart(mechanism):
         return math.inf
@@ -199,13 +200,13 @@ def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
 
 
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Epsilon of one changed column at this log delta, with the best shares of delta, or the given one."""
+    """Return epsilon of one changed column, with optimized shares of delta or with the given one."""
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
         odds[0] = math.log(split) - math.log1p(-split)
         return _epsilon_at_odds(mechanism, log_delta, odds)
     best = _epsilon_at_odds(mechanism, log_delta, odds)
-    # Rounds of the search over the shares of delta, each over one share after the other. Speed only.
+    # coordinate descent over the shares; any shares are sound
     for _ in range(3):
         for i in range(3):
 
@@ -217,10 +218,10 @@ def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
 
 
 def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> float:
-    """Epsilon of one changed column with these three log odds.
+    """Return epsilon of one changed column at three log odds.
 
-    They divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss and
-    its radius. Any odds are sound.
+    The odds divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss
+    and its radius. Any odds are sound.
     """
     # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares add to delta (C13).
     (residual, rest), (t, w), (gauss, radius) = (log_shares(x) for x in odds)
@@ -254,9 +255,9 @@ COLUMN = Bound(
 
 
 def _published_epsilon(mechanism: M1, log_delta: float) -> float:
-    """Epsilon of the published rule at this log delta, which is divided in equal parts among its events.
+    """Return epsilon of the published rule, which divides delta equally among its events.
 
-    Without a residual it is ``inf`` where the Gaussian term exceeds 1, up to which the textbook rule is proved.
+    Without a residual it is ``inf`` if the Gaussian term exceeds 1, up to which the textbook rule is proved.
     """
     if mechanism.changed_columns > 1:
         raise InvalidParameter("changed_columns", mechanism.changed_columns, "1 for column-published")

@@ -1,6 +1,6 @@
-"""One changed column, secret projection: the residual and the correlated part, both exactly, composed.
+"""Exact bounds of M1 on one changed column with a secret projection.
 
-Where no other column is known, the residual is the whole loss (2601.21719, Lemma 2).
+If no other column is known, the residual is the whole loss (2601.21719, Lemma 2).
 """
 
 from functools import partial
@@ -14,14 +14,14 @@ from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.run import Run
 
-NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
-"""The profile of a column of which nothing is seen. Soundness."""
+NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))  # delta = 0
 
 
 def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
-    """Two independent losses, of the residual and of the correlated part, composed like two releases (C13).
+    """Return the composition of the independent losses of the residual and of the correlated part (C13).
 
-    Raises :class:`Refused` under subsampling.
+    Raises:
+        Refused: The run is subsampled.
     """
     if run.sampling_rate < 1.0:
         raise Refused("column-exact has no theorem under subsampling; use known-projection")
@@ -32,7 +32,7 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
 
 
 def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
-    """The parts of the loss that are there; raises :class:`InvalidParameter` for several changed columns."""
+    """Return the parts of the loss; raise :class:`InvalidParameter` for several changed columns."""
     if mechanism.changed_columns > 1:
         raise InvalidParameter(
             "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"

@@ -1,4 +1,4 @@
-"""M1 with a projection known to all: a change of any rank, no promise on the data, and one of rank one exactly."""
+"""Bounds of M1 for an adversary who observes the projection: any rank, and rank one exactly."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def law(mechanism: M1) -> "ScaledEnergy":
-    """The law of the squared shift of a unit direction, in units of the noise."""
+    """Return the distribution of the squared sensitivity of a unit direction over noise."""
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import ScaledEnergy
 
@@ -22,7 +22,7 @@ def law(mechanism: M1) -> "ScaledEnergy":
 
 
 def worst_changes(mechanism: M1) -> tuple[PrivacyProfile, ...]:
-    """The profile of a change of rank one, which is allowed whatever is promised of the rank."""
+    """Return the profile of a difference of rank one, which every assumption on the rank allows."""
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
 
@@ -52,7 +52,7 @@ KNOWN_PROJECTION_RANK1 = Bound(
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
-    # Changes of rank one of several records add up to one of any rank.
+    # Differences of rank one of several records add up to one of any rank.
     of_group=KNOWN_PROJECTION.representation,
     worst_changes=worst_changes,
     exact="given-projection",

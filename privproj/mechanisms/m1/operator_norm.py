@@ -1,4 +1,4 @@
-"""The published Gaussian baseline of M1: a bound on the norm of the projection, then a Gaussian run."""
+"""The published Gaussian baseline of M1: a bound on the norm of the projection and a Gaussian run (C16)."""
 
 import math
 
@@ -9,9 +9,9 @@ from privproj.numerics.interval import next_up
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """A Gaussian run at the norm of the projection, outside of the event that it is larger.
+    """Return a Gaussian run at a bound on the norm of the projection, except for a rare event.
 
-    The event is the same for every change, so a matrix that serves all releases fails once.
+    The event is the same for every difference, so one matrix for all releases fails once.
     """
     dim, rank = mechanism.shape
     edge = math.sqrt(dim) + math.sqrt(rank)

@@ -1,4 +1,4 @@
-"""M1 on a vector whose projection stays secret: a Gaussian pair once the length of the projected vector is revealed."""
+"""M1 on a vector with a secret projection: a Gaussian pair given the length of the projected vector (C8)."""
 
 from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
@@ -10,7 +10,7 @@ from privproj.result import Status, limit_words
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """The profile of a Gaussian pair whose shift has the law of :mod:`privproj.distributions.densities`."""
+    """Return the profile of a Gaussian pair with a random sensitivity (:mod:`privproj.distributions.densities`)."""
     from privproj.distributions.densities import SecretShift
     from privproj.distributions.tabulated import ScaledEnergy
 

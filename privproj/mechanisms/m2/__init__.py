@@ -1,4 +1,4 @@
-"""M2: add noise first, then project; and its bounds, one theorem per file."""
+"""M2: add noise, then project."""
 
 import math
 import re
@@ -12,22 +12,23 @@ from privproj.mechanisms.base import ClippedSum, Lift
 from privproj.parameters import LAYERS, flag, integer, one_of, parameter, real, whole_number
 
 LAYER_TEXT = re.compile(
-    r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?::([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE
+    # DxR, DxRxN, DxRxN:M or DxRxN:M@SHARE
+    r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?::([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?",
+    re.ASCII | re.IGNORECASE,
 )
-"""How a layer is written: ``DxR``, ``DxRxN``, ``DxRxN:M`` or ``DxRxN:M@SHARE``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Layers of one shape, each projected from ``dim`` to ``rank`` by a projection of its own.
+    """Layers of one shape, each with a projection of its own from ``dim`` to ``rank``.
 
     Args:
         dim: The side that is projected, from 1 to 1e12.
         rank: The rank of the projection, from 1 to ``dim``; with ``rank = dim`` the layers are not projected.
-        count: How many layers there are of this shape, from 1 to 1e5.
-        columns: The other side of each, from 1 to 1e12, which says how large its gradient is; None: as long as ``dim``.
-        share: The part of the squared clipping norm that all ``count`` layers together get, above 0 and at most 1; for
-            clipping per layer only. None: equal parts.
+        count: The number of layers of this shape, from 1 to 1e5.
+        columns: The other side of each gradient, from 1 to 1e12; None means ``dim``.
+        share: The share of the squared clipping norm for all ``count`` layers together, above 0 and at most 1; for
+            per-layer clipping only. None means equal shares.
 
     Raises:
         InvalidParameter: A value is outside its range.
@@ -58,7 +59,7 @@ class Layer:
         shape = f"{self.dim}x{self.rank}x{self.count}" + (f":{self.columns}" if self.columns else "")
         if self.share is None:
             return shape
-        # A ledger keeps this text and reads it again: a rounded share would be another mechanism.
+        # Ledgers store this text: a rounded share would be a different mechanism.
         short = f"{self.share:g}"
         return f"{shape}@{short if float(short) == self.share else repr(self.share)}"
 
@@ -67,14 +68,14 @@ class Layer:
         """Return the layer that a text ``DxR[xN][:M][@SHARE]`` describes.
 
         Args:
-            text: For instance ``768x16x24``: 24 layers of dimension 768, projected to rank 16; ``768x16x24:3072`` where
-                their other side is 3072 long.
+            text: For instance ``768x16x24``: 24 layers of dimension 768, projected to rank 16; ``768x16x24:3072`` if
+                their other side is 3072.
 
         Returns:
             The layer.
 
         Raises:
-            InvalidParameter: It is no such text, or a size is outside its range.
+            InvalidParameter: The text has another form, or a size is outside its range.
         """
         match = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -90,35 +91,35 @@ class Layer:
 
 
 def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
-    """The layers that a text says, or several, of which some may be layers already."""
+    """Return layers from one or several texts or layers."""
     several = layers if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     return tuple(one if isinstance(one, Layer) else Layer.parse(one) for one in several)
 
 
 @dataclass(frozen=True, kw_only=True)
 class M2(ClippedSum):
-    """Add noise first, then project: release ``M (V + E)`` with ``M = Z Z^T``, drawn afresh for each release.
+    """Add noise, then project: release ``M (V + E)`` with ``M = Z Z^T``, resampled for each release.
 
-    ``Z`` is a random frame of shape ``dim x rank``. ``V`` is the sum of whole clipped gradients: LoRA that clips the
-    gradients of its own factors is :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
+    ``Z`` is a random frame of shape ``dim x rank``. ``V`` is the sum of full clipped gradients; LoRA that clips the
+    gradients of its factors is :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
 
     Args:
-        noise_multiplier: ``z``, the noise deviation over the sensitivity of ``V`` in the Frobenius norm, from 1e-12 to
-            1e12; left out (None) only for the sigma query.
+        noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity of ``V`` in the
+            Frobenius norm, from 1e-12 to 1e12; None only for the sigma query.
         dim: The side of ``V`` that is projected, from 1 to 1e12.
-        rank: The rank of the projection, from 1 to ``dim``; left out only for the rank query.
-        layers: The projected tensors, each a :class:`Layer` or its words as ``Layer.parse`` reads them, instead of
-            ``dim`` and ``rank``.
-        clipping: "joint": one clip ``C`` for all layers together. "per-layer": each layer has its own clip, and the
-            sum of their squares is ``C^2``.
-        columns: The other side of ``V``, from 1 to 1e12; with ``layers`` that of each that does not say its own, and no
-            smaller than theirs.
-        change_rank: A promise: the largest rank of the change that one record makes, from 1 to ``min(dim, columns)``.
-        fixed_projection: True if one projection serves all releases; bounds that need a fresh one then refuse several.
-        adaptive_clipping_sigma: ``S``, where the clip adapts to a private count: the standard deviation of the noise on
-            the count, which adds 1/2 for each record of the batch that was not clipped and takes 1/2 for each one that
-            was, from 1e-12 to 1e12 (a plain count has twice the sensitivity, and needs twice the noise). None: the clip
-            is fixed, and nothing but the sum is released.
+        rank: The rank of the projection, from 1 to ``dim``; None only for the rank query.
+        layers: The projected tensors, each a :class:`Layer` or a text for ``Layer.parse``, instead of ``dim`` and
+            ``rank``.
+        clipping: "joint": one clipping norm ``C`` for all layers. "per-layer": each layer has its own, and the sum of
+            their squares is ``C^2``.
+        columns: The other side of ``V``, from 1 to 1e12; with ``layers`` the default of each layer, and at least as
+            large as the largest.
+        change_rank: An assumption: the largest rank of the difference that one record makes, from 1 to ``min(dim,
+            columns)``.
+        fixed_projection: Whether one projection is used for all releases.
+        adaptive_clipping_sigma: ``S``, the standard deviation of the noise on the count that adapts the clipping norm,
+            from 1e-12 to 1e12. The count is ``sum(b_i - 1/2)``, where ``b_i`` is 1 if record ``i`` of the batch was not
+            clipped. A 0/1 count has twice the sensitivity and needs twice the noise. None means a fixed clipping norm.
 
     Raises:
         InvalidParameter: A value is outside its range, ``dim`` and ``layers`` are both given or both missing, or shares
@@ -190,12 +191,12 @@ class M2(ClippedSum):
 
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
-        """With a clip for each layer, what the noise multiplier is relative to."""
+        """The requirements on per-layer and adaptive clipping."""
         of_layers = (Requirement.PER_LAYER_CLIPPING,) if self.clipping == "per-layer" else ()
         return (*of_layers, *super().assumes_of_clips)
 
     def notes(self) -> list[str]:
-        """Return where the projection gains nothing, and why, in words."""
+        """Return a warning if the projection gains nothing, or if a layer looks like the shape of a matrix."""
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
@@ -217,10 +218,10 @@ class M2(ClippedSum):
         return []
 
     def gain_words(self, *, of_noise: bool) -> str:
-        """Return that what is released is smaller than DP-SGD's, and no better for it.
+        """Return that the compared releases are smaller than that of DP-SGD.
 
         Args:
-            of_noise: True where noise multipliers are compared at equal privacy, and not privacy at equal noise.
+            of_noise: Whether noise multipliers are compared at equal privacy, rather than privacy at equal noise.
 
         Returns:
             The end of a sentence.
@@ -230,11 +231,11 @@ class M2(ClippedSum):
         return ("noise" if of_noise else "the same noise, but") + " on a smaller release, which is no better model"
 
     def lift(self) -> Lift:
-        """Return the effective noise and the projection factor of the update ``(d/r) Y Q^T`` (C38).
+        """Return the utility of the update ``(d/r) Y Q^T`` (C38).
 
         Returns:
-            That of all layers together: noise by its energy, weighted by the sizes ``n d`` of the layers; the factor
-            ``d/r`` of the layer where it is largest.
+            The noise of all layers by its energy, weighted by the sizes ``n d`` of the layers, and the largest factor
+            ``d/r`` of a layer.
 
         Raises:
             InvalidParameter: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -248,7 +249,7 @@ class M2(ClippedSum):
 
     @property
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
-        """For every layer: ``(dim, rank, count, share of the squared clip for each one of them)``.
+        """``(dim, rank, count, share of the squared clipping norm of each)`` for every shape of layers.
 
         Raises:
             InvalidParameter: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -256,7 +257,7 @@ class M2(ClippedSum):
         total = sum(layer.count for layer in self.layers)
         if not self.layers:
             return ((*self.shape, 1, 1.0),)
-        # Shares that were rounded are parts of their sum, which is C^2 (C6); where that is above 1 they stay larger.
+        # soundness: rounded shares are divided by their sum, unless it exceeds 1, where they stay larger (C6).
         share = min(1.0, math.fsum(layer.share or 0.0 for layer in self.layers)) or 1.0
         return tuple(
             (x.dim, x.rank, x.count, (x.share / share / x.count) if x.share else 1.0 / total) for x in self.layers
@@ -264,9 +265,9 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The mechanism of one layer, if all layers have one shape and a joint clip; else the same mechanism.
+        """The mechanism of one layer if all layers have one shape and joint clipping, else the same mechanism.
 
-        Under a joint clip, layers of one shape are as private as one of them (C5).
+        Under joint clipping, layers of one shape are as private as one of them (C5).
         """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
         several = sum(layer.count for layer in self.layers) > 1
@@ -277,47 +278,47 @@ class M2(ClippedSum):
 
     @property
     def unprojected(self) -> bool:
-        """True if some tensor under the joint clip is not projected, since the whole norm may sit there."""
+        """Whether a tensor under joint clipping is not projected; the whole norm may be in this tensor."""
         joint = self.clipping == "joint" or len(self.parts) == 1
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
 
     @property
     def projects_apart(self) -> bool:
-        """True if several projected layers have clips of their own.
+        """Whether several projected layers have clipping norms of their own.
 
-        Their captured shares then average, which needs independent projections (C6).
+        Their captured shares then average, which requires independent projections (C6).
         """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank that a change can have in one layer: ``min(d, m)``."""
+        """The largest rank of a difference in one layer: ``min(d, m)``."""
         dim = self.dim or max(layer.dim for layer in self.layers)
         return dim if self.columns is None else min(dim, self.columns)
 
     @property
     def rank_limit(self) -> int:
-        """The largest rank that the rank query tries: a projection has at most the rank of its dimension."""
+        """The largest rank of the rank query: the dimension."""
         return self.dim or 1
 
     def for_replacement(self) -> "M2":
-        """Return the mechanism under replace: one change is taken away and one added, so the rank doubles."""
+        """Return the mechanism under replace, where the rank of the difference doubles."""
         return self._with_rank_times(2, super().for_replacement())
 
     def for_group(self, size: int) -> "M2":
-        """Return the mechanism as a group sees it: its sensitivity and the rank of its change grow ``size`` times.
+        """Return the mechanism for a group: sensitivity and rank of the difference are ``size`` times as large.
 
         Args:
-            size: The number of records of one person, at least 1.
+            size: The number of records of the user, at least 1.
 
         Returns:
-            The mechanism with its noise multiplier divided, and its promised rank multiplied, by ``size``.
+            The mechanism with the noise multiplier divided, and the assumed rank multiplied, by ``size``.
         """
         return self._with_rank_times(size, super().for_group(size))
 
     def _with_rank_times(self, size: int, seen: Any) -> "M2":
-        """The mechanism as it is seen, with a promised rank that is ``size`` times as large."""
+        """Return the mechanism with an assumed rank that is ``size`` times as large."""
         return replace(seen, change_rank=self.change_rank and min(size * self.change_rank, self.largest_rank))
 
     @property
@@ -333,7 +334,7 @@ class M2(ClippedSum):
 
     @property
     def beta_shape(self) -> tuple[float, float]:
-        """The pair ``(r/2, (d - r)/2)``: ``|P u|^2`` of a unit vector has the Beta law with these parameters (C7).
+        """The pair ``(r/2, (d - r)/2)``: ``|P u|^2`` of a unit vector has this Beta distribution (C7).
 
         Raises:
             InvalidParameter: The dimension or the rank was left out.

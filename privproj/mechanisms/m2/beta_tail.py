@@ -1,6 +1,6 @@
-"""The published bound of M2, optimised over tau (2601.21719, Theorem 5), and with the exact Gaussian delta in it.
+"""The published bound of M2, minimized over tau (2601.21719, Theorem 5), and with the exact Gaussian delta.
 
-Over one layer and over several.
+Both hold for one layer and for several.
 """
 
 import math
@@ -12,7 +12,13 @@ from privproj.assumptions import Assumption, DataAssumption
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
-from privproj.numerics import kernels
+from privproj.mechanisms.m2.beta_tail_kernels import (
+    beta_tail_epsilon,
+    beta_tail_minimum,
+    beta_tail_start,
+    log_tail_profile,
+    tail_profile_epsilon_slope,
+)
 from privproj.numerics.interval import (
     LOG_OF_ZERO_FROM_ABOVE,
     Enclosure,
@@ -20,26 +26,18 @@ from privproj.numerics.interval import (
     outward_margin,
     widen_outward,
 )
-from privproj.numerics.inverse_kernels import root_of
-from privproj.numerics.kernels import (
-    beta_constant,
-    beta_tail_epsilon,
-    beta_tail_minimum,
-    beta_tail_start,
-    tail_profile_epsilon_slope,
-)
-from privproj.numerics.root_finding import find_crossing, minimise
-from privproj.profiles.columns import KernelColumns, profile_of_kernels
-from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.numerics.root_finding import find_crossing, minimise, root_of
+from privproj.numerics.special import beta_constant, log_add, log_beta_tail
+from privproj.profiles.privacy_profile import KernelColumns, PrivacyProfile, profile_of_kernels
 
 
 def rank_of_difference(mechanism: M2) -> int:
-    """The rank ``k`` of the change by one record: as promised, or else the largest that ``d`` and ``m`` allow."""
+    """Return the assumed rank ``k`` of the difference, or else the largest that ``d`` and ``m`` allow."""
     return mechanism.change_rank or mechanism.largest_rank
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """The log of the union bound on the event that some direction of some layer captures more than ``tau``.
+    """Return the log of the union bound on the event that a direction of a layer captures more than ``tau``.
 
     ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` keeps its digits.
     """
@@ -49,8 +47,8 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
     total = -math.inf
     for dim, rank, count, _ in mechanism.parts:
         k = min(mechanism.change_rank or dim, dim, mechanism.columns or dim)
-        tail = 0.0 if dim == rank else kernels.log_beta_tail(0.5 * rank, 0.5 * (dim - rank), math.exp(t) * y, y)
-        total = kernels.log_add(total, math.log(count) + math.log(k) + tail)
+        tail = 0.0 if dim == rank else log_beta_tail(0.5 * rank, 0.5 * (dim - rank), math.exp(t) * y, y)
+        total = log_add(total, math.log(count) + math.log(k) + tail)
     return total
 
 
@@ -59,14 +57,14 @@ def _beta_tail_ends(
 ) -> tuple[float, float, float, tuple[float, float, float]]:
     """Return ``(lower, upper, -d ln delta/deps, state)`` of the bound over one layer; it is a kernel.
 
-    The law is ``(a, b, mu, sharp, ln k, beta_constant)``. The state is where the two local minima were found last, as
-    logits of ``tau``, and at which epsilon; both are sought anew where that is far away.
+    The law is ``(a, b, mu, sharp, ln k, beta_constant)``. The state has the last two local minima, as logits of
+    ``tau``, and their epsilon; both are searched for again if the epsilon is far away.
     """
     a, b, mu, sharp, log_k, c = law
     below, above, found_at = state
     if eps <= 0.0 and sharp < 0.5:
         return 0.0, 0.0, 0.0, state
-    # Relative distance of epsilons up to which local minima are followed rather than sought anew. Speed only.
+    # 2 %: relative distance of epsilons up to which local minima are followed
     if not math.fabs(eps - found_at) <= 0.02 * eps:
         below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
         above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
@@ -89,40 +87,40 @@ _find_root = root_of(_beta_tail_ends, bends=True)
 
 
 def _beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
-    """The law of a row ``(a, b, k, mu, sharp)`` as :func:`_beta_tail_ends` takes it; it is a kernel."""
+    """Return the law of a row ``(a, b, k, mu, sharp)`` for :func:`_beta_tail_ends`; it is a kernel."""
     return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
 
 
 def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of ``ln delta`` over one layer, as a kernel; the row is that of :func:`beta_tail_row`."""
+    """Return the enclosure of ``ln delta`` for one layer; a kernel on rows of :func:`beta_tail_row`."""
     lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_law(row), (0.0, 0.0, math.inf))
     return lower, upper
 
 
 def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Nearly the inverse of :func:`_beta_tail_log_delta`, as a kernel. Where the better minimum changes is a bend."""
+    """Return an approximate inverse of :func:`_beta_tail_log_delta`; a kernel. It bends where the minimum changes."""
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
     return _find_root(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
 
 
 BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_root)
-"""The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
+"""The kernels of the bound, with a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
 def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
-    """The row of a release of one projected layer: both shapes, the rank of the change, ``mu``, and 1 if ``sharp``."""
+    """Return the row of one projected layer: both Beta parameters, the rank ``k``, ``mu``, and 1 if ``sharp``."""
     return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """The Beta-tail profile: a Gaussian term at ``tau`` plus the probability that more is captured (C16).
+    """Return the Beta-tail profile: a Gaussian term at ``tau`` plus the probability that more is captured (C16).
 
-    ``tau`` is the best one for every epsilon. The Gaussian term ``G`` is the exact delta if ``sharp``, else the
+    ``tau`` is optimized for every epsilon. The Gaussian term ``G`` is the exact delta if ``sharp``, else the
     two-sided tail ``T``.
     """
     mu = mechanism.mu
     if mechanism.unprojected:
-        return PrivacyProfile(lambda eps: widen_outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
+        return PrivacyProfile(lambda eps: widen_outward(log_tail_profile(eps, mu, sharp), steepness=mu * mu))
     if mechanism.layers:
         # The scan over tau looks at the same points for every epsilon.
         tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
@@ -132,20 +130,20 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
-    """The bound over several layers with one ``tau`` for all, which is searched for; the lower end is unknown."""
+    """Return the bound for several layers with one optimized ``tau``; the lower end is unknown."""
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
-        gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
-        return kernels.log_add(gaussian, log_tail(t))
+        gaussian = log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
+        return log_add(gaussian, log_tail(t))
 
     # The least over t, and tau = 1, where nothing is left out.
-    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
+    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], log_tail_profile(eps, mu, sharp))
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """A function from ``ln p`` to ``sqrt(tau)``: more is captured with probability at most ``p``; rounded up."""
+    """Return a function from ``ln p`` to ``sqrt(tau)``, rounded up: more is captured with probability at most ``p``."""
 
     def radius(log_bad: float) -> float:
         # The least tau = odds/(1 + odds) with k P(B > tau) <= p (C16).
@@ -172,11 +170,11 @@ def _check_rank(mechanism: M2) -> None:
 
 
 OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "assumptions": _rank_assumptions, "check": _check_rank}
-"""What all bounds by a union over the directions of the change have."""
+"""Fields of the bounds by a union over the directions of the difference."""
 
 
 def _fields_of(sharp: bool) -> dict[str, Any]:
-    """What both bounds at the best ``tau`` have; in balls it is the witness of the certificate."""
+    """Return the fields of both bounds at the best ``tau``."""
     return {
         "example": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
         # delta(eps) = min over tau of G(eps; mu sqrt(tau)) + k P(B > tau), B ~ Beta(r/2, (d-r)/2) (2601.21719, Theorem

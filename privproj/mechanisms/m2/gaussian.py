@@ -1,4 +1,4 @@
-"""M2 without its amplification: projecting is post-processing of the Gaussian mechanism."""
+"""M2 without amplification: the projection is post-processing of the Gaussian mechanism."""
 
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound

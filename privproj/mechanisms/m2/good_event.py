@@ -1,6 +1,6 @@
-"""The published accounting of many M2 releases (2601.21719, Appendix F.2): a good event, then a Gaussian run.
+"""The published accounting of many M2 releases: a good event and a Gaussian run (2601.21719, Appendix F.2).
 
-Under Poisson sampling a failure matters only where the record is sampled.
+Under Poisson sampling a failure matters only if the record is sampled.
 """
 
 from privproj.composition.good_event import GoodEvent
@@ -15,7 +15,7 @@ OF_GOOD_EVENT = {
     "version": 6,
     **OF_CHANGE_RANK,
 }
-"""What both bounds have."""
+"""Fields of both bounds."""
 
 
 GOOD_EVENT = Bound(

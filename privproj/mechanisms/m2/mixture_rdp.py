@@ -1,4 +1,4 @@
-"""M2 in Renyi terms: the Gaussian moment averaged over the captured energy."""
+"""The Renyi curve of M2: the Gaussian moment averaged over the captured energy (C15)."""
 
 import math
 
@@ -11,21 +11,15 @@ from privproj.numerics.interval import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral
 from privproj.profiles.rdp import RenyiCurve, poisson_curve
 
-MOST_TERMS = 4000.0
-"""Most terms of the series of ``1F1``; where more are needed, an integral costs less. Speed only."""
-
-RELATIVE_ERROR_PER_TERM = 8e-16
-"""Relative error allowed for each term: six roundings that make it from the one before, and one of the sum.
-Soundness."""
-
-LARGEST_SUM = 2.0**900
-"""A sum of terms is divided by this, ``2^900``, as soon as it is larger, which is exact. Soundness."""
+MOST_TERMS = 4000.0  # terms of the series of 1F1; beyond, an integral is faster
+RELATIVE_ERROR_PER_TERM = 8e-16  # soundness: six roundings of a term and one of the sum
+LARGEST_SUM = 2.0**900  # soundness: sums are divided by this power of two, which is exact
 
 
 def log_energy_moment(a: float, b: float, c: float) -> float:
-    """``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
+    """Return ``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    It is a sum of positive terms where few will do, else an integral by Kummer's formula, which keeps the exponent.
+    It is a sum of positive terms if few suffice, else an integral by Kummer's formula, which keeps the exponent.
     """
     n = a + b
     # Terms are halved at least from j = MOST_TERMS/2 on: (a + j) c / ((n + j) (j + 1)) < 1/2.
@@ -38,7 +32,7 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_moment_by_terms(a: float, n: float, c: float) -> float:
-    """``ln 1F1(a; n; c)``, rounded up, as the log of a sum of positive terms."""
+    """Return ``ln 1F1(a; n; c)``, rounded up, as the log of a sum of positive terms."""
     term = total = a * c / n
     j, log_scale = 1.0, 0.0
     while True:
@@ -46,7 +40,6 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
         up, down = (a + j) * c, (n + j) * (j + 1.0)
         # The ratios to come are at most x = max(a + j, 1 + j) c/((n + j)(j + 1)), so what is left is t_j x/(1 - x).
         ratio = max(up, (1.0 + j) * c) / down
-        # Share of the sum below which a term ends the series. Speed only.
         if term * ratio < 1e-17 * total * (1.0 - ratio):
             break
         term *= up / down
@@ -59,12 +52,12 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 
 
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
-    """``ln E[e^(c B)]`` of one layer; a layer that is not projected has ``B = 1``."""
+    """Return ``ln E[e^(c B)]`` of one layer; ``B = 1`` for a layer that is not projected."""
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
 
 def representation(mechanism: M2) -> RenyiCurve:
-    """The Renyi curve of one release, of the worst layer or, under per-layer clips, of all layers together."""
+    """Return the Renyi curve of one release, of the worst layer or, with per-layer clipping, of all layers."""
     if mechanism.unprojected:
         return gaussian_form(mechanism)
     mu, joint, count = mechanism.mu, mechanism.clipping == "joint", mechanism.adaptive_count_shift

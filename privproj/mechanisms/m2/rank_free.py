@@ -1,11 +1,10 @@
-"""The default bound of M2: a change of any rank, no promise on the data; and the exact profile of one of rank one.
+"""The default bound of M2 for differences of any rank, and the exact profile for rank one.
 
-``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5). It is computed in
+``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5), computed in
 :mod:`privproj.distributions.mixture_profile`.
 """
 
 import math
-from typing import TYPE_CHECKING
 
 from privproj.distributions.mixture_profile import (
     LOWER_END_REFINEMENT,
@@ -21,24 +20,21 @@ from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
-if TYPE_CHECKING:
-    pass
-
 
 def law(mechanism: M2) -> HillLaw | ScaledBeta:
-    """The law of the squared shift of a unit direction, with that of the count, in units of the noise."""
+    """Return the distribution of the squared sensitivity of a unit direction over noise, with that of the count."""
     return _law_of(*mechanism.shape, mechanism)
 
 
 def _law_of(dim: int, rank: int, mechanism: M2) -> HillLaw | ScaledBeta:
-    """That law where the layer has this shape."""
+    """Return the distribution for a layer of this shape."""
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
     return ScaledBeta(*plain, count) if count else HillLaw(*plain)
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """The any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
+    """Return the any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
     if mechanism.alike.layers:
@@ -48,7 +44,7 @@ def representation(mechanism: M2) -> PrivacyProfile:
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
-    """The any-rank profile of layers of several shapes, under a joint clip or with a clip for each."""
+    """Return the any-rank profile of layers of several shapes, with joint or per-layer clipping."""
     from privproj.distributions.binned import beta_bins, convolve_layers, convolve_layers_below
 
     scale = mechanism.mu**2
@@ -63,7 +59,7 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The shapes ``(dim, rank)`` that may be the worst layer: no other has both ``r/d`` and ``-(d - r)`` no smaller."""
+    """Return the shapes ``(dim, rank)`` for which no other has both ``r/d`` and ``-(d - r)`` at least as large."""
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
     largest: list[tuple[int, int]] = []
     for dim, rank in sorted(shapes, key=lambda shape: (shape[0] - shape[1], -shape[1])):
@@ -73,7 +69,7 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Profiles of changes that are allowed, as whoever sees the projections has them: rank one, and spread evenly."""
+    """Return profiles of differences of rank one and spread evenly, for an adversary who observes the projections."""
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
     parts = mechanism.parts
@@ -84,14 +80,14 @@ def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:
         rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, mechanism.mu**2))]
     else:
         # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
-        # How many shapes of layers are tried for a change of rank one that is allowed. Speed only.
+        # three shapes suffice in practice; each is a valid lower bound
         shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:3]
         rank_one = [rank_one_profile(_law_of(*shape, mechanism), LOWER_END_REFINEMENT) for shape in shapes]
     return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
 
 
 def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """The profile of a change with equal singular values in every direction; none where its rank is ruled out."""
+    """Return the profile of a difference with equal singular values, or nothing if an assumption rules it out."""
     most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
     slim = any((layer.columns or math.inf) < layer.dim for layer in mechanism.layers)
     if slim or most < max(dim for dim, _, _, _ in mechanism.parts):
@@ -119,7 +115,7 @@ RANK_FREE = Bound(
 
 
 def _rank_one_of(mechanism: M2) -> PrivacyProfile:
-    """The profile of the pair (projection, release) for a change of rank one."""
+    """Return the profile of the pair (projection, release) for a difference of rank one."""
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
@@ -142,7 +138,7 @@ EXACT_RANK1 = Bound(
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",
     representation=_rank_one_of,
-    # Changes of rank one of several records add up to one of any rank.
+    # Differences of rank one of several records add up to one of any rank.
     of_group=representation,
     worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
     exact="given-projection",

@@ -1,4 +1,4 @@
-"""The secret Gaussian sketch with noise, and its bounds, one theorem per file."""
+"""The secret Gaussian sketch with noise."""
 
 import math
 from dataclasses import dataclass
@@ -9,11 +9,9 @@ from privproj.mechanisms.base import Mechanism
 from privproj.parameters import flag, number, parameter, whole_number
 from privproj.result import limit_words
 
-SIZE = number(open_low=True)
-"""The range of a norm or a standard deviation."""
+SIZE = number(open_low=True)  # a norm or a standard deviation
 
-MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
-"""The parameters from which ``gamma`` is computed where it is not given."""
+MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")  # determine gamma
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,26 +19,26 @@ class Sketch(Mechanism):
     """A secret Gaussian sketch with noise: release ``Q A^T + N``, where ``A`` is secret, fresh and used once.
 
     ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``, ``N`` has entries of deviation
-    ``noise_sigma``. Give either ``gamma``, or the parameters it is computed from. Either way they are promises
-    that hold for all data sets and all neighbours, unless ``enforced`` says that clipping sees to the norms.
+    ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are assumptions on all
+    datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
 
     Args:
-        rank: The number of rows of ``A``, from 1 to 1e9; left out only for the rank query.
-        gamma: The eigenvalue floor and noise over the change, a number above 0 and up to 1e15.
+        rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.
+        gamma: The ratio of eigenvalue floor plus noise to the difference, above 0 and up to 1e15.
         eigen_floor: A lower bound of the least eigenvalue of ``Q Q^T``, from 0 to 1e100.
         frobenius_bound: An upper bound of ``|Q|_F``, above 0 and up to 1e100.
-        sensitivity: An upper bound of ``|Q - Q'|_F`` for all neighbours, above 0 and up to 1e100.
-        sketch_sigma: The standard deviation of the entries of ``A``, above 0 and up to 1e100; ``1/sqrt(rank)`` unless
-            given.
+        sensitivity: An upper bound of ``|Q - Q'|_F`` for all neighbors, above 0 and up to 1e100.
+        sketch_sigma: The standard deviation of the entries of ``A``, above 0 and up to 1e100. Default:
+            ``1/sqrt(rank)``.
         noise_sigma: The standard deviation of the entries of ``N``, above 0 and up to 1e100.
-        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12, which the bounds as printed multiply by.
-        layer_count: How many independent sketches one release has, from 1 to 1e6.
+        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12, a factor of the bounds as published.
+        layer_count: The number of independent sketches in one release, from 1 to 1e6.
         step_smoothness: The learning rate times the smoothness of the loss, for ``lora-by-design`` only.
-        enforced: True if clipping enforces both norms, so that they are no promises.
-        fixed_projection: True if one ``A`` serves all releases.
+        enforced: Whether clipping enforces both norms, so that they are not assumptions.
+        fixed_projection: Whether one ``A`` is used for all releases.
 
     Raises:
-        InvalidParameter: A value is outside its range, or both ``gamma`` and what it is computed from are given.
+        InvalidParameter: A value is outside its range, or both ``gamma`` and parameters that determine it are given.
 
     >>> from privproj import Sketch, epsilon
     >>> round(epsilon(Sketch(rank=16, gamma=1000.0), delta=1e-5).value, 5)
@@ -107,16 +105,16 @@ class Sketch(Mechanism):
         return self.eigen_floor + noise**2 / variance
 
     def ratio(self, change: float | None) -> float:
-        """Return ``Gamma = floor / change``, rounded down, or ``gamma`` where it was given.
+        """Return ``gamma`` if it was given, else ``Gamma = floor / change``, rounded down.
 
         Args:
-            change: The Frobenius norm of the change of ``Q Q^T``; None where it is not known.
+            change: The Frobenius norm of the difference of ``Q Q^T``; None if it is not known.
 
         Returns:
             A number above 0, without a unit.
 
         Raises:
-            InvalidParameter: Neither ``gamma`` nor a change is known, or the ratio is no positive double.
+            InvalidParameter: Neither ``gamma`` nor a difference is known, or the ratio is not a positive double.
         """
         if self.gamma is not None:
             return self.gamma

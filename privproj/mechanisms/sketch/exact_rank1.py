@@ -1,4 +1,4 @@
-"""The exact profile of the secret sketch when one record is one column of the query."""
+"""The exact profile of the secret sketch if one record is one column of the query (C14)."""
 
 import math
 from typing import TYPE_CHECKING
@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
 
+# soundness: a smaller start of a hockey stick over its k is raised to this, which adds a relative error of at most
+# 1e-11; nodes of a shorter range have no correct digits
 LEAST_START = 1e-8
-"""Smallest start of a hockey stick over its ``k``; nodes of a shorter range have no correct digits.
-
-# soundness: a smaller start is raised to it, which adds a relative error of at most 1e-11.
-"""
 
 
 def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
@@ -29,7 +27,7 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
     """
     import numpy as np
 
-    from privproj.numerics.gamma_gain import log_gamma_hockey_stick
+    from privproj.distributions.gamma_hockey_stick import log_gamma_hockey_stick
 
     size, half, k = np.abs(eps), half_rank * np.log1p(nu), nu / (1.0 + nu)
     rises, logs = (eps >= 0.0) == present, np.empty_like(nu)
@@ -46,13 +44,13 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
 
 
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
-    """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add (C14)."""
+    """Return the profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r`` (C14)."""
 
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.numerics.arrays import widen_outward_each
-        from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
+        from privproj.distributions.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
+        from privproj.numerics.interval import widen_outward_each
 
         orders = (log_sketch_profile(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
         logs = np.maximum(*orders)
@@ -65,13 +63,13 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """The profile at the largest ``nu`` that a column can cause, which is the worst."""
+    """Return the profile at the largest ``nu`` of a column, which is the worst case."""
     # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
 def _is_attained(mechanism: Sketch) -> bool:
-    """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
+    """Return whether a column of norm ``B_S`` fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.
     return total is None or total**2 >= mechanism.eigen_floor + step**2

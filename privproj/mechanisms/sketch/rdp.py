@@ -1,6 +1,6 @@
-"""Renyi curves of the secret sketch: as printed (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14).
+"""Renyi curves of the secret sketch as published (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14).
 
-One LoRA step, read as a sketch, is what is left of the claim that LoRA is private by design.
+One step of LoRA is such a sketch; the claim that LoRA training is private by design is refuted.
 
 The ``rank`` columns of a release are i.i.d. Gaussian with covariances ``Sigma_1``, ``Sigma_2``; with the eigenvalues
 ``nu_i`` of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``,
@@ -24,20 +24,18 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.sketch import check_finite_divergence, matrix_assumptions
-from privproj.numerics.kernels import log_residual
+from privproj.numerics.special import log_residual
 from privproj.profiles.rdp import BestCurve, ConcentratedCurve, RenyiCurve
 from privproj.result import Status
 from privproj.run import Run
 
+# soundness: relative margin for the rounding of the closed form, on the sum of its parts. It also covers a rounded
+# t = 1/Gamma: -ln(1 - x) - x changes by x/(1 - x) times the rounding of x.
 ROUNDED = 1e-15
-"""Relative margin for the rounding of the closed form, on the sum of its parts. Soundness.
-
-It also covers a rounded ``t = 1/Gamma``: ``-ln(1 - x) - x`` moves by ``x/(1 - x)`` times ``dx``, a rounding of ``x``.
-"""
 
 
 def divergence_bracket(alpha: float, t: float) -> float:
-    """``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
+    """Return ``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
     grown, plain = -log_residual(-x, 1.0 - x), -alpha * log_residual(-t, 1.0 - t)
@@ -45,7 +43,7 @@ def divergence_bracket(alpha: float, t: float) -> float:
 
 
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
-    """``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``, as two positive terms, rounded up."""
+    """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``, rounded up."""
     x = (alpha - 1.0) * t
     # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
     value = -log_residual(-x, 1.0 - x) - (alpha - 1.0) * log_residual(t, 1.0 + t)
@@ -53,7 +51,7 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 
 
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
-    """The Renyi curve ``rdp-tight`` at this ``Gamma``, for ``1 < alpha < Gamma``, times a number of eigenvalues."""
+    """Return the curve ``rdp-tight`` for ``1 < alpha < Gamma``, times a number of eigenvalues."""
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
     def divergence(alpha: float) -> float:
@@ -64,7 +62,7 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """The Renyi curve relative to the other covariance at this ``Gamma``, for ``2 <= alpha < Gamma + 1``."""
+    """Return the curve relative to the other covariance, for ``2 <= alpha < Gamma + 1``."""
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
     def divergence(alpha: float) -> float:
@@ -86,7 +84,7 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def _eigenvalues_of(mechanism: Sketch) -> int:
-    """The number of eigenvalues, a factor of the printed bounds; raises :class:`InvalidParameter` without it."""
+    """Return the number of eigenvalues; raise :class:`InvalidParameter` if it is missing."""
     if mechanism.eigenvalues is None:
         raise InvalidParameter(
             "eigenvalues", "nothing", "the rank of Q Q^T - Q' Q'^T (at most n) for this bound", "rdp-best needs none"
@@ -120,7 +118,7 @@ RDP_TIGHT = Bound(
 
 
 def _rdp_best_of(mechanism: Sketch) -> BestCurve:
-    """The smaller of two Renyi curves at every order."""
+    """Return the smaller of two Renyi curves at every order."""
     gamma = mechanism.gamma_of_matrices
     # rdp-tight for 1 < alpha < Gamma, the sharper curve for 2 <= alpha < Gamma + 1 (C14).
     return BestCurve((tight_curve(mechanism, gamma), sharp_curve(mechanism, gamma)))
@@ -139,7 +137,7 @@ RDP_BEST = Bound(
 
 
 def _tcdp_of(mechanism: Sketch) -> ConcentratedCurve:
-    """The truncated concentrated curve of one release, for ``Gamma > 5/2``."""
+    """Return the truncated concentrated curve of one release, for ``Gamma > 5/2``."""
     gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * _eigenvalues_of(mechanism)
     # (rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5) (2409.17538v9, Corollary 7.3; C14).
     return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
@@ -164,7 +162,7 @@ TCDP = Bound(
 
 
 def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
-    """The curve of one release; raises :class:`Refused` for more, since the second gradient depends on ``A``."""
+    """Return the curve of one release; raise :class:`Refused` for more, whose gradients depend on ``A``."""
     if run.steps > 1:
         raise Refused(
             f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "

@@ -1,4 +1,4 @@
-"""A vector multiplied by a random Wishart matrix without any noise, and its bounds, one theorem per file."""
+"""A vector multiplied by a random Wishart matrix, without noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,20 +12,20 @@ from privproj.result import Status, limit_words
 
 @dataclass(frozen=True, kw_only=True)
 class Wishart(Mechanism):
-    """A vector times a Wishart matrix, without noise: release ``M v`` with ``M`` fresh for each release.
+    """A vector times a Wishart matrix, without noise: release ``M v``, where ``M`` is resampled for each release.
 
-    ``v`` is a vector of length ``dim``, and ``M ~ W_dim(I/rank, rank)`` stays secret. What neighbouring vectors must
-    keep is a promise on the data: their angle, and the ratio of their norms.
+    ``v`` is a vector of length ``dim``, and ``M ~ W_dim(I/rank, rank)`` is secret. The angle of neighboring vectors and
+    the ratio of their norms are assumptions on the data.
 
     Args:
         dim: The length of the vector, from 1 to 1e7.
-        rank: The degrees of freedom of ``M``, from 1 to 1e7, which may exceed ``dim``; left out only for the rank
+        rank: The degrees of freedom of ``M``, from 1 to 1e7, which may exceed ``dim``; None only for the rank
             query.
-        misalignment: The largest ``1 - cos(v, v')`` between neighbours, from 1e-15 to below 2; left out only for the
+        misalignment: The largest ``1 - cos(v, v')`` between neighbours, from 1e-15 to below 2; None only for the
             misalignment query.
-        alignment: The least ``cos(v, v')``, above -1 and below 1, in place of ``misalignment``.
-        norm_ratio: The largest ratio of the norms of neighbouring vectors, from 1 to 1e6; either may be the longer one.
-        fixed_projection: True if one matrix serves all releases.
+        alignment: The least ``cos(v, v')``, above -1 and below 1, instead of ``misalignment``.
+        norm_ratio: The largest ratio of the norms of neighboring vectors, from 1 to 1e6; either may be longer.
+        fixed_projection: Whether one matrix is used for all releases.
 
     Raises:
         InvalidParameter: A value is outside its range, or both ``misalignment`` and ``alignment`` are given.

@@ -1,7 +1,7 @@
-"""Theorem 1 of the early version of 2601.21719, with its parameters optimised (C11).
+"""Theorem 1 of the early version of 2601.21719, with optimized parameters (C11).
 
-It bounds the loss where ``r v.y`` is not small and ``M`` not large: once as proved, and once with the exact probability
-that ``r v.y`` or ``r v'.y`` is small (its Figure 1a).
+It bounds the loss if ``r v.y`` is not small and ``M`` is not large: as proved, and with the exact probability that ``r
+v.y`` or ``r v'.y`` is small (Figure 1a of the paper).
 """
 
 import math
@@ -14,23 +14,20 @@ from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart import OF_ALIGNMENT, check_equal_norms
 from privproj.numerics.interval import log1m_exp
-from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
 from privproj.numerics.quadrature import log_integral
 from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.numerics.special import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
-THRESHOLD_RTOL = 1e-5
-"""Relative width in which the best threshold is sought; every threshold is sound. Speed only."""
-
-SPECTRAL_CONSTANT = 0.5
-"""The constant ``c`` of the spectral tail ``P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2)``, as proved. Soundness."""
+THRESHOLD_RTOL = 1e-5  # relative accuracy of the best threshold; every threshold is sound
+SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 exp(-c u^2), as proved
 
 
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
-    """The largest loss where ``r v.y`` and ``r v'.y`` exceed ``t`` and ``r |y|`` is at most ``R`` (C11).
+    """Return the largest loss if ``r v.y`` and ``r v'.y`` exceed ``t`` and ``r |y|`` is at most ``R`` (C11).
 
     Its logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``: beyond it a better
     aligned pair is worse, so it is taken there. A negative one counts as 0.
@@ -47,7 +44,7 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
 
 
 def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
-    """The log of a bound on the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, at any ``eta`` (C11)."""
+    """Return the log of a bound on ``P(min(r v.y, r v'.y) <= t)``, for any ``eta`` (C11)."""
     from scipy import special
 
     _, rank, m = mechanism.shape
@@ -127,7 +124,7 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """``(eps, ln delta)`` at given ``t``, ``eta``, ``R``, ``c``; raises :class:`InvalidParameter` out of range."""
+    """Return ``(eps, ln delta)`` at ``t``, ``eta``, ``R``, ``c``; raise :class:`InvalidParameter` out of range."""
     dim, rank, _ = mechanism.shape
     if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
         raise InvalidParameter("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
@@ -139,7 +136,7 @@ def early_bound_at(
 
 
 def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
-    """The early rule, with ``eta`` optimised for every ``t``."""
+    """Return the early rule with ``eta`` optimized for every ``t``."""
 
     @cache
     def log_tail(t: float) -> float:
@@ -173,7 +170,7 @@ EARLY = Bound(
 
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
-    """The log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, a sum of two positive terms (C11)."""
+    """Return ``ln P(min(r v.y, r v'.y) <= t)``, a sum of two positive terms (C11)."""
     # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
@@ -181,7 +178,7 @@ def log_mixed_tail(mechanism: Wishart, t: float) -> float:
 
 
 def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
-    """The log of the expectation over ``X > t``, integrated over ``ln v`` with ``X = t (1 + v)``.
+    """Return the log of the expectation over ``X > t``, integrated over ``ln v`` with ``X = t (1 + v)``.
 
     The mass lies close to ``t``, or for a tiny ``t`` near ``1 - rho^2``, decades above it.
     """
@@ -202,7 +199,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 def _log_fronts(rank: int, w: "Array") -> "Array":
     """``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
-    from privproj.numerics.gamma_gain import deviance
+    from privproj.distributions.gamma_hockey_stick import deviance
 
     # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).
     return log_gamma_front(0.5 * rank, 0.0, 1.0) - 0.5 * rank * deviance(w)

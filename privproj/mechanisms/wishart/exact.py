@@ -1,4 +1,4 @@
-"""The default bound of the vector Wishart mechanism: its exact privacy profile."""
+"""The exact privacy profile of the vector Wishart mechanism (C9)."""
 
 import math
 
@@ -10,7 +10,7 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
-    """The exact profile of the least aligned pair that is promised, which is the worst (C10)."""
+    """Return the exact profile of the least aligned pair that is assumed, which is the worst (C10)."""
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
         from privproj.distributions.wishart_unequal_norms import UnequalNorms

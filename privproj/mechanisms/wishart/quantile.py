@@ -1,6 +1,6 @@
 """Theorem 1 of 2601.21719: the privacy loss at quantiles of its two variables (C11).
 
-The published loss, and the largest that the quantiles allow.
+``quantile`` is the published loss, ``quantile-sharp`` the largest loss within the quantiles.
 """
 
 import math
@@ -12,23 +12,23 @@ from typing import Any
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.wishart import OF_ALIGNMENT, check_equal_norms
-from privproj.numerics.kernels import LEAST_LOG_QUANTILE
 from privproj.numerics.root_finding import minimise
+from privproj.numerics.special import LEAST_LOG_QUANTILE
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.privacy_profile import Curve
 from privproj.run import Run
 
-QUANTILE_RTOL = 1e-12
-"""Relative margin by which the answers of the quantile functions are moved outward. Soundness."""
+QUANTILE_RTOL = 1e-12  # soundness: quantiles are moved outward by this relative margin
 
 
 @dataclass(frozen=True)
 class _Quantiles:
-    """Where ``T`` and ``W`` lie outside of events of probability ``delta_T`` and ``delta_W``.
+    """Quantiles of ``T`` and ``W`` at ``delta_T`` and ``delta_W``.
 
-    * ``t``: what ``|T|/sqrt(r)`` exceeds with probability ``delta_T``.
-    * ``top``: what ``W`` exceeds with probability ``delta_W``.
-    * ``both``: two quantiles beyond which ``W`` lies with probability ``delta_W`` together.
+    Attributes:
+        t: The value that ``|T|/sqrt(r)`` exceeds with probability ``delta_T``.
+        top: The value that ``W`` exceeds with probability ``delta_W``.
+        both: Two quantiles outside of which ``W`` lies with total probability ``delta_W``.
     """
 
     t: float
@@ -37,7 +37,7 @@ class _Quantiles:
 
 
 def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """The quantiles at these shares of delta; infinite where a share is too small for the quantile functions."""
+    """Return the quantiles at these shares of delta; infinite if a share is too small for the quantile functions."""
     from scipy import special
 
     if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
@@ -57,7 +57,7 @@ def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) ->
 def largest_at_corners(
     dim: int, rank: int, log_ratio: float, log_ends: tuple[float, float], w: tuple[float, float]
 ) -> float:
-    """The largest loss at the ends of ``ln A`` and of ``W``, for both orders of the norms, and at least 0; rounded up.
+    """Return the largest loss at the ends of ``ln A`` and ``W`` in both orders of the norms, at least 0, rounded up.
 
     The loss is linear in ``W``. In ``1/A`` it is convex, or monotone where ``p < 0``.
     """
@@ -74,7 +74,7 @@ def largest_at_corners(
 
 
 def published_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> float:
-    """The published bound on the loss outside of events of these probabilities; ``inf`` unless ``a_- > 0``."""
+    """Return the published bound on the loss outside of these events; ``inf`` unless ``a_- > 0``."""
     dim, rank, m = mechanism.shape
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
@@ -89,9 +89,9 @@ LossBound = Callable[[Wishart, float, float], float]
 
 
 def split_rule(epsilon: Callable[[float | str, float], float], default: float | str, **fields: Any) -> OverRun:
-    """The rule ``epsilon(split, log_delta)`` for any run, split as the run says or by ``default``.
+    """Return the rule ``epsilon(split, log_delta)`` with the split of the run, or ``default``.
 
-    ``fields`` are further ones of the rule.
+    ``fields`` are passed on to the rule.
     """
 
     def over_run(run: Run) -> Curve:
@@ -101,15 +101,15 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 
 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
-    """The rule of a loss, whose relative error is ``margin`` for quantiles moved by :data:`QUANTILE_RTOL`.
+    """Return the rule of a loss, whose relative error is ``margin`` for quantiles moved by :data:`QUANTILE_RTOL`.
 
-    Delta is split between ``T`` and ``W``, evenly unless the run says otherwise.
+    Delta is split between ``T`` and ``W``, evenly unless the run has another split.
     """
     return split_rule(partial(_epsilon, mechanism, loss), 0.5, margin=margin)
 
 
 def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta: float) -> float:
-    """Epsilon at this log delta with this share for ``T``, or with the best one; its delta is searched for."""
+    """Return epsilon at this log delta with this share for ``T``, or with the best one."""
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
         return loss(mechanism, log_delta + math.log(split), log_delta + math.log1p(-split))
@@ -121,7 +121,7 @@ def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta:
 
 
 def log_shares(odds: float) -> tuple[float, float]:
-    """``ln`` of a share and of the rest, from the log odds of the share."""
+    """Return ``ln`` of a share and of the rest, from the log odds of the share."""
     # ln(1/(1 + e^-odds)) and ln(1/(1 + e^odds)).
     return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))
 
@@ -143,9 +143,9 @@ QUANTILE = Bound(
 
 
 def _largest_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> float:
-    """The largest loss with ``W`` below its top quantile, or between two, whichever gives less (C11).
+    """Return the largest loss with ``W`` below its top quantile, or between two, whichever is smaller (C11).
 
-    It is about the pair at the promised misalignment, which dominates every better aligned one (C10).
+    The pair at the assumed misalignment dominates every better aligned pair (C10).
     """
     dim, rank, m = mechanism.shape
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import privproj
+from privproj import Gaussian
 from privproj.contrib.audit.epsilon_lower import (
     Counts,
     auc,
@@ -78,3 +80,22 @@ def test_the_worked_example_of_one_run():
         < one_run_p_value(1000, 200, 190, found * 1.001, 1e-5)
     )
     assert one_run_epsilon(100, 100, 50, 0.0, 0.95) == 0.0
+
+
+def test_attack_on_five_copies_refutes_epsilon_of_one_record():
+    z, rate, steps, delta, runs = 1.0, 0.05, 40, 1e-2, 40000
+    draw = np.random.default_rng(1)
+    one = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, sampling_rate=rate, steps=steps).value
+    group = {"sampling_rate": rate, "steps": steps, "group_size": 5}
+    five = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, **group).value
+    weights = [math.comb(5, j) * rate**j * (1 - rate) ** (5 - j) for j in range(6)]
+
+    def scores(copies):
+        shifts = draw.binomial(copies, rate, size=(runs, steps)) if copies else 0.0
+        outputs = shifts + z * draw.standard_normal((runs, steps))
+        ratio = sum(w * np.exp((j * outputs - 0.5 * j * j) / z**2) for j, w in enumerate(weights))
+        return np.log(ratio).sum(axis=1)
+
+    copies, none = scores(5), scores(0)
+    assert judge(copies, none, delta=delta, claim=one).refuted
+    assert not judge(copies, none, delta=delta, claim=five).refuted

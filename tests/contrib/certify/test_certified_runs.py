@@ -100,7 +100,7 @@ def test_phases_of_a_run_file_are_certified_together(tmp_path, capsys):
         {"mechanism": "laplace", "name": "second", **shared, "planned": True},
     ]
     path.write_text(json.dumps({"phase": phases}))
-    assert exit_code(["run", str(path), "--delta", "1e-6", "--certificate", str(proof), "--json"]) == 0
+    assert exit_code(["certify", "run", str(path), "--delta", "1e-6", "-o", str(proof), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     plain = from_data({"phase": phases}).epsilon(delta=1e-6)
     assert plain.lower <= found["value"] <= plain.value * (1.0 + 1e-3)

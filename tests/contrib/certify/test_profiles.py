@@ -1,5 +1,8 @@
 """Both ends of the profiles of random projections, for runs."""
 
+import math
+import random
+
 import pytest
 from helpers import needs
 from hypothesis import example, given, settings
@@ -11,6 +14,7 @@ from flint import arb, ctx  # noqa: E402
 
 from privproj.contrib.certify import gaussian  # noqa: E402
 from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity  # noqa: E402
+from privproj.distributions.beta_gamma_kernels import mixture_log_delta  # noqa: E402
 from privproj.errors import PrecisionLimit  # noqa: E402
 
 SHAPES = st.one_of(
@@ -96,3 +100,22 @@ def test_a_tangent_below_the_inflection_is_refused_or_lifted():
         profile.witness = lambda eps: low
         lifted = profile.ends(arb(1.0))
         assert lifted[0] <= plain[1] <= lifted[1] * (1 + arb(NARROW))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("any_rank", [False, True])
+def test_ball_profiles_overlap_float_kernels(any_rank):
+    """The best tangent of the floats gives the least ``E[g_p(X)]`` to rounding, so the balls overlap the kernels."""
+    draw, kind = random.Random(11), BallAnyRank if any_rank else BallRandomSensitivity
+    for _ in range(40):
+        dim = int(10 ** draw.uniform(0.6, 4))
+        rank = draw.randint(1, dim - 1)
+        shape = rank if draw.random() < 0.3 else (dim, rank)
+        gamma = isinstance(shape, int)
+        z = 10 ** draw.uniform(-1, 1) * (1.0 if gamma else math.sqrt(rank / dim))
+        eps = 10 ** draw.uniform(-2, 1)
+        law = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
+        lower, upper = mixture_log_delta(eps, (*law, float(any_rank)))
+        profile = kind(shape, z)
+        ball = profile.delta(arb(eps), profile.witness(eps)).log()
+        assert lower <= float(ball.upper()) and float(ball.lower()) <= upper

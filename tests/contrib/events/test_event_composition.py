@@ -1,4 +1,4 @@
-"""Events of dp-accounting: read strictly, and composed as its own accountants do, but for their faults."""
+"""Parsing of events, and their composition compared with the accountants of dp-accounting."""
 
 import inspect
 import math
@@ -75,7 +75,7 @@ def is_slow(event):
     return isinstance(event, dp_event.MixtureOfGaussiansDpEvent | dp_event.SampledWithoutReplacementDpEvent)
 
 
-def test_every_event_of_the_package_is_known_and_read_as_it_is_written():
+def test_event_from_reads_every_event_class():
     classes = {
         name for name, kind in inspect.getmembers(dp_event, inspect.isclass) if issubclass(kind, dp_event.DpEvent)
     }
@@ -88,7 +88,7 @@ def test_every_event_of_the_package_is_known_and_read_as_it_is_written():
 @pytest.mark.parametrize(
     "event", full_if([event for event in EXAMPLES if is_private(event)], is_slow), ids=lambda e: type(e).__name__
 )
-def test_an_event_is_composed_as_by_its_own_accountants(event, relation):
+def test_compose_equals_dp_accounting_for_each_event(event, relation):
     leaves, log_delta = merged(leaves_of(event, 2)), math.log(1e-3)
     by_losses = all(has_loss_distribution(leaf, relation) for leaf, _ in leaves)
     by_orders = all(has_renyi_curve(leaf, relation) for leaf, _ in leaves)
@@ -146,7 +146,7 @@ def test_repeated_randomized_response_costs_more_than_one():
 
 
 @pytest.mark.parametrize(("leaves", "nodes"), [(1, 1), (7, 3), (8, 4), (9, 4), ([3, 100], 7)])
-def test_a_tree_is_the_gaussian_nodes_that_a_record_is_in(leaves, nodes):
+def test_tree_equals_gaussian_nodes_of_record(leaves, nodes):
     tree = [(dp_event.SingleEpochTreeAggregationDpEvent(6.0, leaves), 2)]
     found = compose_losses([], tree, Relation.REPLACE_SPECIAL, 1e-3).epsilon(math.log(1e-5)).upper
     exact = privproj.epsilon(Gaussian(noise_multiplier=6.0), delta=1e-5, steps=2 * nodes, relation="zero-out").value
@@ -155,7 +155,7 @@ def test_a_tree_is_the_gaussian_nodes_that_a_record_is_in(leaves, nodes):
     assert found < by_orders < 1.2 * found
 
 
-def test_gaussian_releases_on_one_sample_count_apart_whatever_the_type_of_their_noise():
+def test_integer_noise_multipliers_are_composed_separately():
     def divergences(noise):
         inner = dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(noise), 4)
         data = data_of(dp_event.PoissonSampledDpEvent(0.01, inner))
@@ -169,7 +169,7 @@ def test_gaussian_releases_on_one_sample_count_apart_whatever_the_type_of_their_
 
 
 @pytest.mark.full
-def test_the_noise_of_renyi_divergences_is_covered():
+def test_renyi_noise_covers_measured_rounding():
     from mpmath import binomial, exp, fsum, log, mp, mpf
 
     mp.dps = 40
@@ -186,14 +186,14 @@ def test_the_noise_of_renyi_divergences_is_covered():
                 assert truth <= divergence <= truth * (1 + mpf(10) ** -13) + 2 * RENYI_NOISE / (a - 1)
 
 
-def test_what_releases_data_as_they_are_is_seen_at_any_depth():
+def test_is_private_detects_nested_non_private_events():
     nested = dp_event.RepeatAndSelectDpEvent(
         dp_event.ComposedDpEvent([GAUSSIAN, dp_event.NonPrivateDpEvent()]), 2.0, 1.0
     )
     assert not is_private(nested) and not is_private(dp_event.NonPrivateDpEvent()) and is_private(TREE)
 
 
-def test_equal_events_are_composed_at_once():
+def test_merged_combines_equal_events():
     parts = dp_event.ComposedDpEvent([GAUSSIAN, LAPLACE, dp_event.SelfComposedDpEvent(GAUSSIAN, 4)])
     assert merged(leaves_of(parts, 2)) == [(GAUSSIAN, 10), (LAPLACE, 2)]
 
@@ -234,7 +234,7 @@ def nested(depth):
     ],
     ids=str,
 )
-def test_malformed_events_are_one_clear_error(data, words):
+def test_invalid_event_data_raises_one_clear_error(data, words):
     with pytest.raises(InvalidParameter, match=words):
         event_from(data)
 
@@ -249,7 +249,7 @@ VALUES = st.recursive(
 
 @pytest.mark.full
 @given(st.sampled_from(EXAMPLES), st.sampled_from(KEYS), VALUES)
-def test_hostile_events_are_read_or_refused_in_one_sentence(event, key, value):
+def test_hostile_event_data_is_parsed_or_rejected(event, key, value):
     for data in (value, {**data_of(event), key: value}):
         try:
             found = event_from(data)
@@ -259,7 +259,7 @@ def test_hostile_events_are_read_or_refused_in_one_sentence(event, key, value):
             assert event_from(data_of(found)) == found
 
 
-def test_foreign_events_and_endless_repetitions_are_refused():
+def test_foreign_and_endless_events_are_rejected():
     class OwnDpEvent(dp_event.DpEvent):
         """An event that dp-accounting does not know."""
 
@@ -280,7 +280,7 @@ def test_foreign_events_and_endless_repetitions_are_refused():
     ],
     ids=str,
 )
-def test_grids_that_are_too_large_are_refused_before_they_are_made(event, step):
+def test_oversized_grid_is_rejected_before_allocation(event, step):
     with pytest.raises(PrecisionLimit, match="expected"):
         compose_losses([], [(event, 1)], Relation.ADD_OR_REMOVE_ONE, step)
 
@@ -295,17 +295,17 @@ def test_grids_that_are_too_large_are_refused_before_they_are_made(event, step):
     ],
     ids=str,
 )
-def test_an_event_without_a_number_is_refused(event):
+def test_event_without_divergence_is_rejected(event):
     relation = Relation.REPLACE_ONE if hasattr(event, "sample_size") else Relation.ADD_OR_REMOVE_ONE
     with pytest.raises(Refused, match=f"no number for {type(event).__name__}"):
         add_divergences([], [(event, 1)], relation)
 
 
-def test_divergences_that_rounding_made_negative_are_not_taken_for_privacy():
+def test_negative_divergence_is_rejected():
     rare = dp_event.PoissonSampledDpEvent(1e-15, dp_event.GaussianDpEvent(1.0))
     assert RdpAccountant().compose(rare).rdp.min() < 0.0
     assert divergences_of(add_divergences([], [(rare, 1)], Relation.ADD_OR_REMOVE_ONE)).min() > 0.0
 
 
-def test_the_relations_of_both_packages_are_the_same_three():
+def test_relations_match_those_of_dp_accounting():
     assert set(RELATIONS) == set(Relation) and len(set(RELATIONS.values())) == 3

@@ -1,4 +1,4 @@
-"""Phases that are events of dp-accounting beside our own: never less than each alone, at most the sum, or refused."""
+"""Events as phases: the joint epsilon is at least that of each phase, and at most their sum."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from dp_accounting import dp_event
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
-from privproj.accounting.lower_bound import EVENTS_LEFT_OUT
+from privproj.accounting.lower_bound import PHASES_LEFT_OUT
 from privproj.assumptions import Requirement
 from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import data_of
-from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_words
+from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_text
 from privproj.schedule import Schedule, from_data, phase_of
 
 TREE = dp_event.SingleEpochTreeAggregationDpEvent(4.0, [8, 8])
@@ -39,7 +39,7 @@ COSTS = [
 
 
 @pytest.mark.parametrize("found", COSTS, ids=lambda found: type(found).__name__)
-def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
+def test_event_with_phase_costs_between_max_and_sum(found):
     both = Schedule((ADAPTERS, event(found)), STEP).epsilon(delta=1e-5)
     # Basic composition: the sum of both at half of delta, our phase by the bound that the accountant has of it.
     bound = None if "grid_step" in both.numerics else "mixture-rdp"
@@ -54,13 +54,13 @@ def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
         and Requirement.EVENT_MATCHES_PROGRAM in both.assumes
     )
     below = privproj.lower_bound(both)
-    assert below is None or below.gap in ("", EVENTS_LEFT_OUT)
+    assert below is None or below.gap in ("", PHASES_LEFT_OUT)
     assert not any("(none)" in words for answer in alone for words in answer.warnings)
     assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
 
 
 @pytest.mark.full
-def test_a_gaussian_event_is_our_gaussian_phase():
+def test_gaussian_event_equals_gaussian_phase():
     ours = phase_of(Gaussian(noise_multiplier=2.0), **RUN)
     theirs = event(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(2.0)), steps=100)
     known, found = Schedule((ADAPTERS, ours)), Schedule((ADAPTERS, theirs), 1e-3)
@@ -69,7 +69,7 @@ def test_a_gaussian_event_is_our_gaussian_phase():
     assert known.delta(epsilon=0.5).lower <= found.delta(epsilon=0.5).value
 
 
-def test_the_renyi_bound_of_our_phase_answers_where_the_event_has_divergences_only():
+def test_phase_uses_renyi_bound_if_event_has_divergences_only():
     asked = Schedule((ADAPTERS, event(CONCENTRATED)))
     found = asked.by_one_accountant()
     assert found.phases[0].bound.name == "mixture-rdp"
@@ -81,7 +81,7 @@ def test_the_renyi_bound_of_our_phase_answers_where_the_event_has_divergences_on
     assert same <= alone == pytest.approx(same, rel=1e-2, abs=0)
 
 
-def test_data_released_as_they_are_leave_no_guarantee():
+def test_non_private_event_gives_no_guarantee():
     for found in (
         dp_event.NonPrivateDpEvent(),
         dp_event.RepeatAndSelectDpEvent(dp_event.NonPrivateDpEvent(), 2.0, 1.0),
@@ -92,7 +92,7 @@ def test_data_released_as_they_are_leave_no_guarantee():
         assert [row.more_steps for row in whole.remaining(epsilon=10.0, delta=1e-5)] == [0]
 
 
-def test_what_costs_nothing_changes_nothing():
+def test_no_op_event_changes_nothing():
     nothing = Schedule((ADAPTERS, event(dp_event.NoOpDpEvent())), STEP).epsilon(delta=1e-5)
     peer = Schedule((ADAPTERS,), STEP, "dp-accounting").epsilon(delta=1e-5)
     assert nothing.value == pytest.approx(peer.value, rel=1e-6, abs=0)
@@ -116,13 +116,13 @@ OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
     ],
     ids=["unsupported", "relation", "neither", "no Renyi bound", "scales", "batches"],
 )
-def test_what_no_accountant_takes_is_refused_with_its_phase_and_its_reason(phases, words):
+def test_unsupported_event_error_names_phase_and_reason(phases, words):
     for query in (lambda run: run.epsilon(delta=1e-5), lambda run: run.delta(epsilon=1.0), Schedule.curve):
         with pytest.raises(Refused, match=words):
             query(Schedule(tuple(phases)))
 
 
-def test_noise_of_an_event_is_over_the_clip():
+def test_event_noise_is_relative_to_clipping_norm():
     one = event(dp_event.LaplaceDpEvent(2.0), relation="replace")
     found = Schedule((one,)).epsilon(delta=1e-9)
     assert Requirement.NOISE_OVER_CLIP in found.assumes
@@ -135,9 +135,9 @@ def test_noise_of_an_event_is_over_the_clip():
     assert Schedule((mixed, OVER_BOTH), STEP).epsilon(delta=1e-5).value > 0.0
 
 
-def test_what_cannot_be_asked_of_an_event_is_one_sentence():
+def test_unsupported_query_about_event_is_one_sentence():
     whole = Schedule((ADAPTERS, event(TREE, "tree")))
-    with pytest.raises(Refused, match="phase tree is an event"):
+    with pytest.raises(Refused, match="phase tree has another accountant"):
         whole.calibrated(epsilon=1.0, delta=1e-5)
     with pytest.raises(InvalidParameter, match="one neighbouring relation"):
         Schedule((ADAPTERS, event(TREE, relation=None)))
@@ -148,7 +148,7 @@ def test_what_cannot_be_asked_of_an_event_is_one_sentence():
 
 
 @pytest.mark.parametrize("found", [TREE, DISCRETE, CONCENTRATED], ids=lambda found: type(found).__name__)
-def test_remaining_is_the_last_number_that_fits(found):
+def test_remaining_is_largest_number_that_fits(found):
     whole = Schedule((ADAPTERS, event(found, "event")), 3e-2)
     (row,) = whole.remaining(epsilon=6.0, delta=1e-5)
     longer = (replace(whole, phases=(*whole.phases, event(found, "m", steps=row.more_steps + i))) for i in (0, 1))
@@ -156,14 +156,14 @@ def test_remaining_is_the_last_number_that_fits(found):
     assert row.phase.name == "event"
 
 
-def test_a_phase_is_written_as_it_is_read():
+def test_event_phase_round_trip_through_data():
     for found in (TREE, dp_event.SelfComposedDpEvent(DISCRETE, 3)):
         whole = Schedule((event(found, "x", steps=2), ADAPTERS))
         assert from_data(json.loads(json.dumps(whole.as_dict()))) == whole
         assert event_phase(data_of(found), "x", 2, "zero-out") == whole.phases[0]
-    assert event_words(data_of(TREE)) == "SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])"
+    assert event_text(data_of(TREE)) == "SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])"
 
 
-def test_equal_events_in_two_phases_are_one():
+def test_equal_events_of_two_phases_are_merged():
     twice = Schedule((event(TREE, "a"), event(TREE, "b"))).epsilon(delta=1e-5).value
     assert twice == Schedule((event(TREE, "a", steps=2),)).epsilon(delta=1e-5).value

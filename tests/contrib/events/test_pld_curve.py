@@ -10,7 +10,7 @@ import privproj
 from privproj import M2, Gaussian
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
-from privproj.contrib.events.pld_curve import compose, peer_grid_step
+from privproj.contrib.events.pld_curve import compose, default_grid_step
 from privproj.errors import PrecisionLimit
 from privproj.integrations.dp_accounting import distributions_of
 from privproj.run import Run
@@ -20,7 +20,7 @@ from privproj.schedule import phase_of
 def composed(phases, step=None):
     """The curve of a run of these phases, by dp-accounting."""
     shapes = [outline_step(*phase) for phase in phases]
-    step = step or peer_grid_step(shapes)
+    step = step or default_grid_step(shapes)
     return compose(distributions_of(shapes, step), step)
 
 
@@ -54,7 +54,7 @@ def test_full_rank_and_gaussian_runs_equal_dp_accounting(z, run, step):
         assert theirs.numerics["composer"] == "dp-accounting"
 
 
-def test_phases_of_different_sampling_agree_with_dp_accounting():
+def test_mixed_sampling_agrees_with_dp_accounting():
     phases = [(gaussian(0.8), Run(steps=300, sampling_rate=0.01)), (gaussian(5.0), Run(steps=20))]
     ours = compose_phases(phases, 1e-3)
     theirs = composed(phases, 1e-3)
@@ -62,7 +62,7 @@ def test_phases_of_different_sampling_agree_with_dp_accounting():
     assert ours.epsilon(log_delta).upper == pytest.approx(theirs.epsilon(log_delta).upper, rel=1e-6, abs=0)
 
 
-def test_dp_accounting_refuses_below_its_floor():
+def test_pld_curve_rejects_delta_below_floor():
     mechanism = Gaussian(noise_multiplier=1.0)
     curve = composed(phases_of(mechanism, RUN))
     with pytest.raises(PrecisionLimit, match="a larger delta"):

@@ -14,12 +14,12 @@ import pytest
 from helpers import full_if
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 from unit.accounting import adversary
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Sketch
 from privproj.assumptions import Requirement
-from privproj.contrib.audit.epsilon_lower import clopper_pearson_lower, clopper_pearson_upper
 from privproj.contrib.filters import Filter
 from privproj.profiles.conversion import meets
 from privproj.profiles.rdp import OneOrder
@@ -37,7 +37,7 @@ ADAPTERS = M2(dim=2048, rank=16, noise_multiplier=0.155974)
     [(Gaussian(noise_multiplier=1.0), "rdp", 2.584, 2.868), (ADAPTERS, "mixture-rdp", 1.089, 1.7194)],
     ids=["gaussian", "m2"],
 )
-def test_reacting_to_outputs_costs_the_renyi_epsilon_of_the_best_order(mechanism, bound, fixed, price):
+def test_filter_costs_renyi_epsilon_at_best_order(mechanism, bound, fixed, price):
     run = {"sampling_rate": 0.01, "steps": 2000}
     renyi = privproj.epsilon(mechanism, delta=1e-5, bound=bound, **run).value
     assert privproj.epsilon(mechanism, delta=1e-5, **run).value == pytest.approx(fixed, abs=5e-4, rel=0)
@@ -51,7 +51,7 @@ def test_reacting_to_outputs_costs_the_renyi_epsilon_of_the_best_order(mechanism
 
 
 @pytest.mark.parametrize(("noise", "epsilon"), [(10.0, 1.0), (3.0, 4.0), (40.0, 0.5)])
-def test_full_batch_gaussians_lose_nothing(noise, epsilon):
+def test_filter_without_order_equals_fixed_plan(noise, epsilon):
     release = Gaussian(noise_multiplier=noise)
     fixed = privproj.steps(release, epsilon=epsilon, delta=1e-5).value
     budget = Filter(epsilon=epsilon, delta=1e-5)
@@ -62,7 +62,7 @@ def test_full_batch_gaussians_lose_nothing(noise, epsilon):
     assert Filter.for_releases(release, epsilon=epsilon, delta=1e-5).most_steps(release) <= fixed
 
 
-def test_no_order_nearby_lets_more_through_than_the_chosen_one():
+def test_for_releases_order_is_locally_optimal():
     for release, run in ((Gaussian(noise_multiplier=30.0), {}), (ADAPTERS, {"sampling_rate": 0.01})):
         chosen = Filter.for_releases(release, epsilon=1.5, delta=1e-6, **run)
         for factor in (0.5, 0.8, 1.25, 2.0):
@@ -82,7 +82,7 @@ def test_no_order_nearby_lets_more_through_than_the_chosen_one():
     log_delta=st.floats(-200.0, -0.1),
     eps=st.floats(0.0, 100.0),
 )
-def test_one_order_encloses_its_conversion(order, divergence, log_delta, eps):
+def test_one_order_encloses_conversion(order, divergence, log_delta, eps):
     with mpmath.workdps(50):
         a, b = mpmath.mpf(order), mpmath.mpf(divergence)
         known = b + (-mpmath.mpf(log_delta) - mpmath.log(a)) / (a - 1) + mpmath.log(1 - 1 / a)
@@ -99,7 +99,7 @@ def test_one_order_encloses_its_conversion(order, divergence, log_delta, eps):
     log10_delta=st.floats(-12.0, -0.5),
     order=st.one_of(st.none(), st.floats(1.01, 5e3)),
 )
-def test_a_budget_meets_its_target_and_no_larger_one_does(epsilon, log10_delta, order):
+def test_filter_budget_is_largest_that_meets_target(epsilon, log10_delta, order):
     delta = 10.0**log10_delta
     kind = {"order": order}
     try:
@@ -133,7 +133,7 @@ def true_cost(noise, rate, order):
 
 @settings(max_examples=40)
 @given(plan=st.lists(RELEASES, max_size=8), order=st.integers(2, 12), room=st.floats(0.01, 3.0))
-def test_a_filter_never_overspends_and_a_refusal_changes_nothing(plan, order, room):
+def test_filter_never_overspends(plan, order, room):
     budget, counted, steps = Filter(order=order, budget=room), mpmath.mpf(0), 0
     with mpmath.workdps(50):
         for noise, rate, more, asks in plan:
@@ -157,7 +157,7 @@ def test_a_filter_never_overspends_and_a_refusal_changes_nothing(plan, order, ro
 
 @settings(max_examples=20)
 @given(plan=st.lists(RELEASES, min_size=1, max_size=6), seed=st.randoms(use_true_random=False))
-def test_neither_the_order_nor_the_split_of_steps_plays_a_role(plan, seed):
+def test_filter_ignores_order_and_grouping_of_steps(plan, seed):
     whole, pieces = Filter(order=6, budget=1e6), Filter(order=6, budget=1e6)
     for noise, rate, steps, _ in plan:
         whole.spend(Gaussian(noise_multiplier=noise), sampling_rate=rate, steps=steps)
@@ -169,7 +169,7 @@ def test_neither_the_order_nor_the_split_of_steps_plays_a_role(plan, seed):
     assert whole.epsilon_of_spent(1e-5) == pieces.epsilon_of_spent(1e-5)
 
 
-def test_a_budget_that_sums_of_floats_would_overspend_is_kept():
+def test_filter_sum_is_exact_where_floats_would_overspend():
     """Added as floats, with rounding to nearest, many small costs after a large one would be lost."""
     large, small = Gaussian(noise_multiplier=1.0), Gaussian(noise_multiplier=1e9)
     used = Filter(order=2, budget=2.0)
@@ -184,7 +184,7 @@ def test_a_budget_that_sums_of_floats_would_overspend_is_kept():
         budget.spend(small)
 
 
-def test_sampled_releases_count_at_the_next_whole_order():
+def test_sampled_release_counts_at_next_integer_order():
     release = Gaussian(noise_multiplier=1.0)
     between, next_whole = (Filter(order=order, budget=1.0) for order in (6.2, 7))
     for budget in (between, next_whole):
@@ -194,7 +194,7 @@ def test_sampled_releases_count_at_the_next_whole_order():
     assert Filter(order=6.2, budget=9.0).most_steps(quiet) > Filter(order=7, budget=9.0).most_steps(quiet)
 
 
-def test_a_phase_is_counted_as_its_mechanism_and_run():
+def test_filter_counts_phase_as_mechanism_and_run():
     by_phase, by_words = Filter(order=7, budget=1.0), Filter(order=7, budget=1.0)
     by_phase.spend(phase_of(ADAPTERS, "adapters", sampling_rate=0.01, steps=100))
     by_words.spend(ADAPTERS, sampling_rate=0.01, steps=100)
@@ -204,7 +204,7 @@ def test_a_phase_is_counted_as_its_mechanism_and_run():
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-def test_a_count_that_adapts_a_clip_is_counted_with_the_sum(relation):
+def test_filter_counts_adaptive_clipping_with_sum(relation):
     with_count = Gaussian(noise_multiplier=2.0, adaptive_clipping_sigma=0.7)
     counted = {}
     for kind in ({"order": None}, {"order": 5.0}):
@@ -234,7 +234,7 @@ PLAIN = Gaussian(noise_multiplier=2.0)
      (Sketch(rank=4, gamma=8.0), {"relation": "replace"}, "no finite divergence at order 16")],
     ids=str,
 )  # fmt: skip
-def test_what_cannot_be_counted_is_refused(release, run, words):
+def test_filter_rejects_releases_it_cannot_count(release, run, words):
     budget = Filter(order=16, budget=5.0, relation=run.get("relation", "add-remove"))
     for ask in (budget.spend, budget.fits, budget.most_steps):
         with pytest.raises(Refused, match=words):
@@ -250,12 +250,12 @@ def test_what_cannot_be_counted_is_refused(release, run, words):
      ({"order": 8, "budget": 1.0, "relation": "near"}, "relation")],
     ids=str,
 )  # fmt: skip
-def test_a_filter_that_is_none_is_said(given, words):
+def test_invalid_filter_arguments_are_rejected(given, words):
     with pytest.raises(InvalidParameter, match=words):
         Filter(**given)
 
 
-def test_an_order_that_leaves_nothing_is_refused():
+def test_order_without_budget_is_rejected():
     with pytest.raises(Refused, match="order 4 leaves no budget"):
         Filter(epsilon=0.5, delta=1e-5, order=4)
     with pytest.raises(Refused, match="noise up to 1e12 leaves no budget"):
@@ -266,7 +266,7 @@ def test_an_order_that_leaves_nothing_is_refused():
         Filter.for_releases(Sketch(rank=1000, gamma=1.001), epsilon=0.01, delta=1e-9)
 
 
-def test_what_the_releases_share_is_fixed():
+def test_filter_relation_and_group_size_are_fixed():
     budget = Filter(order=8, budget=5.0)
     for run in ({"relation": "replace"}, {"group_size": 2}):
         with pytest.raises(InvalidParameter, match="as the filter was made"):
@@ -279,7 +279,7 @@ def test_what_the_releases_share_is_fixed():
     assert (group.most_steps(PLAIN), Filter(budget=4.0).most_steps(PLAIN)) == (3, 15)
 
 
-def test_an_answer_names_the_filter_and_all_that_was_counted():
+def test_filter_result_lists_counted_releases():
     budget = Filter(epsilon=6.0, delta=1e-5, order=8, relation="replace")
     budget.spend(PLAIN, steps=2)
     assert str(budget.epsilon(1e-5).status) == "proved"
@@ -313,7 +313,7 @@ def admission(moves, **budget):
 
 
 @pytest.mark.parametrize("order", full_if(["remove", "add"], lambda order: order == "add"))
-def test_the_best_adversary_of_a_renyi_filter_stays_below_its_delta(order):
+def test_best_adversary_of_renyi_filter_stays_below_delta(order):
     epsilon, delta, moves = 2.0, 1e-2, [(0.3, 1.0), (1.0, 0.2)]
     found = adversary.at(
         adversary.value(moves, admission(moves, epsilon=epsilon, delta=delta, order=4), order), epsilon
@@ -322,14 +322,14 @@ def test_the_best_adversary_of_a_renyi_filter_stays_below_its_delta(order):
 
 
 @pytest.mark.full
-def test_a_filter_that_allows_far_more_than_its_budget_is_found_out():
+def test_adversary_detects_filter_that_allows_too_much():
     epsilon, delta, moves = 2.0, 1e-2, [(0.3, 1.0), (1.0, 0.2)]
     budget = Filter(epsilon=epsilon, delta=delta, order=4).budget
     found = adversary.value(moves, admission(moves, budget=2.5 * budget, order=4), "remove")
     assert adversary.at(found, epsilon) > 1.5 * delta
 
 
-def test_the_best_adversary_of_a_gaussian_filter_gains_exactly_what_a_fixed_plan_does():
+def test_best_adversary_of_gaussian_filter_equals_fixed_plan():
     moves, epsilon = [(0.5, 1.0), (1.0, 1.0)], 2.0
     asked = {"budget": 2.0000001}
     found = adversary.at(adversary.value(moves, admission(moves, **asked), "remove"), epsilon)
@@ -339,7 +339,7 @@ def test_the_best_adversary_of_a_gaussian_filter_gains_exactly_what_a_fixed_plan
     )
 
 
-def test_the_composed_profile_of_what_was_released_is_no_filter():
+def test_composed_profile_of_adaptive_run_is_not_a_guarantee():
     """After a first release either second one completes the same delta; who may choose gains half as much again."""
     epsilon, first, loud, rare = 2.0, (0.5, 1.0), (0.5, 1.0), (1.801704467, 0.05)
     planned = [adversary.at(adversary.composed([first, second], "remove"), epsilon) for second in (loud, rare)]
@@ -356,7 +356,7 @@ def test_the_composed_profile_of_what_was_released_is_no_filter():
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [{"order": 4.0}, {"order": None}], ids=str)
-def test_an_audit_of_an_adaptive_adversary_does_not_refute_a_filter(kind):
+def test_adaptive_audit_does_not_refute_filter(kind):
     """Noise is chosen loud while the loss is short of epsilon and quiet beyond, until the filter refuses."""
     epsilon, delta, trials, rng = 2.0, 0.1, 1000, np.random.default_rng(26)
     rates = (1.0,) if "kind" in kind else (1.0, 0.5)
@@ -383,12 +383,14 @@ def test_an_audit_of_an_adaptive_adversary_does_not_refute_a_filter(kind):
     # P(E) - e^eps Q(E) <= delta for the event that the loss reached epsilon, with both rates at 1 - 1e-4.
     inside, outside = (sum(loss_of_run(member) >= epsilon for _ in range(trials)) for member in (True, False))
     assert inside > 0.5 * delta * trials
-    true, false = clopper_pearson_lower(inside, trials, 1e-4), clopper_pearson_upper(outside, trials, 1e-4)
+    # Clopper-Pearson: quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k).
+    true = special.betaincinv(inside, trials - inside + 1, 1e-4)
+    false = special.betaincinv(outside + 1, trials - outside, 1.0 - 1e-4)
     measured = true - math.exp(epsilon) * false
     assert measured <= delta
 
 
-def test_the_epsilon_of_what_was_released_is_not_to_be_quoted_after_a_stop_that_looked():
+def test_epsilon_of_spent_is_not_a_guarantee_after_stopping():
     """Whoever may stop when the loss is above the epsilon so far breaks that claim; the budget's epsilon stands."""
     noise, steps, delta = 2.0, 16, 1e-2
     so_far = [
@@ -409,7 +411,7 @@ def test_the_epsilon_of_what_was_released_is_not_to_be_quoted_after_a_stop_that_
     assert adversary.at(found, 0.0) == pytest.approx(delta, rel=5e-3, abs=0)
 
 
-def test_a_filter_is_not_copied_since_each_copy_would_spend_the_whole_budget():
+def test_filter_cannot_be_copied_or_pickled():
     budget = Filter(budget=1.0)
     budget.spend(Gaussian(noise_multiplier=2.0), steps=2)
     for made in (copy.copy, copy.deepcopy, pickle.dumps):
@@ -417,7 +419,7 @@ def test_a_filter_is_not_copied_since_each_copy_would_spend_the_whole_budget():
             made(budget)
 
 
-def test_threads_that_share_a_filter_do_not_overspend_it():
+def test_threads_do_not_overspend_shared_filter():
     release, before = Gaussian(noise_multiplier=100.0), sys.getswitchinterval()
 
     def spend_all(budget: Filter, made: list[int]) -> None:
@@ -440,7 +442,7 @@ def test_threads_that_share_a_filter_do_not_overspend_it():
         sys.setswitchinterval(before)
 
 
-def test_a_sampled_release_costs_no_less_than_its_divergence_at_large_orders():
+def test_cost_is_at_least_divergence_at_large_orders():
     # The excess of the sum over 1, of which the first terms are all that counts at such a rate.
     rate, z, order = 3e-8, 1000.0, 67009
     with mpmath.workdps(50):
@@ -459,7 +461,7 @@ def test_a_sampled_release_costs_no_less_than_its_divergence_at_large_orders():
 
 
 @pytest.mark.parametrize("name", ["order", "budget", "relation", "group_size"])
-def test_what_a_filter_was_made_with_stays(name):
+def test_filter_attributes_are_read_only(name):
     budget = Filter(epsilon=1.0, delta=1e-5, order=20)
     before = getattr(budget, name)
     with pytest.raises(InvalidParameter, match=name):

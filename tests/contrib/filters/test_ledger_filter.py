@@ -13,6 +13,7 @@ from privproj.accounting.schedule import phase_of
 from privproj.assumptions import Requirement
 from privproj.contrib.filters import Filter
 from privproj.errors import InvalidParameter, Refused
+from privproj.integrations.dp_accounting import event_of
 from privproj.io.files import AS_FAR_AS_IT_GOES
 from privproj.io.ledger import KEPT, Account, Ledger, read_ledger, verify_ledger
 
@@ -165,9 +166,6 @@ def test_verify_counts_releases_under_filter(tmp_path, capsys):
 
 
 def test_event_of_rejects_ledger_with_filter():
-    pytest.importorskip("dp_accounting")
-    from privproj.integrations.dp_accounting import event_of
-
     account = Account(((PHASE.as_dict(), 50),), {"epsilon": 3.0, "delta": 1e-5, "order": 8.0})
     with pytest.raises(Refused, match="adaptive plan"):
         event_of(account)

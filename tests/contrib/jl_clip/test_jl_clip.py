@@ -9,7 +9,7 @@ from helpers import full_if
 import privproj
 from privproj import Gaussian, Refused
 from privproj.contrib.jl_clip import JLClip
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 CLIP = 0.7
 """The clip of the simulated mechanism."""
@@ -28,7 +28,7 @@ def simulate(probes, z, length, eps, count=30_000):
 
 
 @pytest.mark.parametrize(("probes", "z"), [(2, 2.0), (8, 1.0), (30, 0.5)])
-def test_a_long_vector_leaks_what_is_claimed_and_a_short_one_less(probes, z):
+def test_jl_clip_simulation_is_exact_for_long_vectors(probes, z):
     mechanism = JLClip(probes=probes, noise_multiplier=z)
     for eps in (0.0, 1.0, 3.0):
         exact = privproj.delta(mechanism, epsilon=eps).value
@@ -39,14 +39,14 @@ def test_a_long_vector_leaks_what_is_claimed_and_a_short_one_less(probes, z):
 
 
 @pytest.mark.parametrize(("probes", "expected"), [(10, 12.1), (30, 5.59), (100, 4.68), (1000, 4.41)])
-def test_numbers_of_the_proposal(probes, expected):
+def test_jl_clip_matches_published_values(probes, expected):
     found = privproj.epsilon(JLClip(probes=probes, noise_multiplier=1.0), delta=1e-5)
     assert found.side is privproj.Side.EXACT
     assert found.value == pytest.approx(expected, rel=3e-3)
 
 
 @pytest.mark.parametrize("run", full_if([{}, {"steps": 300, "sampling_rate": 0.01}], bool))
-def test_more_probes_tend_to_the_gaussian_from_above(run):
+def test_jl_clip_tends_to_gaussian_with_more_probes(run):
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.5), delta=1e-5, **run).value
     found = [
         privproj.epsilon(JLClip(probes=probes, noise_multiplier=1.5), delta=1e-5, **run).value
@@ -56,13 +56,13 @@ def test_more_probes_tend_to_the_gaussian_from_above(run):
     assert plain <= found[-1] <= plain * 1.001
 
 
-def test_few_probes_can_clip_too_much():
+def test_jl_clip_with_few_probes():
     # why "more probes" is no remedy at every epsilon (C32)
     one, ten = (privproj.delta(JLClip(probes=r, noise_multiplier=0.1), epsilon=0.0).value for r in (1, 10))
     assert one < 0.998 < 0.9999 < ten
 
 
-def test_sigma_meets_its_target():
+def test_jl_clip_sigma_meets_its_target():
     target = {"epsilon": 2.0, "delta": 1e-6}
     found = privproj.sigma(JLClip(probes=20), **target).value
     assert found is not None
@@ -70,7 +70,7 @@ def test_sigma_meets_its_target():
     assert privproj.epsilon(JLClip(probes=20, noise_multiplier=found * (1 - 1e-6)), delta=1e-6).value > 2.0
 
 
-def test_several_random_factors_are_refused_by_the_bound_of_one():
+def test_jl_clip_exact_rejects_several_records():
     with pytest.raises(Refused, match=r"does not hold under.*--bound any-records"):
         privproj.epsilon(JLClip(probes=20, noise_multiplier=1.0), delta=1e-5, relation="replace")
     with pytest.raises(Refused, match="takes 3 probes"):
@@ -78,7 +78,7 @@ def test_several_random_factors_are_refused_by_the_bound_of_one():
 
 
 @pytest.mark.parametrize("orthogonal", [False, True], ids=["one direction", "orthogonal"])
-def test_a_group_leaks_no_more_than_any_records_say(orthogonal):
+def test_any_records_bounds_simulated_groups(orthogonal):
     # two long vectors and shared probes: in one direction their estimates are equal, orthogonal ones are independent
     probes, z, count = 6, 3.0, 200_000
     rng = np.random.default_rng(6)
@@ -88,13 +88,13 @@ def test_a_group_leaks_no_more_than_any_records_say(orthogonal):
         bound = privproj.delta(
             JLClip(probes=probes, noise_multiplier=z), epsilon=eps, bound="any-records", group_size=2
         ).value
-        draws = gaussian_arrays.gaussian_deltas(np.array(eps), shift / z)
+        draws = gaussian_deltas(np.array(eps), shift / z)
         assert draws.mean() - 5.0 * draws.std() / math.sqrt(count) <= bound
         assert orthogonal or draws.mean() > 0.9 * bound
 
 
 @pytest.mark.full
-def test_an_epoch_of_bins_costs_no_more_than_poisson():
+def test_jl_clip_bins_cost_at_most_poisson():
     mechanism = JLClip(probes=40, noise_multiplier=2.0)
     bins = privproj.epsilon(mechanism, delta=1e-6, sampling="balls-in-bins", batches=100).value
     poisson = privproj.epsilon(mechanism, delta=1e-6, steps=100, sampling_rate=0.01).value
@@ -104,7 +104,7 @@ def test_an_epoch_of_bins_costs_no_more_than_poisson():
 
 @pytest.mark.parametrize("probes", [3, 7, 65])
 @pytest.mark.parametrize(("noise", "eps"), [(8.72, 9e8), (70.0, 8e7), (1e5, 3e5), (1e10, 1.0)])
-def test_several_records_leak_at_least_what_one_does_however_far_out(probes, noise, eps):
+def test_any_records_is_at_least_exact(probes, noise, eps):
     """Where epsilon is 1e9 times the mean shift, too: the logs of slope and value there are equal to rounding."""
     mechanism = JLClip(probes=probes, noise_multiplier=noise)
     one = privproj.delta(mechanism, epsilon=eps, bound="exact")

@@ -13,13 +13,13 @@ from privproj.errors import PrecisionLimit
 
 
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), [(2.0, 5e-4, 200, 1e-6), (3.0, 0.01, 2000, 1e-8)])
-def test_runs_whose_losses_reach_very_far_are_known_within_a_twentieth(z, rate, steps, delta):
+def test_heavy_tailed_runs_are_enclosed_within_5_percent(z, rate, steps, delta):
     """Few probes: one release in 1e12 has a loss of hundreds of nats."""
     found = privproj.epsilon(JLClip(noise_multiplier=z, probes=8), delta=delta, steps=steps, sampling_rate=rate)
     assert found.lower < found.value < 1.05 * found.lower
 
 
-def test_little_noise_beside_much_is_known_from_both_sides():
+def test_little_and_much_noise_together_are_enclosed():
     """On the whole data set there is no end of the support, and both orders are one."""
     accountant = privproj.Accountant()
     accountant.step(JLClip(noise_multiplier=0.1, probes=10**6))
@@ -35,7 +35,7 @@ def test_rare_large_losses_are_followed_without_kernels():
     assert found.lower < found.value < 1.02 * found.lower
 
 
-def test_knots_of_a_profile_without_kernels_are_as_close():
+def test_profile_without_kernels_is_enclosed_within_3_percent():
     found = privproj.epsilon(JLClip(noise_multiplier=2.5, probes=2), delta=0.01, steps=58, sampling="partition")
     assert found.lower < found.value < 1.03 * found.lower
 
@@ -47,9 +47,7 @@ def test_knots_of_a_profile_without_kernels_are_as_close():
         pytest.param(JLClip(noise_multiplier=4.0, probes=6), 100, 0.01, -11, marks=pytest.mark.full),
     ],
 )
-def test_an_answer_near_what_counts_as_infinite_is_the_best_of_doubling_and_a_lattice(
-    mechanism, steps, rate, log10_delta
-):
+def test_epsilon_near_infinity_is_the_best_of_both_methods(mechanism, steps, rate, log10_delta):
     """Doubling puts losses beyond 171 nats at infinity, which lattices follow."""
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}

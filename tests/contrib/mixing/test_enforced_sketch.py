@@ -39,7 +39,7 @@ def test_monotone_sums_enclose_the_integral(rank, gamma, eigen_noise, eps):
     assert upper <= lower * (1 + 1e-6)
 
 
-def test_the_excess_is_that_of_both_orders_up_to_the_cut_and_constant_beyond():
+def test_excess_is_constant_beyond_the_cut():
     law = EnforcedSketch(100.0, 65.0, 7.0)
     losses = np.array([-60.0, -30.0, -0.7, -0.1, 0.0, 0.1, 0.7, 30.0, 60.0])
     lower, upper = law.excess(losses)
@@ -57,7 +57,7 @@ def test_the_excess_is_that_of_both_orders_up_to_the_cut_and_constant_beyond():
 
 @pytest.mark.parametrize("gamma", [0.01, 1e12])
 @pytest.mark.parametrize("eigen_noise", [0.01, 1e6])
-def test_the_ends_of_the_domain_have_an_answer(gamma, eigen_noise):
+def test_enforced_sketch_at_the_ends_of_its_domain(gamma, eigen_noise):
     law = EnforcedSketch(3.0, gamma, eigen_noise)
     for present in (True, False):
         lower, upper = law.log_delta_ends(np.array([0.0, 0.3, 1e6]), present)

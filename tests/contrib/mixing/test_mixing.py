@@ -58,7 +58,7 @@ def release(rows, mechanism, norm, count, rng):
     ],
 )
 @pytest.mark.parametrize("eps", [0.3, 1.5])
-def test_what_the_mechanism_leaks(rest, record, tight, eps):
+def test_two_stage_bounds_simulation(rest, record, tight, eps):
     """Both stages are drawn, with and without one record; the likelihood ratio gives the divergence of each order."""
     rng = np.random.default_rng(5)
     mechanism, norm, count = Mixing(rank=3, gamma=6.0, eigen_noise=1.3), 2.0, 20_000
@@ -75,7 +75,7 @@ def test_what_the_mechanism_leaks(rest, record, tight, eps):
 
 
 @pytest.mark.full
-def test_a_failure_counted_without_the_record_is_not_enough():
+def test_failure_probability_without_record_is_not_enough():
     """With the margin ``Z Phi^-1(1 - d')`` of the eigenvalue, delta is not that of the sketch plus ``d'`` (C33)."""
     rank, gamma, eigen_noise, failure, eps = 1, 0.5, 0.5, 1e-3, 20.0
     margin = eigen_noise * largest_eigen_noise(failure)
@@ -91,27 +91,27 @@ def test_a_failure_counted_without_the_record_is_not_enough():
 
 @pytest.mark.parametrize("failure", [1e-2, 1e-7, pytest.param(1e-4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eps", [1.0, *(pytest.param(eps, marks=pytest.mark.slow) for eps in (0.5, 4.0))])
-def test_it_is_below_every_split_of_delta(failure, eps):
+def test_two_stage_is_below_every_split_of_delta(failure, eps):
     mechanism = Mixing(rank=100, gamma=65.0, eigen_noise=7.0)
     left = mechanism.gamma - 1.0 - mechanism.eigen_noise * largest_eigen_noise(failure)
     assert delta(mechanism, eps) <= promised(100, left, 7.0, eps) + failure
 
 
-def test_much_noise_of_the_sketch_leaves_the_eigenvalue():
+def test_two_stage_with_large_gamma_is_gaussian():
     mechanism = Mixing(rank=10, gamma=1e9, eigen_noise=2.0)
     for eps in (0.2, 1.0, 3.0):
         exact = math.exp(gaussian(2.0).log_delta(eps).upper)
         assert exact <= delta(mechanism, eps) <= exact * (1 + 1e-5)
 
 
-def test_it_grows_with_the_rank_and_falls_with_gamma():
+def test_two_stage_is_monotone_in_rank_and_gamma():
     found = [delta(Mixing(rank=r, gamma=20.0, eigen_noise=3.0), 1.0) for r in (1, 3, 10, 100)]
     assert found == sorted(found) and found[0] < 0.5 * found[-1]
     found = [delta(Mixing(rank=10, gamma=g, eigen_noise=3.0), 1.0) for g in (5.0, 10.0, 20.0, 40.0)]
     assert found == sorted(found, reverse=True)
 
 
-def test_both_questions_are_inverses():
+def test_mixing_epsilon_and_delta_are_inverses():
     mechanism = Mixing(rank=30, gamma=30.0, eigen_noise=4.0)
     for target in (1e-3, 1e-6):
         found = privproj.epsilon(mechanism, delta=target)
@@ -124,7 +124,7 @@ def test_both_questions_are_inverses():
 
 
 @pytest.mark.full
-def test_releases_are_composed_each_order_with_itself():
+def test_mixing_releases_compose():
     mechanism = Mixing(rank=20, gamma=40.0, eigen_noise=6.0)
     one, five = (privproj.epsilon(mechanism, delta=1e-6, steps=steps) for steps in (1, 5))
     basic = 5 * privproj.epsilon(mechanism, delta=2e-7).value
@@ -140,13 +140,13 @@ def test_releases_are_composed_each_order_with_itself():
         ({"sampling_rate": 0.1, "sampling": "fixed"}, "relation"),
     ],
 )
-def test_what_is_refused(run, words):
+def test_unsupported_mixing_queries_are_refused(run, words):
     with pytest.raises(Refused, match=words):
         privproj.epsilon(Mixing(rank=4, gamma=20.0, eigen_noise=2.0), delta=1e-5, **run)
 
 
 @pytest.mark.parametrize("name", ["rank", "gamma", "eigen_noise"])
-def test_bad_parameters_are_named(name):
+def test_invalid_mixing_parameters_are_named(name):
     given = {"rank": 4, "gamma": 20.0, "eigen_noise": 2.0}
     for wrong in (0, -1, math.nan, math.inf, "x", None):
         if (name, wrong) == ("rank", None):

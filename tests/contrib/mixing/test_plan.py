@@ -9,7 +9,7 @@ from privproj import InvalidParameter, Refused
 from privproj.contrib.mixing import Mixing, mixing_plan
 
 
-def test_the_plan_meets_its_target_and_nothing_near_it_needs_less():
+def test_mixing_plan_meets_target_with_least_gamma():
     found = mixing_plan(rank=50, epsilon=2.0, delta=1e-6)
     assert privproj.epsilon(found, delta=1e-6).value <= 2.0
     assert privproj.delta(found, epsilon=2.0).value <= 1e-6
@@ -20,14 +20,14 @@ def test_the_plan_meets_its_target_and_nothing_near_it_needs_less():
 
 @pytest.mark.full
 @pytest.mark.parametrize(("epsilon", "promised", "margin"), [(1.0, 35.54, 63.43), (4.0, 9.928, 18.95)])
-def test_what_it_costs_to_promise_nothing(epsilon, promised, margin):
+def test_mixing_plan_matches_published_margins(epsilon, promised, margin):
     """Against the smallest gamma where the least eigenvalue is promised, which the exact profile of a sketch has."""
     sketch = privproj.Sketch(rank=100, gamma=promised)
     assert privproj.epsilon(sketch, delta=1e-6, bound="exact-rank1").value == pytest.approx(epsilon, rel=1e-3, abs=0)
     assert mixing_plan(rank=100, epsilon=epsilon, delta=1e-6).gamma == pytest.approx(margin, rel=1e-3, abs=0)
 
 
-def test_what_it_refuses():
+def test_mixing_plan_rejects_invalid_targets():
     with pytest.raises(InvalidParameter, match="rank"):
         mixing_plan(rank=0, epsilon=1.0, delta=1e-6)
     with pytest.raises(InvalidParameter, match="epsilon"):

@@ -21,7 +21,7 @@ SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
 @pytest.mark.parametrize("distribution", SHAPES)
 @pytest.mark.parametrize("bound", ["analytic", "rdp"])
 @pytest.mark.parametrize(("z", "mean"), [(1.0, 2), (4.0, 10), (1.0, 100)])
-def test_no_answer_is_above_that_of_the_event_of_dp_accounting(z, mean, distribution, bound):
+def test_select_is_at_most_repeat_and_select_event(z, mean, distribution, bound):
     peer = RdpAccountant([1.0 + math.exp(s / 20.0) for s in range(-60, 120)])
     peer.compose(dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(z), mean, SHAPES[distribution]))
     ours = select(Gaussian(noise_multiplier=z), trials=mean, distribution=distribution, delta=1e-5, bound=bound)
@@ -29,7 +29,7 @@ def test_no_answer_is_above_that_of_the_event_of_dp_accounting(z, mean, distribu
 
 
 @pytest.mark.parametrize("bound", [None, "rdp"])
-def test_selections_of_sampled_runs_cost_no_more_than_the_event_of_dp_accounting(bound):
+def test_select_of_sampled_run_is_at_most_event(bound):
     peer = RdpAccountant(range(2, 200))
     event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(1.0)), 200)
     peer.compose(dp_event.RepeatAndSelectDpEvent(event, 10, 1))
@@ -42,7 +42,7 @@ def test_selections_of_sampled_runs_cost_no_more_than_the_event_of_dp_accounting
     [*((distribution, {}) for distribution in SHAPES), pytest.param("geometric", RUN, marks=pytest.mark.full),
      pytest.param("logarithmic", RUN, marks=pytest.mark.slow), pytest.param("poisson", RUN, marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_epsilon_delta_and_noise_are_one_question(distribution, run):
+def test_select_epsilon_delta_and_noise_are_consistent(distribution, run):
     draw = random.Random(5)
     asked = {"trials": draw.uniform(2.0, 20.0), "distribution": distribution, **run}
     for mechanism in (Gaussian(), M2(dim=64, rank=8))[: 1 if distribution == "poisson" else 2]:
@@ -61,7 +61,7 @@ def test_epsilon_delta_and_noise_are_one_question(distribution, run):
                                   "laplace.exact", "m2.rank-free", "m2.mixture-rdp", "m1.known-projection-rank1",
                                   "sketch-public.exact-rank1", "sketch.rdp-best",
                                   pytest.param("wishart.exact", marks=pytest.mark.slow)])  # fmt: skip
-def test_every_profile_and_every_renyi_curve_can_be_selected_from(name):
+def test_select_supports_every_profile_and_renyi_curve(name):
     record = next(bound for bound in GUARANTEES if f"{bound.mechanism.name}.{bound.name}" == name)
     mechanism, bound = mechanism_for(record, 5.0), record.name
     one = privproj.epsilon(mechanism, delta=1e-5, bound=bound)
@@ -73,7 +73,7 @@ def test_every_profile_and_every_renyi_curve_can_be_selected_from(name):
     assert select(mechanism, trials=5, epsilon=found.value, bound=bound).value <= 1e-5
 
 
-def test_what_has_no_curve_for_a_selection_is_refused():
+def test_select_rejects_bounds_without_curve():
     with pytest.raises(Refused, match="rule for one delta"):
         select(M1(dim=64, rank=8, noise_multiplier=5.0), trials=5, delta=1e-5, bound="operator-norm")
     with pytest.raises(Refused, match="no amplification theorem"):
@@ -89,7 +89,7 @@ def test_what_has_no_curve_for_a_selection_is_refused():
         select(Gaussian(noise_multiplier=1.0), trials=5)
 
 
-def test_what_is_cheaper_is_said():
+def test_select_warns_if_fixed_number_is_cheaper():
     """Many releases of little noise: a second run changes little, but the choice among a random number does."""
     dear = select(Gaussian(noise_multiplier=0.05), trials=2, delta=1e-5, distribution="poisson")
     assert dear.numerics["epsilon_of_all_trials"] > dear.value and not any("fix their" in w for w in dear.warnings)
@@ -99,13 +99,13 @@ def test_what_is_cheaper_is_said():
     assert any("fix their" in w for w in cheap.warnings) == (same <= cheap.value)
 
 
-def test_what_the_run_is_warned_of_is_said_of_its_selection():
+def test_select_repeats_warnings_of_run():
     run = {"steps": 3, "batches": 10, "sampling": "shuffle"}
     found = select(Gaussian(noise_multiplier=5.0), trials=3, delta=1e-5, **run)
     assert NO_AMPLIFICATION in found.warnings and found.with_details().lower_bound is None
 
 
-def test_numbers_are_drawn_from_the_law():
+def test_draw_trials_follows_distribution():
     found = [draw_trials(3.0) for _ in range(3000)]
     assert min(found) == 1 and sum(found) / 3000 == pytest.approx(3.0, abs=6.0 * math.sqrt(6.0 / 3000), rel=0)
     assert draw_trials(1.0) == 1 and 0 in {draw_trials(1.0, "poisson") for _ in range(200)}

@@ -8,12 +8,12 @@ from statistics import NormalDist
 import pytest
 from helpers import needs
 from privproj_cli.main import exit_code
-from privproj_cli.report import written
 from unit.io.ledgers import spend
 
 import privproj
 from privproj import M2
 from privproj.assumptions import Requirement
+from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import sections, statement_from, verify_statement
 from privproj.errors import InvalidParameter
 from privproj.io.ledger import read_ledger

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from privproj_cli.main import exit_code
-from privproj_cli.report import written
 
 import privproj
 from privproj.assumptions import Requirement
+from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import AS_WRITTEN, BEGIN, END, account_data, sections, statement_from
 from privproj.errors import InvalidParameter, Refused
 from privproj.io.ledger import CUT_SHORT, Account

@@ -19,8 +19,9 @@ from helpers import needs
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj.contrib.sweep.sweep import complete_rows, grid_from, open_pool, rows_in_order, run_sweep
-from privproj.errors import InvalidParameter, NotConverged
+from privproj.contrib.sweep.sweep import grid_from, run_sweep
+from privproj.errors import InvalidParameter
+from privproj.io.jobs import complete_rows, open_pool
 
 
 def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
@@ -312,72 +313,13 @@ def test_only_what_is_missing_is_asked(tmp_path):
 
 def test_two_sweeps_cannot_share_a_journal(tmp_path):
     grid, out = grid_from(GRID), tmp_path / "out.csv"
-    other = complete_rows(numbered, 3, journal_of(out), "others\n", open_pool, print)
+    other = complete_rows(lambda numbers: "row\n" * len(numbers), 3, journal_of(out), "others\n", open_pool, print)
     with other, pytest.raises(privproj.InvalidParameter, match="no other process"):
         run_sweep(grid, out)
-    assert journal_of(out).read_text() == "others\n" + numbered(range(3))
-
-
-def numbered(numbers):
-    return "".join(f"row,{i}\n" for i in numbers)
-
-
-def test_rows_come_in_their_order_and_what_is_not_whole_is_cut_off(tmp_path):
-    path, seen = tmp_path / "journal", []
-    with complete_rows(numbered, 100, path, "numbers\nof rows\n", open_pool, seen.append) as rows:
-        assert rows.read().decode() == "of rows\n" + numbered(range(100))
-    assert seen[0] == 0 and sum(seen) == 100
-    content = path.read_bytes()
-    for torn in (b"", b"row,10", b"\0" * 20, b"row,\0\0\0\nrow,101\n"):
-        path.write_bytes(content + torn)
-        seen.clear()
-        with complete_rows(numbered, 100, path, "numbers\nof rows\n", open_pool, seen.append) as rows:
-            assert rows.read().decode() == "of rows\n" + numbered(range(100)) and seen == [100]
-        assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("workers", [1, 2, 16])
-def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(workers):
-    """Rows are taken in their order, so those of many processes come in bursts: what counts is how long each took."""
-    sizes = []
-
-    @contextmanager
-    def slow():
-        def start(timed, work, numbers):
-            sizes.append(len(numbers))
-            return lambda: (work(numbers), 0.01 * len(numbers))
-
-        yield start, 4 * workers
-
-    lines = "".join(rows_in_order(numbered, range(20_000), slow))
-    assert lines == numbered(range(20_000)) and 40 <= sizes[-2] <= 50 and max(sizes) <= 50
+    assert journal_of(out).read_text() == "others\n" + 3 * "row\n"
 
 
 # --- workers ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-def test_a_worker_that_dies_is_replaced(tmp_path):
-    marker = tmp_path / "died"
-    rows = "".join(rows_in_order(partial(mortal, str(marker)), range(12), partial(open_pool, 2)))
-    assert marker.exists() and rows.split() == [str(i * i) for i in range(12)]
-
-
-def mortal(marker, numbers):
-    if 5 in numbers and not os.path.exists(marker):
-        open(marker, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "".join(f"{i * i}\n" for i in numbers)
-
-
-@pytest.mark.full
-def test_work_that_kills_its_process_again_and_again_is_given_up():
-    with pytest.raises(NotConverged, match="enough memory"):
-        list(rows_in_order(deadly, range(1), partial(open_pool, 2)))
-
-
-def deadly(numbers):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.full

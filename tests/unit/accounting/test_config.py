@@ -6,6 +6,7 @@ import pytest
 from fuzz import keys
 from fuzz.laws import call
 from fuzz.strategies import Case
+from helpers import feature_rows
 
 from privproj.run import RUN_PARAMETERS
 
@@ -110,11 +111,10 @@ def words_of(given):
 
 
 def as_files(given):
-    """The keys as a run file, a check file and a sweep file with the calls that read them."""
-    grid = {**given, "grid": {"delta": [1e-5, 1e-6]}}
+    """The keys as a run file and a check file, with the calls that read them."""
     checked = {"bound": [{**given, "delta": 1e-5, "at_most": 1e9}]}
-    data = {"run": {"phase": [given]}, "check": checked, "sweep": grid}
-    tails = {"run": ("--delta", "1e-5", "--json"), "check": (), "sweep": ("-o", "out.csv")}
+    data = {"run": {"phase": [given]}, "check": checked}
+    tails = {"run": ("--delta", "1e-5", "--json"), "check": ()}
     return [Case((kind, "in.json", *tails[kind]), {"in.json": json.dumps(data[kind]).encode()}) for kind in data]
 
 
@@ -124,16 +124,15 @@ def test_what_the_command_line_refuses_files_refuse(given):
     for case in as_files(given):
         seen = call(case)
         assert (seen.code, seen.err.count("\n"), seen.out) == (2, 1, ""), case
-        assert "in.json" in seen.err and (case.words[0] == "sweep" or " 1" in seen.err)
+        assert "in.json" in seen.err and " 1" in seen.err
 
 
 @pytest.mark.parametrize("given", ANSWERED, ids=str)
 def test_what_the_command_line_answers_files_answer_alike(given):
     spoken = json.loads(call(Case((*words_of(given), "--json"))).out)["value"]
-    run, check, sweep = map(call, as_files(given))
+    run, check = map(call, as_files(given))
     assert json.loads(run.out)["value"] == spoken
     assert f"epsilon = {spoken!r} (" in check.out
-    assert sweep.left["out.csv"].decode().splitlines()[1].split(",")[1] == repr(spoken)
 
 
 def test_a_size_alone_serves_a_warning_at_every_door():
@@ -146,11 +145,14 @@ def test_a_size_alone_serves_a_warning_at_every_door():
         assert found.code == 0 and "below 1/N" in " ".join(said.split())
 
 
-@pytest.mark.parametrize("words", ["compare", "report", "sigma --epsilon 1", "choose --epsilon 1"])
+COMMANDS = ["compare", *feature_rows("QUERIES"), "sigma --epsilon 1", "choose --epsilon 1"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
 def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(words):
     command, *more = words.split()
     about = ["--layer", "64x4"] if command == "choose" else ["gaussian"]
-    about += ["--noise-multiplier", "2"] if command in ("compare", "report") else []
+    about += ["--noise-multiplier", "2"] if command in ("compare", *feature_rows("QUERIES")) else []
     for size, warned in ((1000, False), (1002, True)):
         sizes = ["--batch-size", "10", "--dataset-size", str(size), "--epochs", "1"]
         found = call(Case((command, *about, *more, *sizes, "--delta", "0.000999")))

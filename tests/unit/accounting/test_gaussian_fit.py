@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from privproj import M2, Gaussian, Laplace, Wishart
 from privproj.accounting.gdp import _edge_mu, _mu_above, fit_gaussian
 from privproj.accounting.query import composition_of
-from privproj.numerics.kernels import log_gaussian_delta
-from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.gaussian import gaussian_profile, log_gaussian_delta
 from privproj.profiles.tradeoff import tradeoff
 from privproj.targets import delta_target
 

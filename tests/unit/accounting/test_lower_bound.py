@@ -12,7 +12,7 @@ import privproj
 from privproj import M1, M2, Gaussian, Laplace, Layer, PublicSketch
 from privproj.accounting import lower_bound as remarks
 from privproj.mechanisms.registry import mechanism_named, registry
-from privproj.profiles.gaussian_arrays import gaussian_deltas
+from privproj.profiles.gaussian import gaussian_deltas
 from privproj.schedule import Schedule, phase_of
 
 RUN = {"steps": 2000, "sampling_rate": 0.01}

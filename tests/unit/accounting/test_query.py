@@ -10,7 +10,7 @@ from privproj.accounting.phase import phase_for
 from privproj.composition.grid import ComposedCurve
 from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics.kernels import log_add
+from privproj.numerics.special import log_add
 from privproj.schedule import phase_of
 
 CLAIM = Sketch(rank=16, frobenius_bound=1, sensitivity=0.01, noise_sigma=1, step_smoothness=0.01)

@@ -15,9 +15,9 @@ from privproj.accounting.vectorized_kernels import answers_of
 from privproj.mechanisms.registry import registry
 from privproj.numerics import jit
 from privproj.numerics.interval import ANSWER_STEP, digits_above, rounded_log_delta
-from privproj.profiles.columns import KernelColumns
 from privproj.profiles.conversion import delta_value
 from privproj.profiles.gaussian import GAUSSIAN_COLUMNS
+from privproj.profiles.privacy_profile import KernelColumns
 
 KINDS = {
     "gaussian": lambda rng: {},

@@ -44,17 +44,14 @@ def test_every_bound_has_an_explanation(line):
         "remaining {run} --epsilon 4 --delta 1e-5",
         "ledger {ledger}",
         "verify {ledger}",
-        "verify {statement} {ledger}",
     ],
 )
 def test_every_label_that_an_answer_prints_has_an_explanation(line, run, tmp_path):
     named = {
         "ledger": ROOT / "examples" / "ledger.jsonl",
-        "statement": tmp_path / "of.md",
         "run": tmp_path / "run.toml",
     }
     named["run"].write_text('[[phase]]\nname = "phase"\nmechanism = "gaussian"\nnoise_multiplier = 3\n')
-    assert run(f"report gaussian --noise-multiplier 3 --delta 1e-5 -o {named['statement']}")[0] == 0
     labels = LABEL.findall(run(line.format(**named))[1])
     assert len(labels) > 1
     for label in labels:
@@ -64,7 +61,8 @@ def test_every_label_that_an_answer_prints_has_an_explanation(line, run, tmp_pat
 def test_add_remove_names_the_mechanisms_of_which_it_is_the_default():
     (found,) = entries(GROUPS, "add-remove")
     for bound in registry():
-        if bound.status is not Status.REFUTED and bound.mechanism.default_relation in (None, "add-remove"):
+        is_core = bound.mechanism.__module__.startswith("privproj.mechanisms")
+        if is_core and bound.status is not Status.REFUTED and bound.default_relation in (None, "add-remove"):
             assert re.search(rf"\b{bound.mechanism.name}\b", found["means"].partition("default")[2])
 
 
@@ -85,10 +83,8 @@ def test_related_words_exist():
 def test_commands_that_the_words_name_exist():
     from privproj_cli.main import command_groups
 
-    text = json.dumps(GROUPS)
-    assert set(re.findall(r"`privproj ([a-z-]+)", text)) <= {
-        name for commands in command_groups().values() for name in commands
-    }
+    names = {name for commands in command_groups().values() for name in commands}
+    assert set(re.findall(r"`privproj ([a-z-]+)", json.dumps(GROUPS))) <= names
 
 
 def test_one_word_is_printed_and_without_one_all_are_listed(run):

@@ -28,7 +28,7 @@ def remaining(data, epsilon):
 
 
 @pytest.mark.parametrize(("done", "noise"), [((), (1.6, 1.6)), ((3.0,), (1.9, 1.9)), ((), (1.6, 4.0))])
-def test_planned_phases_fit_together_or_not_at_all(done, noise):
+def test_remaining_counts_planned_phases_in_full(done, noise):
     together = from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
     alone = [from_data(plan(z, done=done)).epsilon(delta=1e-5).value for z in noise]
     code, shown, text = remaining(plan(*noise, done=done), max(alone) * 1.01)
@@ -40,7 +40,7 @@ def test_planned_phases_fit_together_or_not_at_all(done, noise):
     assert code == 0 and shown["fits"] and [entry["would_exceed"] for entry in shown["phases"]] == [False, False]
 
 
-def test_remaining_says_what_it_rests_on():
+def test_remaining_lists_bound_and_assumptions():
     for data in (plan(3.0), plan(done=(3.0,)), plan(3.0, done=(3.0,))):
         _, shown, text = remaining(data, 3)
         assert Requirement.FIXED_SCHEDULE in shown["assumes"] and Requirement.FIXED_SCHEDULE in text
@@ -51,7 +51,7 @@ BINS = pytest.param({"sampling": "balls-in-bins", "batches": 20}, marks=pytest.m
 
 
 @pytest.mark.parametrize("run", [BINS, {"sampling": "partition"}], ids=str)
-def test_what_is_left_of_epochs_is_said_in_epochs(run):
+def test_remaining_counts_epochs_in_epochs(run):
     data = {"phase": [{**GAUSSIAN, "noise_multiplier": 6, **run}]}
     code, shown, text = remaining(data, 1.0)
     more = shown["phases"][0]["more_steps"]
@@ -60,7 +60,7 @@ def test_what_is_left_of_epochs_is_said_in_epochs(run):
     assert from_data(data).epsilon(delta=1e-5).value <= 1.0
 
 
-def test_a_planned_phase_is_not_spent():
+def test_remaining_does_not_spend_planned_phases():
     spent = remaining(plan(2.0, done=(3.0,)), 9)[1]
     assert spent["epsilon_spent"] == from_data(plan(done=(3.0,))).epsilon(delta=1e-5).value < spent["epsilon_planned"]
     assert remaining(plan(2.0), 9)[1]["epsilon_spent"] == 0.0

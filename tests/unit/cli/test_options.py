@@ -9,7 +9,7 @@ from fuzz.strategies import Case
 from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Once, options_from
 
-from privproj.diagnostics import lora_noise
+from privproj.mechanisms.sketch.lora_noise import lora_noise
 
 
 @pytest.mark.parametrize(

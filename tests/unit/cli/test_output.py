@@ -3,15 +3,13 @@
 import json
 
 import pytest
+from helpers import FORGED, feature_rows
 from privproj_cli.main import exit_code
 from unit.io.forgers import chained
 
 from privproj import Gaussian, InvalidParameter
 from privproj.accounting.schedule import phase_of
 from privproj.io.ledger import HEADER
-
-FORGED = "a\x1b[1A\x1b[2K\nok   b: epsilon = 0.1 (proved)\r\u2028\u202e\x7f\x9b"
-"""A text that would write over the line before it, and forge one of its own."""
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 3, "delta": 1e-5}
 M2_PHASE = {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 3}
@@ -24,21 +22,7 @@ def ledger(**phase):
     return chained([HEADER, {"phase": entry, "target": {"delta": 1e-5}}, {"step": 1}])
 
 
-def statement(said=None, **question):
-    """A statement of which the parameters say this too."""
-    words = {"said": said} if said else {}
-    asked = {
-        "privproj": "0.1.0",
-        "style": "text",
-        "delta": 1e-05,
-        **words,
-        "run": {"phase": [{**M2_PHASE, **question}]},
-    }
-    return f"PRIVACY STATEMENT\n{json.dumps(asked)}\nEnd of the privacy statement.\n"
-
-
 TARGET = ("--delta", "1e-5")
-SWEEP = ("sweep", "in.json", "-o", "out.csv")
 PEFT = ("epsilon", "m2", "--from-peft", ".", "--whole-gradients", "--noise-multiplier", "1", *TARGET)
 NAMED = {"phase": [{**M2_PHASE, "name": FORGED}]}
 LAYERED = {"phase": [{"mechanism": "m2", "noise_multiplier": 3, "layer": f"8x4{FORGED}"}]}
@@ -50,26 +34,16 @@ FILES = {
     "a key of an entry": (("check", "in.json"), {"bound": [{**GAUSSIAN, "at_most": 9, FORGED: 1}]}),
     "the name of a phase": (("run", "in.json", *TARGET), NAMED),
     "a phase in a budget": (("remaining", "in.json", "--epsilon", "9", *TARGET), NAMED),
-    "a phase in a statement": (("report", "run", "in.json", *TARGET), NAMED),
     "a layer": (("run", "in.json", *TARGET), LAYERED),
     "a text in an event": (("run", "in.json", *TARGET), {"phase": [{"event": {**EVENT, "name": FORGED}}]}),
     "an event in an event": (("run", "in.json", *TARGET), NESTED),
-    "a bound of a sweep": (SWEEP, {**GAUSSIAN, "bound": FORGED, "grid": {"steps": [1]}}),
-    "an axis of a sweep": (SWEEP, {**GAUSSIAN, "grid": {"bound": ["analytic", FORGED]}}),
-    "the name of an axis": (SWEEP, {**GAUSSIAN, "grid": {FORGED: [1]}}),
     "a phase of a ledger": (("ledger", "in.json"), ledger(name=FORGED)),
     "a phase of a ledger checked": (("verify", "in.json"), ledger(name=FORGED)),
-    "a bound of a statement": (("verify", "in.json"), statement(bound=FORGED)),
-    "a key of a statement": (("verify", "in.json"), statement(**{FORGED: 1})),
-    "a word of a statement's author": (("verify", "in.json"), statement(said={"model": FORGED})),
-    "a certificate": (("verify", "in.json"), {"certificate": {"bound": FORGED}}),
     "a base model": (PEFT, ADAPTER),
+    **feature_rows("FORGED_FILES"),
 }  # fmt: skip
 """Where a text of a file could be printed: a command, and the file that it reads."""
 WORDS = {
-    "the table of a sweep": ("sweep", "in.json", "-o", FORGED),
-    "the author of a statement": ("report", "gaussian", "--noise-multiplier", "1", *TARGET, "--author", FORGED),
-    "the file of a statement": ("report", "gaussian", "--noise-multiplier", "1", *TARGET, "-o", FORGED),
     "a picture": ("curve", "gaussian", "--noise-multiplier", "1", "--plot", f"{FORGED}.svg"),
     "a report of checks": ("check", "in.json", "--junit", FORGED),
     "a file of checks": ("check", FORGED),
@@ -77,7 +51,8 @@ WORDS = {
     "a word to be explained": ("explain", FORGED),
     "a bound": ("bounds", FORGED),
     "a command": (FORGED,),
-    "a name that is no text": ("report", "gaussian", "--noise-multiplier", "1", *TARGET, "-o", "\udcff"),
+    "a name that is no text": ("curve", "gaussian", "--noise-multiplier", "1", "-o", "\udcff"),
+    **feature_rows("FORGED_WORDS"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Balls-in-bins: sums of likelihood ratios on the safe side, whatever the grid, and what an epoch must cost."""
+"""Balls-in-bins: sums of likelihood ratios are on the safe side for every grid; epsilon of an epoch."""
 
 import math
 from dataclasses import replace
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import privproj
 from privproj import M2, Gaussian, Laplace
 from privproj.composition import balls_in_bins
-from privproj.composition.balls_in_bins import EpochEnds, SumLaw, add_sum
+from privproj.composition.balls_in_bins import EpochBounds, SumDistribution, add_sum
 from privproj.errors import InvalidParameter, Refused
-from privproj.numerics import kernels
 from privproj.numerics.interval import widen_outward
 from privproj.numerics.jit import compile_kernel
+from privproj.numerics.special import add_laws
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
@@ -36,16 +36,16 @@ PLACES = st.lists(st.floats(0.0, 50.0), min_size=1, max_size=12, unique=True)
 def law_of(draw, places):
     masses = np.array(draw(st.lists(st.floats(1e-6, 1.0), min_size=len(places), max_size=len(places))))
     far = draw(st.sampled_from([0.0, 0.1]))
-    return SumLaw(np.sort(places), masses / masses.sum() * (1.0 - far), far, far * 3.0, 0.0, 0.0)
+    return SumDistribution(np.sort(places), masses / masses.sum() * (1.0 - far), far, far * 3.0, 0.0, 0.0)
 
 
 def hinge(law, c, top):
-    """``E (Z - c)_+`` for ``c`` up to ``top``, beyond which the far atoms lie."""
+    """Return ``E (Z - c)_+`` for ``c`` up to ``top``; the far atoms are beyond."""
     return float(law.masses @ np.maximum(law.places - c, 0.0)) + law.far_excess + law.far_mass * (top - c)
 
 
 def exact_hinge(one, two, c, top):
-    """The same of the sum, atom by atom, each far atom at its mean."""
+    """Return the same of the sum, atom by atom, with each far atom at its mean."""
     atoms = []
     for law in (one, two):
         far = [(top + law.far_excess / law.far_mass, law.far_mass)] if law.far_mass else []
@@ -55,7 +55,7 @@ def exact_hinge(one, two, c, top):
 
 @given(st.data())
 @settings(max_examples=80)
-def test_splits_enlarge_every_hinge_merges_reduce_it_and_far_atoms_cost_nothing(data):
+def test_add_sum_bounds_convex_means_on_both_sides(data):
     one, two = (law_of(data.draw, data.draw(PLACES)) for _ in range(2))
     two = one if data.draw(st.booleans()) else two
     top = data.draw(st.floats(60.0, 120.0))
@@ -71,14 +71,14 @@ def test_splits_enlarge_every_hinge_merges_reduce_it_and_far_atoms_cost_nothing(
         assert law.masses.sum() + law.far_mass == pytest.approx(1.0, rel=1e-12)
 
 
-def test_the_compiled_kernel_is_the_plain_one():
+def test_compiled_add_sum_equals_the_plain_kernel():
     draw = np.random.default_rng(3)
     x, y, points = (np.sort(draw.exponential(3.0, 40)) for _ in range(3))
     points[0] = 0.0
     p, q = draw.random(40), draw.random(40)
     for square in (True, False):
         found = []
-        for add in (kernels.add_laws, compile_kernel(kernels.add_laws)):
+        for add in (add_laws, compile_kernel(add_laws)):
             parts = [np.zeros(40) for _ in range(3)]
             far = add(x, p, x if square else y, p if square else q, square, points, *parts)
             found.append(np.concatenate([*parts, far]))
@@ -86,13 +86,13 @@ def test_the_compiled_kernel_is_the_plain_one():
 
 
 @pytest.mark.parametrize("points", [3.0, 60.0])
-def test_any_grid_is_sound(points, monkeypatch):
-    """A poor grid gives a wider enclosure, of the same number."""
+def test_epoch_is_sound_on_any_grid(points, monkeypatch):
+    """A poor grid gives a wider enclosure of the same number."""
     release, at = gaussian_profile(1.0), np.array([0.05, 0.4, 1.5, -0.05, -0.4])
-    ends = EpochEnds(release, 21)
+    ends = EpochBounds(release, 21)
     fine = ends.above.excess(at), ends.below.excess(at)
     monkeypatch.setattr(balls_in_bins, "POINTS_PER_SCORE", points)
-    ends = EpochEnds(release, 21)
+    ends = EpochBounds(release, 21)
     above, below = ends.above.excess(at), ends.below.excess(at)
     assert np.all(below <= fine[0]) and np.all(fine[1] <= above)
     assert np.all(below <= above)
@@ -100,8 +100,8 @@ def test_any_grid_is_sound(points, monkeypatch):
 
 @pytest.mark.parametrize("infinite", [0.0, 1e-3, 0.3])
 @pytest.mark.parametrize("loss", [0.1, 1.0, 6.0])
-def test_infinite_losses_count_in_both_orders(infinite, loss):
-    """A release that shows the record with a probability, and else a coin: all outcomes of an epoch are added up."""
+def test_infinite_losses_count_in_both_directions(infinite, loss):
+    """The release reveals the record with some probability, and else a coin; the reference sums over all outcomes."""
     rest = 1.0 - infinite
 
     def log_delta(eps):
@@ -116,26 +116,26 @@ def test_infinite_losses_count_in_both_orders(infinite, loss):
         law = [(sum(w) / batches, math.prod(masses)) for w, masses in ways]
         gains = [infinite + math.fsum(p * max(w - math.exp(x), 0.0) for w, p in law) for x in at if x >= 0.0]
         gains += [math.fsum(p * max(math.exp(x) - w, 0.0) for w, p in law) for x in at if x < 0.0]
-        ends = EpochEnds(PrivacyProfile(log_delta), batches)
+        ends = EpochBounds(PrivacyProfile(log_delta), batches)
         assert np.all(ends.above.excess(at) >= np.array(gains) * (1.0 - 1e-11))
         assert ends.below is None or np.all(ends.below.excess(at) <= np.array(gains) * (1.0 + 1e-11))
 
 
-def test_what_rounding_may_have_cost_is_added_and_taken_away():
+def test_epoch_bounds_include_their_rounding():
     at = np.array([0.05, 0.4, -0.05, -0.4])
-    ends = EpochEnds(gaussian_profile(1.0), 21)
+    ends = EpochBounds(gaussian_profile(1.0), 21)
     for end, factor in (ends.above, math.exp(0.1)), (ends.below, math.exp(-0.1)):
-        less_sure = replace(end, law=replace(end.law, growth=end.law.growth + 0.1))
+        less_sure = replace(end, distribution=replace(end.distribution, growth=end.distribution.growth + 0.1))
         np.testing.assert_allclose(less_sure.excess(at), factor * end.excess(at), rtol=1e-9)
-        moved = replace(end, law=replace(end.law, drift=1e-3)).excess(at) / end.excess(at)
+        moved = replace(end, distribution=replace(end.distribution, drift=1e-3)).excess(at) / end.excess(at)
         assert np.all(moved > 1.0) if end.above else np.all(moved < 1.0)
 
 
-# --- what an epoch is ---------------------------------------------------------------------------------
+# --- profiles of epochs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epochs", [1, 7])
-def test_one_batch_is_one_release_to_the_digit(epochs):
+def test_one_batch_equals_one_release(epochs):
     release = Gaussian(noise_multiplier=1.0)
     assert bins(release, 1, epochs).value == privproj.epsilon(release, delta=1e-6, steps=epochs).value
 
@@ -146,69 +146,69 @@ def epsilon_by_batches(z, batches):
 
 
 @pytest.mark.parametrize("z", [0.4, 1.0, 5.0])
-def test_epsilon_falls_with_the_batches_and_never_exceeds_one_release(z):
+def test_epoch_epsilon_decreases_with_the_number_of_batches(z):
     values = [epsilon_by_batches(z, batches) for batches in (1, 2, 5, 30, 400)]
     for few, many in pairwise(values):
         assert many.value < few.lower
         assert 0.99 * many.value < many.lower <= many.value
 
 
-def test_epsilon_rises_with_the_epochs_and_falls_with_the_noise():
+def test_epoch_epsilon_is_monotone_in_epochs_and_noise():
     values = [bins(Gaussian(noise_multiplier=1.0), 50, epochs).value for epochs in (1, 2, 9, 100)]
     assert values == sorted(values)
     values = [bins(Gaussian(noise_multiplier=z), 50, 3).value for z in (0.3, 0.6, 1.0, 4.0, 40.0)]
     assert values == sorted(values, reverse=True)
 
 
-def test_the_mean_of_the_likelihood_ratio_is_one():
+def test_sum_distribution_has_mean_one_per_batch():
     """``E (S/t - s)_+`` less ``E (s - S/t)_+`` is ``1 - s``: the excess at 1 is the same from both sides."""
     for z, batches in ((0.5, 10), (1.0, 1000), (20.0, 100)):
-        ends = EpochEnds(gaussian_profile(1.0 / z), batches)
+        ends = EpochBounds(gaussian_profile(1.0 / z), batches)
         for end in (ends.above, ends.below):
             right, left = end.right(np.array([1e-12])), end.left(np.array([-1e-12]))
             assert right[0] == pytest.approx(left[0], rel=1e-6)
 
 
-def test_picking_every_batch_is_taking_part_in_every_release():
+def test_record_in_every_batch_is_in_every_release():
     release = Gaussian(noise_multiplier=2.0)
     one, some, every = (bins(release, 6, 3, batches_per_record=count).value for count in (1, 4, 6))
     assert one < some < every == privproj.epsilon(release, delta=1e-6, steps=18).value
 
 
 @pytest.mark.parametrize("mechanism", [Laplace(noise_multiplier=1.5), M2(dim=64, rank=8, noise_multiplier=0.5)])
-def test_other_profiles_have_epochs_too(mechanism):
+def test_epochs_of_other_profiles_are_sound(mechanism):
     alone = privproj.epsilon(mechanism, delta=1e-6).value
     epoch = bins(mechanism, 40)
     assert 0.0 < epoch.value < 0.9 * alone
     assert bins(mechanism, 40, 5).value > epoch.value
-    # An answer asked back is met.
+    # The round trip holds.
     assert bins(mechanism, 40, 5, epsilon=bins(mechanism, 40, 5).value).value <= 1e-6
 
 
-def test_a_pure_guarantee_stays_one():
+def test_epoch_of_pure_dp_is_pure_dp():
     assert bins(Laplace(noise_multiplier=2.0), 100, delta=1e-200).value <= 0.5
 
 
-def test_tiny_deltas_are_answered():
+def test_epoch_epsilon_exists_at_tiny_deltas():
     values = [bins(Gaussian(noise_multiplier=1.0), 100, delta=delta).value for delta in (1e-6, 1e-20, 1e-35, 1e-90)]
     assert values == sorted(values)
     assert values[-1] <= privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-90).value
 
 
 @pytest.mark.parametrize("z", [0.05, 1e4])
-def test_extreme_noise_is_answered(z):
+def test_epoch_epsilon_exists_at_extreme_noise(z):
     result = bins(Gaussian(noise_multiplier=z), 1000, delta=1e-12)
     assert 0.0 <= 0.99 * result.value <= result.lower <= result.value < math.inf
 
 
 @pytest.mark.parametrize("z", [0.05, 0.08])
-def test_epochs_of_little_noise_cost_no_more_than_as_many_releases(z):
+def test_epochs_of_little_noise_are_at_most_as_many_releases(z):
     result = bins(Gaussian(noise_multiplier=z), 1000, 10, delta=1e-10)
     whole = privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-10, steps=10).value
     assert 0.95 * result.value <= result.lower <= result.value <= whole
 
 
-# --- what has no theorem ------------------------------------------------------------------------------
+# --- not supported ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_epochs_of_little_noise_cost_no_more_than_as_many_releases(z):
         ({"bound": "rdp"}, "no theorem for balls-in-bins"),
     ],
 )
-def test_what_has_no_theorem_is_refused(run, words):
+def test_bound_without_a_batch_theorem_raises(run, words):
     with pytest.raises(Refused, match=words):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", batches=10, **run)
 
@@ -227,7 +227,7 @@ def test_what_has_no_theorem_is_refused(run, words):
     "run",
     [{"batches": None}, {"batches": 0}, {"batches": 3, "batches_per_record": 4}, {"batches": 3, "sampling_rate": 0.1}],
 )
-def test_numbers_of_batches_that_make_no_sense_are_refused(run):
+def test_invalid_numbers_of_batches_raise(run):
     with pytest.raises(InvalidParameter):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", **run)
 
@@ -236,8 +236,8 @@ def test_numbers_of_batches_that_make_no_sense_are_refused(run):
     ("noise", "batches", "epochs", "delta"),
     [(24.422, 53, 10, 1e-6), (100.0, 53, 10, 1e-4), (100.0, 5, 48, 1e-9), (15e3, 20, 48, 1e-15)],
 )
-def test_losses_that_end_in_a_large_atom_are_followed_to_it(noise, batches, epochs, delta):
-    """Laplace losses have an atom at their end: epsilon of epochs was their whole sum, 14 times too large."""
+def test_large_last_atom_is_resolved(noise, batches, epochs, delta):
+    """Laplace losses have an atom at their end; a split to the end of the grid made epsilon 14 times too large."""
     mechanism = Laplace(noise_multiplier=noise)
     found = privproj.epsilon(mechanism, delta=delta, sampling="balls-in-bins", batches=batches, steps=epochs)
     assert found.lower < found.value < 1.12 * found.lower

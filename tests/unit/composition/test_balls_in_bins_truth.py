@@ -1,4 +1,4 @@
-"""Balls-in-bins against an independent truth: mpmath, and the exact likelihood ratio of simulated epochs."""
+"""Balls-in-bins against independent references: mpmath, and exact likelihood ratios of simulated epochs."""
 
 import math
 from itertools import pairwise
@@ -34,7 +34,7 @@ def assert_encloses(result, truth, looseness=1e-2):
 
 
 WITH_FULL = full_if(TRUTH, lambda row: row[1] >= 100)
-"""The same, the larger numbers of batches in the full run."""
+"""Return the same cases, with the larger numbers of batches in the full run."""
 
 
 @pytest.mark.parametrize(("z", "batches", "eps", "remove", "add"), WITH_FULL)
@@ -49,7 +49,7 @@ def test_delta_and_epsilon_enclose_the_truth(z, batches, eps, remove, add):
 
 
 @pytest.mark.parametrize(("z", "batches", "eps", "remove", "add"), WITH_FULL)
-def test_each_order_is_enclosed(z, batches, eps, remove, add):
+def test_each_direction_is_enclosed(z, batches, eps, remove, add):
     ((profile, _),) = allocate(gaussian(z), Run(sampling="balls-in-bins", batches=batches))
     (low_remove, low_add), (high_remove, high_add) = profile.excess(np.array([eps, -eps]))
     assert low_remove <= remove <= high_remove
@@ -59,25 +59,25 @@ def test_each_order_is_enclosed(z, batches, eps, remove, add):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_epochs_at_random_are_enclosed_in_both_orders(seed):
+def test_random_epochs_are_enclosed_in_both_directions(seed):
     rng = np.random.default_rng(seed)
     z, batches, delta = 10 ** rng.uniform(-0.5, 1.5), int(10 ** rng.uniform(0.8, 5)), 10 ** -rng.uniform(1, 12)
     eps = max(epsilon(z, batches, delta).value, 1e-3) * rng.uniform(0.9, 1.1)
     with mp.workdps(12):
         remove, add = (float(gaussian_epoch_delta(eps, z, batches, order)) for order in ("remove", "add"))
-    test_each_order_is_enclosed(z, batches, eps, remove, add)
+    test_each_direction_is_enclosed(z, batches, eps, remove, add)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("z", "batches", "eps", "remove", "add"), TRUTH)
-def test_the_truth_is_what_mpmath_says(z, batches, eps, remove, add):
+def test_reference_delta_agrees_with_mpmath(z, batches, eps, remove, add):
     with mp.workdps(14):
         for order, stored in (("remove", remove), ("add", add)):
             assert float(gaussian_epoch_delta(eps, z, batches, order)) == pytest.approx(stored, rel=1e-12)
 
 
 @pytest.mark.parametrize(("z", "delta"), [(1.0, 1e-6), (0.3, 1e-30), (50.0, 1e-9)])
-def test_one_batch_is_the_single_release_to_the_digit(z, delta):
+def test_one_batch_equals_the_single_release(z, delta):
     once, single = epsilon(z, 1, delta), privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta)
     assert (once.value, once.lower) == (single.value, single.lower)
     with mp.workdps(30):
@@ -90,7 +90,7 @@ def test_one_batch_is_the_single_release_to_the_digit(z, delta):
 
 
 def epoch_losses(rng, count, draw_shift, batches, present):
-    """``ln (1/t) sum_i dP/dQ(x_i)`` of simulated epochs: noise, and a record in one batch at random."""
+    """Return ``ln (1/t) sum_i dP/dQ(x_i)`` of simulated epochs: noise, and a record in a random batch."""
     shift = draw_shift(rng, (count, batches))
     x = rng.standard_normal((count, batches))
     if present:
@@ -100,7 +100,7 @@ def epoch_losses(rng, count, draw_shift, batches, present):
 
 
 def simulated_deltas(rng, count, draw_shift, batches, epochs, eps):
-    """``(delta, its standard error)`` of both orders, from the log likelihood ratios summed over epochs."""
+    """Return ``(delta, its standard error)`` in both directions, from log likelihood ratios summed over epochs."""
     found = []
     for sign, present in ((1.0, True), (-1.0, False)):
         losses = sum(epoch_losses(rng, count, draw_shift, batches, present) for _ in range(epochs))
@@ -114,12 +114,12 @@ def constant(z):
 
 
 def captured(dim, rank, z):
-    """The shift of a change of rank one under M2: ``mu sqrt(B)``, ``B ~ Beta(r/2, (d-r)/2)``, fresh each time."""
+    """Return shifts of a rank-one difference under M2: ``mu sqrt(B)``, fresh ``B ~ Beta(r/2, (d-r)/2)``."""
     return lambda rng, size: np.sqrt(rng.beta(0.5 * rank, 0.5 * (dim - rank), size)) / z
 
 
 def assert_agrees(result, simulated, looseness=2e-2):
-    """Both orders are at most the answer, and the larger one is near it, but for five standard errors."""
+    """Check that both directions are at most delta and the larger one is near it, up to five standard errors."""
     for delta, error in simulated:
         assert delta - 5.0 * error <= result.value
     delta, error = max(simulated)
@@ -147,7 +147,7 @@ def test_simulated_runs_of_m2_agree(z, batches, epochs, eps):
     assert all(delta - 5.0 * error <= free.value for delta, error in simulated)
 
 
-def test_an_understated_delta_is_noticed():
+def test_comparison_detects_an_understated_delta():
     simulated = simulated_deltas(np.random.default_rng(13), 400_000, constant(1.0), 2, 1, 0.4)
     found = ask("delta", Gaussian(noise_multiplier=1.05), 2, epsilon=0.4)
     with pytest.raises(AssertionError):
@@ -207,7 +207,7 @@ EXTRA = 1.5
 
 
 def weighted_epochs(rng, count, draw_shift, batches):
-    """Losses of epochs with the record and their weights, by importance sampling."""
+    """Return losses of epochs with the record and their weights, by importance sampling."""
     shift = draw_shift(rng, (count, batches))
     x = rng.standard_normal((count, batches))
     own, noise = np.arange(count), rng.standard_normal(count) + EXTRA * (rng.random(count) < 0.5)
@@ -218,7 +218,7 @@ def weighted_epochs(rng, count, draw_shift, batches):
 
 
 def resampled_delta(losses, weights, epochs, epsilons, cell=1e-3, cells=2**16):
-    """``delta`` of independent draws from the simulated epochs, their masses split between the points of a lattice."""
+    """Return ``delta`` of independent simulated epochs, with masses split between the points of a uniform grid."""
     place = losses / cell
     below = np.floor(place).astype(int)
     masses = np.bincount(below % cells, weights * (below + 1 - place), cells)
@@ -262,26 +262,26 @@ ENCLOSURES = (
 @pytest.mark.parametrize(
     ("z", "batches", "epochs", "delta", "low", "high"), full_if(ENCLOSURES, lambda row: row[1] == 1000)
 )
-def test_answers_lie_in_the_enclosures_of_another_program(z, batches, epochs, delta, low, high):
+def test_epsilon_is_within_enclosures_of_another_program(z, batches, epochs, delta, low, high):
     found = epsilon(z, batches, delta, epochs)
     assert low <= found.lower <= found.value <= high
     assert found.value - found.lower < 1e-2 * found.value
 
 
-# --- laws ----------------------------------------------------------------------------------------------
+# --- properties ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
-def test_epsilon_falls_with_the_batches_to_zero():
+def test_epsilon_decreases_with_the_batches_to_zero():
     found = [epsilon(1.0, batches, 1e-6).value for batches in (1, 2, 5, 20, 100, 1000, 10**4, 10**5)]
     assert all(more < fewer for fewer, more in pairwise(found))
-    # E S/t = 1 with variance (e^(1/z^2) - 1)/t: for small losses the epoch is as Gaussian noise of that deviation.
+    # E S/t = 1 with variance (e^(1/z^2) - 1)/t: for small losses the epoch is Gaussian with that standard deviation.
     mu = math.sqrt(math.expm1(1.0) / 10**5)
     assert found[-1] == pytest.approx(privproj.epsilon(Gaussian(noise_multiplier=1 / mu), delta=1e-6).value, rel=0.05)
 
 
 @pytest.mark.full
-def test_epsilon_falls_with_the_noise_and_grows_with_the_epochs():
+def test_epsilon_is_monotone_in_noise_and_epochs():
     by_noise = [epsilon(z, 100, 1e-5).value for z in (0.3, 0.5, 0.8, 1.0, 2.0, 10.0, 100.0)]
     assert all(more < less for less, more in pairwise(by_noise))
     by_epochs = [epsilon(1.0, 100, 1e-5, epochs).value for epochs in (1, 2, 5, 20, 100)]
@@ -292,26 +292,26 @@ def test_epsilon_falls_with_the_noise_and_grows_with_the_epochs():
     ("z", "batches", "epochs", "delta"),
     [(1.0, 2, 1, 1e-6), (0.3, 1000, 1, 1e-6), (1.0, 100, 20, 1e-5), (100.0, 10, 3, 1e-9)],
 )
-def test_an_epoch_costs_at_most_one_release(z, batches, epochs, delta):
+def test_epoch_is_at_most_one_release(z, batches, epochs, delta):
     single = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=epochs).value
     assert 0.0 < epsilon(z, batches, delta, epochs).value <= single * (1 + 1e-9)
 
 
-def test_blocks_of_two_sizes_lie_between_blocks_of_one():
+def test_blocks_of_two_sizes_are_between_blocks_of_one_size():
     found = epsilon(1.0, 11, 1e-5, batches_per_record=3).value  # blocks of 3, 4 and 4 batches
     assert epsilon(1.0, 4, 1e-5, 3).value < found < epsilon(1.0, 3, 1e-5, 3).value
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("z", "batches"), [(100.0, 10**5), (0.3, 1000)])
-def test_much_and_little_noise_are_answered_within_two_hundredths(z, batches):
+def test_epoch_epsilon_is_within_two_percent_of_the_truth(z, batches):
     for delta in (1e-5, 1e-8, 1e-12):
         found = epsilon(z, batches, delta)
         assert 0.0 < found.lower <= found.value <= found.lower * (1 + 2e-2)
 
 
 @pytest.mark.full
-def test_more_batches_of_a_record_cost_more_and_at_most_as_many_epochs():
+def test_batches_per_record_cost_at_most_as_many_epochs():
     found = [epsilon(1.0, 60, 1e-5, batches_per_record=k).value for k in (1, 2, 3, 7, 60)]
     assert all(fewer < more for fewer, more in pairwise(found))
     # Two blocks of 30 batches are two epochs of 30, and 60 of 1 are 60 releases.
@@ -320,7 +320,7 @@ def test_more_batches_of_a_record_cost_more_and_at_most_as_many_epochs():
 
 
 def subset_losses(rng, count, z, batches, chosen):
-    """``ln dP/dQ`` of a uniform ``k``-subset of the batches, ``k`` of 2: the mean of ``W_i W_j`` over pairs."""
+    """Return ``ln dP/dQ`` of a uniform ``k``-subset of the batches, ``k = 2``: the mean of ``W_i W_j`` over pairs."""
     x = rng.standard_normal((count, batches))
     for i in range(count if chosen else 0):
         x[i, rng.choice(batches, 2, replace=False)] += 1.0 / z
@@ -329,7 +329,7 @@ def subset_losses(rng, count, z, batches, chosen):
 
 
 @pytest.mark.full
-def test_a_uniform_pair_of_batches_is_covered():
+def test_uniform_pair_of_batches_is_covered():
     z, batches, eps, count, rng = 1.0, 6, 0.8, 200_000, np.random.default_rng(14)
     found = ask("delta", Gaussian(noise_multiplier=z), batches, epsilon=eps, batches_per_record=2)
     for sign, present in ((1.0, True), (-1.0, False)):

@@ -1,4 +1,4 @@
-"""The composer: lower <= exact <= upper, at every size of delta and for every shape of run."""
+"""Composition: lower <= exact <= upper, for every size of delta and every kind of run."""
 
 import math
 
@@ -14,10 +14,9 @@ from privproj import Gaussian, Laplace
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.errors import PrecisionLimit
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_ends, log_gaussian_delta
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
@@ -25,7 +24,7 @@ DP_SGD = ((1.0, 0.01, 1000), (0.6, 0.001, 10**5), (2.0, 0.05, 10**6))
 
 
 def epsilon_of_unit_gaussian(log_delta):
-    return find_crossing(lambda e: kernels.log_gaussian_delta(e, 1.0) - log_delta, 1.0, low=1e-9, high=100.0).upper
+    return find_crossing(lambda e: log_gaussian_delta(e, 1.0) - log_delta, 1.0, low=1e-9, high=100.0).upper
 
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4, 10**6])
@@ -33,7 +32,7 @@ def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
     curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log_delta in np.linspace(math.log(0.38), math.log(1e-30), 200):
         eps = epsilon_of_unit_gaussian(float(log_delta))
-        exact = kernels.log_gaussian_delta(eps, 1.0)
+        exact = log_gaussian_delta(eps, 1.0)
         lower, upper = curve.log_delta(eps)
         assert lower <= exact <= upper
         if log_delta > math.log(1e-12):
@@ -41,7 +40,7 @@ def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
 
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4])
-def test_epsilon_is_the_inverse(steps):
+def test_epsilon_is_the_inverse_of_log_delta(steps):
     curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log10_delta in (-1, -3, -8, -20, -29):
         low, high = curve.epsilon(log10_delta * math.log(10.0))
@@ -51,10 +50,10 @@ def test_epsilon_is_the_inverse(steps):
 
 
 def mixture(share, mu1, mu2):
-    """With probability ``share`` the release has the shift ``mu1``, else ``mu2``; which one is told."""
+    """Return the profile of a release that reveals its shift, ``mu1`` with probability ``share``, else ``mu2``."""
 
     def table(eps):
-        (low1, high1), (low2, high2) = (gaussian_arrays.gaussian_ends(eps, mu) for mu in (mu1, mu2))
+        (low1, high1), (low2, high2) = (gaussian_ends(eps, mu) for mu in (mu1, mu2))
         return share * low1 + (1 - share) * low2, share * high1 + (1 - share) * high2
 
     def log_delta(eps):
@@ -64,7 +63,7 @@ def mixture(share, mu1, mu2):
 
 
 def binomial_formula(eps, share, mu1, mu2, steps):
-    """The exact profile of ``steps`` releases: a binomial mixture of Gaussian profiles, at 30 digits."""
+    """Return the exact profile of ``steps`` releases: a binomial mixture of Gaussian profiles, to 30 digits."""
     with mpmath.workdps(30):
         total = mpmath.mpf(0)
         for count in range(steps + 1):
@@ -95,12 +94,12 @@ def test_phases_of_different_noise_are_enclosed():
     mu = math.sqrt(100 / 20**2 + 300 / 40**2 + 1 / 9)
     for eps in (0.0, 0.3, 1.0, 3.0, 6.0):
         lower, upper = curve.log_delta(eps)
-        assert lower <= kernels.log_gaussian_delta(eps, mu) <= upper
+        assert lower <= log_gaussian_delta(eps, mu) <= upper
         assert 1.0 - math.exp(lower - upper) < 3e-3
 
 
 @pytest.mark.parametrize(("case", "peers"), [(0, (1.8280, 1.8289)), (1, (6.10, 6.137)), (2, (462.65, 462.77))])
-def test_dp_sgd_runs_lie_where_the_peers_say(case, peers):
+def test_dp_sgd_epsilon_agrees_with_other_accountants(case, peers):
     z, rate, steps = DP_SGD[case]
     result = privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-5, steps=steps, sampling_rate=rate)
     assert peers[0] <= result.lower <= result.value <= peers[1]
@@ -129,7 +128,7 @@ def test_finer_grids_stay_inside(z, rate, steps, log10_delta):
 @pytest.mark.parametrize(
     ("z", "rate", "steps"), [(0.6, 1e-4, 100), (0.3, 1e-6, 1000), (1e6, 1e-9, 10**9), (1.0, 0.01, 10**9)]
 )
-def test_extreme_runs_are_answered_soundly(z, rate, steps):
+def test_extreme_runs_are_sound(z, rate, steps):
     run = {"steps": steps, "sampling_rate": rate}
     result = privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-6, **run)
     assert (result.lower or 0.0) <= result.value
@@ -146,8 +145,8 @@ COSTLY_RUNS = [pytest.param(rate, steps, 20.0, marks=pytest.mark.slow) for rate,
     ("rate", "steps", "largest"),
     [*((*run, 3.0) for run in SEVERAL_RUNS), *COSTLY_RUNS, *((*run, 20.0) for run in SEVERAL_RUNS[2:])],
 )
-def test_no_answer_is_above_a_simple_bound(z, rate, steps, largest):
-    """Basic composition of equal shares, and the probability of ever being sampled."""
+def test_epsilon_is_at_most_the_simple_bounds(z, rate, steps, largest):
+    """Simple bounds: basic composition of equal shares, and the probability of ever being sampled."""
     run = {"steps": steps, "sampling_rate": rate}
     for mechanism in (Laplace(noise_multiplier=z), Gaussian(noise_multiplier=z)):
         for eps in (0.0, 1e-6, 0.1, largest):
@@ -187,7 +186,7 @@ def test_two_phases_compose_jointly():
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_one_subsampled_step_is_the_amplification_theorem(sampling):
+def test_one_subsampled_step_equals_amplification(sampling):
     q, z = 0.05, 0.7
     profile = find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
     for eps in (0.0, 0.1, 0.5, 1.5):
@@ -207,7 +206,7 @@ def test_small_rate_and_many_steps_are_tight():
 
 
 def test_simulated_subsampled_run_stays_below_the_bound():
-    """A Gaussian run of one dimension under Poisson sampling: losses drawn, both orders."""
+    """One-dimensional Gaussian run under Poisson sampling, with simulated losses in both directions."""
     rng = np.random.default_rng(5)
     q, z, steps, count = 0.2, 1.5, 8, 200_000
     for order in ("remove", "add"):
@@ -221,7 +220,7 @@ def test_simulated_subsampled_run_stays_below_the_bound():
             assert gains.mean() <= bound + 5 * gains.std() / math.sqrt(count)
 
 
-def test_hopeless_losses_and_grids_are_precision_limits():
+def test_excessive_losses_and_grids_raise_precision_limit():
     for run, z in (
         ({"steps": 2, "sampling_rate": 0.5}, 1e-3),
         ({"steps": 3, "sampling_rate": 0.9, "discretization": 1e-12}, 1.0),
@@ -231,7 +230,7 @@ def test_hopeless_losses_and_grids_are_precision_limits():
         assert caught.value.result.outcome == "precision_limit"
 
 
-def test_absurd_runs_are_answered_soundly_or_refused_before_memory_is_taken():
+def test_absurd_runs_are_sound_or_raise_before_allocation():
     run = {"steps": 10**12, "sampling_rate": 0.01}
     try:
         assert eps_of(m2(1.0), **run) < eps_of(m2(1.0), "mixture-rdp", **run)

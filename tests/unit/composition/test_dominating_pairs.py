@@ -1,4 +1,4 @@
-"""A pair that dominates each step and one that it dominates."""
+"""Dominating and dominated pairs of one step."""
 
 import math
 from itertools import pairwise
@@ -15,8 +15,8 @@ from privproj.composition import dominating_pairs
 from privproj.composition.compose import compose_on_grid
 from privproj.errors import GridLimit
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, log1m_exp
+from privproj.profiles.gaussian import log_gaussian_delta
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
@@ -44,7 +44,7 @@ def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampli
     above, below = pairs.above, pairs.below
     for place in (0.0, 0.1234, 0.5, 1.71, 3.3, 6.1):
         loss = place * shape.deviation
-        exact = math.log(rate) + kernels.log_gaussian_delta(math.log1p(math.expm1(loss) / rate), 1 / z)
+        exact = math.log(rate) + log_gaussian_delta(math.log1p(math.expm1(loss) / rate), 1 / z)
         if exact > -75.0:
             assert math.log(profile_values(above, loss)) >= exact - 1e-12
             if below is not None:
@@ -55,7 +55,7 @@ def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampli
     assert add.masses.sum() + add.infinity_mass == pytest.approx(1.0, rel=1e-9, abs=0)
 
 
-def test_the_add_order_is_the_theorem_for_one_step():
+def test_add_direction_of_one_step_equals_amplification():
     """``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` below ``-ln(1-q)``, else 0 (Balle et al.)."""
     q, z = 0.3, 1.0
     profile, run = gaussian(z), Run(steps=1, sampling_rate=q)
@@ -75,9 +75,9 @@ def privproj_delta(profile, eps):
     return log1m_exp(eps + log1m_exp(profile.log_delta(-eps).upper))
 
 
-def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
+def test_pair_above_replaces_a_bound_by_its_convex_hull():
     bumpy = PrivacyProfile(
-        lambda e: Enclosure(-math.inf, min(0.0, kernels.log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
+        lambda e: Enclosure(-math.inf, min(0.0, log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
     )
     run = Run(steps=3, sampling_rate=0.1)
     shape = dominating_pairs.outline_step(bumpy, run)
@@ -87,13 +87,13 @@ def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
     assert all(x >= y for x, y in pairwise(values))
 
 
-def test_a_pair_dominates_on_both_sides_of_one_whatever_its_sums_are_off_by(monkeypatch):
-    """Where nearly all of the excess at 1 is at infinity the scale is a small difference (C18, scales and rounding)."""
+def test_pair_dominates_despite_errors_of_its_sums(monkeypatch):
+    """If nearly all of the excess at 1 is at infinity, the scale is a small difference (C18, scales and rounding)."""
     step, cells, infinite = 0.25, np.arange(-8, 9), 1e-3
     t = np.exp(step * cells)
     left = ((t - t[0]) / (1.0 - t[0])) ** 2 * infinite * (1.0 + 1e-8)
     upper = np.where(cells < 0, left, infinite * (1.0 + 1e-8 * np.maximum((8 - cells) / 8.0, 0.0) ** 4))
-    # Masses that are nearly those of the kinks, and sums that are off by as much as is allowed for.
+    # Masses close to those of the kinks, and sums with the largest allowed error.
     kinks, sums = dominating_pairs._polygon_kinks, dominating_pairs._excess_sums
     noise, error = np.where(cells == -4, 1e-9, 0.0), 0.99 * dominating_pairs.NESTED_SUM_RELATIVE_ERROR
     monkeypatch.setattr(dominating_pairs, "_lower_hull", lambda cells, values, _: (cells, values))
@@ -109,8 +109,8 @@ def test_a_pair_dominates_on_both_sides_of_one_whatever_its_sums_are_off_by(monk
             assert at * pair.infinity_mass_q + factor * sum(p * (at / x - 1) for x, p in atoms if x < at) >= wanted
 
 
-def test_the_loss_at_minus_infinity_is_enough_for_the_first_knot_however_far_it_is():
-    """The exponential of a loss of -590 nats is off by more than a part in 1e14 (C18, scales and rounding)."""
+def test_mass_at_minus_infinity_covers_a_far_first_knot():
+    """The exponential of a loss of -590 nats has a relative error above 1e-14 (C18, scales and rounding)."""
     step, cells = 0.6583850488533005, np.array([-896, -1, 0, 1, 2])
     upper = np.array([1e-3, 1.001e-3, 0.02, 0.005, 0.0]) * np.exp(np.minimum(step * cells, 0.0))
     pair = dominating_pairs.pair_above(cells, upper, step)
@@ -121,8 +121,8 @@ def test_the_loss_at_minus_infinity_is_enough_for_the_first_knot_however_far_it_
 # --- sparse and full spectra, limits ------------------------------------------------------------------
 
 
-def test_a_kink_that_rounds_below_its_place_ends_the_hull():
-    """A step for which lowering the excess at 1 gives the same float again and again."""
+def test_lower_hull_ends_at_a_rounded_kink():
+    """For this step the lowered excess at 1 is the same float."""
     closed = find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5817958562471157))
     found = compose_on_grid(
         [(closed, Run(steps=6, discretization=0.00013263950792452898))], 0.00013263950792452898
@@ -131,20 +131,20 @@ def test_a_kink_that_rounds_below_its_place_ends_the_hull():
     assert found.lower <= exact.upper and exact.lower <= found.upper
 
 
-def test_a_pair_whose_mass_at_1_may_have_been_cut_off_is_larger_by_what_its_masses_are_off_by():
+def test_log_size_covers_rounding_of_a_clipped_cell_0():
     cells, rounding = np.array([-1, 0, 1]), 1e-9
     for middle, infinity_mass in ((0.0, 0.0), (0.5 * rounding, 1e-3)):
         pair = dominating_pairs.DominatingPair(
             cells, np.array([0.5, middle, 0.5]), 0.1, infinity_mass, infinity_mass, rounding
         )
-        # |P| as it may be, each mass larger by its error.
+        # The largest |P|: each mass plus its error.
         assert pair.log_size >= math.log((1.0 + middle) * (1.0 + rounding) + infinity_mass) * (1.0 - 1e-6)
     pair = dominating_pairs.DominatingPair(cells, np.array([0.25, 0.5, 0.25]), 0.1, 0.0, 0.0, rounding)
     assert pair.log_size == 0.0
 
 
-def test_a_rate_is_raised_from_above_only():
-    """A larger rate has a larger delta: what is known from below at it would be no bound at the rate itself (C17)."""
+def test_tiny_rate_is_raised_in_upper_bounds_only():
+    """A larger rate has a larger delta, so a lower bound at it is not a lower bound at the rate itself (C17)."""
     profile, cells, step = gaussian(1.0), np.arange(-6, 7), 1e-31
     for kind in ({}, {"relation": "replace", "sampling": "fixed"}):
         tiny, least = (
@@ -156,7 +156,7 @@ def test_a_rate_is_raised_from_above_only():
         assert tiny.below is None
 
 
-def test_a_lattice_has_no_more_cells_than_can_be_counted():
+def test_grid_with_too_many_cells_raises():
     shape = dominating_pairs.outline_step(gaussian(1.0), Run(steps=10, sampling_rate=0.1))
     with pytest.raises(GridLimit, match="cells"):
         shape.knots(1e-25, 64.0)

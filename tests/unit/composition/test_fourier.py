@@ -1,4 +1,4 @@
-"""Spectra, tilts and plain convolution agree within their errors, and none of them starts a thread."""
+"""Fourier inversion: spectra, tilts and plain convolution agree within their errors, without threads."""
 
 import math
 import os
@@ -23,11 +23,11 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     profile = gaussian(1.0)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    sparse = fourier.LatticeComposition([(pair, run.steps)])
+    sparse = fourier.FourierComposition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
     assert len(sparse.tilted_sum(theta).frequencies) < 2000
     monkeypatch.setattr(fourier.TiltedSum, "wanted_frequencies", lambda self: None)
-    full = fourier.LatticeComposition([(pair, run.steps)])
+    full = fourier.FourierComposition([(pair, run.steps)])
     assert len(full.tilted_sum(theta).frequencies) > 2000 or full.tilted_sum(theta).length > 2**14
     for eps in (0.5, 1.0, 1.5, 2.0):
         one, two = sparse.tilted_sum(theta).delta(eps), full.tilted_sum(theta).delta(eps)
@@ -39,38 +39,38 @@ def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    whole = fourier.LatticeComposition([(pair, 100)])
+    whole = fourier.FourierComposition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
         found = whole.tilted_sum(theta).delta(2.0)
         assert abs(found.value - best.value) <= found.error + best.error
 
 
-def test_a_tilt_at_which_masses_are_lost_is_refused():
-    """Where ``theta loss`` has no digit behind the point, what is tilted says nothing (C19)."""
+def test_tilt_that_loses_masses_raises():
+    """If ``theta loss`` has no fractional digits, the tilted masses are meaningless (C19)."""
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    whole = fourier.LatticeComposition([(pair, 100)], deep=True)
+    whole = fourier.FourierComposition([(pair, 100)], small_delta=True)
     for theta in (1e17, 1e80):
         with pytest.raises(GridLimit, match="losses that doubles can follow"):
             whole.tilted_sum(theta)
 
 
 def pair_of(cells, masses, step, rounding=0.0):
-    """A pair of these masses, with nothing at infinity."""
+    """Return a pair of these masses, without infinite losses."""
     return dominating_pairs.DominatingPair(np.array(cells), np.array(masses), step, 0.0, 0.0, rounding)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "cell 0 is empty"])
-def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by(kind):
-    """The masses of the proved pair may be larger than those computed by their rounding, in each release (C19, i)."""
+def test_window_bound_covers_errors_of_the_masses(kind):
+    """The masses of the proved pair may exceed the computed ones by their rounding, in each release (C19, i)."""
     run = Run(steps=1000)
     shape = dominating_pairs.outline_step(gaussian(10.0), run)
     pair = replace(shape.pairs(shape.deviation / 4).above, rounding=0.02)
     if kind != "gaussian":
         pair = pair_of([0, 9, 10, 11], [0.0, 0.3, 0.4, 0.3], 0.01, rounding=0.02)
-    whole = fourier.LatticeComposition([(pair, run.steps)])
+    whole = fourier.FourierComposition([(pair, run.steps)])
     tilted = fourier.TiltedSum(whole, theta := whole.tilt_for_delta(math.log(1e-6)))
     # The error of cell 0 is absolute.
     largest = np.where(pair.cells == 0, pair.masses + pair.rounding, pair.masses * (1.0 + pair.rounding))
@@ -85,25 +85,25 @@ def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by(kind):
 
 
 @pytest.mark.parametrize(("mass", "eps", "theta"), [(1e-3, 0.1, 0.5), (1.0, 0.6, 6.0)])
-def test_what_the_masses_may_be_off_by_is_in_the_error_of_delta(mass, eps, theta):
-    """Of cell 0 it is absolute, which is more than all there is where most of the law is at infinity (C19, iii)."""
+def test_delta_error_includes_errors_of_the_masses(mass, eps, theta):
+    """The error of cell 0 is absolute, and exceeds its mass if most of the mass is at infinity (C19, iii)."""
     h, rounding = 0.5, 1e-5
-    whole = fourier.LatticeComposition([(pair_of([0, 1], [0.0, mass], h, rounding), 2)])
+    whole = fourier.FourierComposition([(pair_of([0, 1], [0.0, mass], h, rounding), 2)])
     found = fourier.TiltedSum(whole, theta).delta(eps)
     larger = mass * (1.0 + rounding)
     largest = 2.0 * rounding * larger * max(-math.expm1(eps - h), 0.0) + larger**2 * -math.expm1(eps - 2.0 * h)
     assert found.value < largest <= found.value + found.error
 
 
-def test_the_exponents_of_the_scale_may_be_off_by_what_the_error_says(monkeypatch):
-    """A loss at which all four products with the tilt round the same way, by a part in 4e12 of delta (C19, viii)."""
-    # Errors that may be of any size are made small.
+def test_error_covers_exponents_of_the_scale(monkeypatch):
+    """At this loss all four products with the tilt round in one direction, by a part in 4e12 of delta (C19, viii)."""
+    # The other errors are made small.
     monkeypatch.setattr(fourier, "PROBABILITY_OUTSIDE_WINDOW", 1e-25)
     monkeypatch.setattr(fourier, "SKIPPED_SPECTRUM", 1e-25)
     cell, step, theta = 65, float.fromhex("0x1.00b097b75b2a0p+3"), float.fromhex("0x1.0014dcffee53cp+0")
     assert theta * (step * cell) - theta * step * cell == -(2.0**-42)
     mass, eps = math.exp(-theta * step * cell), step * (cell - 0.5)
-    whole = fourier.LatticeComposition([(pair_of([cell - 1, cell], [1e-3 * mass, mass], step), 1)], deep=True)
+    whole = fourier.FourierComposition([(pair_of([cell - 1, cell], [1e-3 * mass, mass], step), 1)], small_delta=True)
     found = fourier.TiltedSum(whole, theta).delta(eps)
     with mpmath.workdps(40):
         exact = mpmath.mpf(mass) * -mpmath.expm1(mpmath.mpf(eps) - mpmath.mpf(step) * cell)
@@ -120,35 +120,35 @@ def test_convolution_without_fourier_agrees():
     for _ in range(3):
         law = np.convolve(law, dense)
     losses = pair.step * (4 * pair.cells[0] + np.arange(len(law)))
-    whole = fourier.LatticeComposition([(pair, 4)])
+    whole = fourier.FourierComposition([(pair, 4)])
     for eps in (0.0, 0.31, 1.0, 4.0, 8.0):
         direct = float(law[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
         found = whole.delta(eps)
         assert abs(found.value - direct) <= found.error + 1e-12 * direct
 
 
-def test_many_frequencies_are_summed_in_blocks_within_their_errors(monkeypatch):
+def test_block_sums_agree_within_their_errors(monkeypatch):
     profile, run = gaussian(1.0), Run(steps=2, sampling_rate=0.01)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    blocks = fourier.LatticeComposition([(pair, 2)])
+    blocks = fourier.FourierComposition([(pair, 2)])
     found = [blocks.delta(eps) for eps in (0.01, 0.1, 0.3)]
     assert any(blocks.tilted_sum(blocks.tilt_for(eps)).blocks is not None for eps in (0.01, 0.1, 0.3))
     monkeypatch.setattr(fourier, "FEWEST_IN_BLOCKS", 2**40)
-    singly = fourier.LatticeComposition([(pair, 2)])
+    singly = fourier.FourierComposition([(pair, 2)])
     for one, eps in zip(found, (0.01, 0.1, 0.3), strict=True):
         other = singly.delta(eps)
         assert abs(one.value - other.value) <= one.error + other.error
         assert one.error < 1e-5 * one.value
 
 
-def test_phases_are_multiplied_in_any_order_and_split_anyhow():
+def test_composition_is_invariant_to_order_and_splits():
     run = Run(steps=400, sampling_rate=0.02)
     shapes = [dominating_pairs.outline_step(gaussian(z), run) for z in (1.0, 1.3)]
     pairs = [shape.pairs(shapes[0].deviation / 64).above for z, shape in zip((1.0, 1.3), shapes, strict=True)]
     one, two = pairs
     ways = ([(one, 300), (two, 100)], [(two, 100), (one, 300)], [(one, 100), (two, 60), (one, 200), (two, 40)])
-    found = [fourier.LatticeComposition(way).delta(1.5) for way in ways]
+    found = [fourier.FourierComposition(way).delta(1.5) for way in ways]
     for other in found[1:]:
         assert abs(other.value - found[0].value) <= other.error + found[0].error < 1e-6 * found[0].value
 
@@ -156,8 +156,8 @@ def test_phases_are_multiplied_in_any_order_and_split_anyhow():
 @pytest.mark.parametrize("n", [2**17, 3 * 2**20])
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("middle", [0, 1280, 8192, -1])
-def test_a_transform_in_bins_is_the_sum_over_all_atoms(n, step, middle):
-    """Against products in 64 bits of mantissa, where the machine has them, with exact angles; the error is (iv)."""
+def test_transform_in_bins_equals_the_plain_sum(n, step, middle):
+    """Compare with products in 64 bits of mantissa, if available, with exact angles; the error is (iv)."""
     draw = np.random.default_rng(n + step)
     cells = np.cumsum(draw.integers(1, 2 * step + 1, 900)) - 900 * step // 3
     masses = draw.exponential(size=900) ** 3
@@ -174,11 +174,11 @@ def test_a_transform_in_bins_is_the_sum_over_all_atoms(n, step, middle):
     assert bins < len(cells) or step == 1000
 
 
-def test_frequencies_far_apart_are_evaluated_in_windows_of_their_own():
+def test_transform_by_sums_uses_windows_of_frequencies():
     pair = partial(dominating_pairs.DominatingPair, step=1e-3, infinity_mass=0.0, infinity_mass_q=0.0, rounding=1e-14)
     cells = np.arange(-300, 900, 3)
     masses = np.exp(-0.5 * ((cells - 100) / 120.0) ** 2)
-    whole = fourier.LatticeComposition([(pair(cells=cells, masses=masses / masses.sum()), 40)])
+    whole = fourier.FourierComposition([(pair(cells=cells, masses=masses / masses.sum()), 40)])
     tilt = whole.tilted_sum(1.0)
     tilt.masses = [whole.phases[0].pair.masses]  # it keeps none
     n, wanted = 2**18, np.array([0, 3, 128, 129, 700, 70_000, 2**17 - 1, 2**17])
@@ -208,8 +208,8 @@ for name in ("DP-SGD epsilon, T 2", "DP-SGD epsilon, T 1000", "DP-SGD epsilon, T
 
 
 @pytest.mark.full
-def test_no_hot_path_starts_threads():
-    """All CPU time is that of the thread that asks: so it is at most the wall time, on a machine however busy."""
+def test_composition_starts_no_threads():
+    """Without threads the CPU time is at most the wall time, on a machine however busy."""
     free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     benchmarks = os.path.join(os.path.dirname(__file__), "..", "..", "benchmarks")
     done = subprocess.run([sys.executable, "-c", THREADS, benchmarks], env=free, capture_output=True, text=True)
@@ -221,10 +221,10 @@ def test_no_hot_path_starts_threads():
 
 
 @pytest.mark.parametrize("slope", [0.0, 1e-308, 1e-320, 3.0, 1e300])
-def test_a_root_is_found_whatever_the_slope_that_is_claimed(slope):
-    """Where the error is most of a delta, its slope says nothing, and Newton's step may be infinite."""
+def test_refine_root_converges_for_any_slope(slope):
+    """If the error is most of a delta, its slope is meaningless, and Newton's step may be infinite."""
     pair = partial(dominating_pairs.DominatingPair, step=0.1, infinity_mass=0.0, infinity_mass_q=0.0, rounding=0.0)
-    whole = fourier.LatticeComposition([(pair(cells=np.array([-9, 0, 9]), masses=np.array([0.2, 0.5, 0.3])), 1)])
+    whole = fourier.FourierComposition([(pair(cells=np.array([-9, 0, 9]), masses=np.array([0.2, 0.5, 0.3])), 1)])
     for sign in (1.0, -1.0):
         found = whole.refine_root(lambda eps: (3.0 * (0.4 - eps), slope), 0.7, sign)
         assert 0.0 <= sign * (found - 0.4) <= 1e-8 * 0.4

@@ -1,4 +1,4 @@
-"""Grids beyond memory are refused, and the upper side of a composition needs nothing of the lower one."""
+"""Choice of the grid: limits, lazy lower bounds, and fallbacks."""
 
 import math
 from contextlib import suppress
@@ -14,21 +14,21 @@ from privproj.accounting.query import composition_of
 from privproj.composition import grid
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
-from privproj.composition.grid import compose_on_lattice
+from privproj.composition.grid import UniformGridCurve
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas, gaussian_ends
 from privproj.profiles.privacy_profile import LazyBounds
 from privproj.run import Run
 
 
-def test_too_fine_a_grid_is_refused_before_memory_is_taken():
+def test_too_fine_grid_raises_before_allocation():
     with pytest.raises(GridLimit, match="larger discretization"):
         privproj.epsilon(Gaussian(noise_multiplier=5.0), delta=1e-5, steps=30, sampling_rate=0.9, discretization=1e-7)
 
 
-def test_upper_ends_alone_are_those_of_the_enclosures_and_need_nothing_from_below():
+def test_upper_ends_do_not_evaluate_lower_bounds():
     def above(eps):
-        return gaussian_arrays.gaussian_deltas(eps, 1.0)
+        return gaussian_deltas(eps, 1.0)
 
     def refuse(eps):
         raise AssertionError("a lower end was asked for")
@@ -37,7 +37,7 @@ def test_upper_ends_alone_are_those_of_the_enclosures_and_need_nothing_from_belo
         profile = replace(gaussian(1.0), table=LazyBounds(below, above), closed_form=None)
         return compose_phases([(profile, Run(steps=500, sampling_rate=0.02)), (profile, Run(steps=3))])
 
-    whole, alone = curve(lambda eps: gaussian_arrays.gaussian_ends(eps, 1.0)[0]), curve(refuse)
+    whole, alone = curve(lambda eps: gaussian_ends(eps, 1.0)[0]), curve(refuse)
     for eps in (0.0, 1.0, 8.0):
         lower, upper = whole.log_delta(eps)
         assert alone.log_delta(eps).upper == upper > lower > upper - 1e-2
@@ -48,13 +48,13 @@ def test_upper_ends_alone_are_those_of_the_enclosures_and_need_nothing_from_belo
         print(alone.log_delta(1.0).lower)
 
 
-def test_orders_that_are_left_out_change_neither_end():
-    """The add order is asked only where it may be the larger one; both ends are the largest over all orders."""
+def test_omitted_directions_change_neither_end():
+    """The add direction is evaluated only where it may be larger; both ends are maxima over both directions."""
     for steps, rate, mu in ((500, 0.02, 1.0), (3, 0.4, 2.0), (40, 0.9, 0.3)):
         profile, run = gaussian(1.0 / mu), Run(steps=steps, sampling_rate=rate)
-        shape = outline_step(profile, run)
-        curve = compose_on_lattice([shape], shape.deviation / 32)
-        below = [make() for make in curve.below]
+        step = outline_step(profile, run)
+        curve = UniformGridCurve([step], step.deviation / 32)
+        below = curve.below
         assert len(curve.above) == len(below) == 2
         for eps in (0.0, 0.2, 1.0, 2.5):
             found = [order.delta(eps) for order in curve.above]
@@ -65,7 +65,7 @@ def test_orders_that_are_left_out_change_neither_end():
 
 
 @pytest.mark.parametrize(("noise", "steps", "rate", "log_delta"), [(0.550466, 40, 0.00281172463674272, -10.49)])
-def test_a_lower_end_that_is_long_on_one_grid_is_found_on_a_coarser_one(noise, steps, rate, log_delta):
+def test_lower_end_falls_back_to_a_coarser_grid(noise, steps, rate, log_delta):
     found = privproj.epsilon(
         Gaussian(noise_multiplier=noise), delta=math.exp(log_delta), steps=steps, sampling_rate=rate
     )
@@ -76,8 +76,8 @@ def test_a_lower_end_that_is_long_on_one_grid_is_found_on_a_coarser_one(noise, s
     ("noise", "rate", "steps", "log10_delta"),
     [(0.85, 1e-4, 1000, -9.0), (0.85, 1e-4, 30_000, -11.0), (0.6, 1e-5, 30_000, -9.0), (1.2, 1e-4, 1000, -11.0)],
 )
-def test_rare_large_losses_beside_many_small_ones_are_followed(noise, rate, steps, log10_delta):
-    # no tilt holds both, so that a lattice is up to six times above the truth here
+def test_rare_large_losses_are_resolved(noise, rate, steps, log10_delta):
+    # no tilt resolves both, so that a uniform grid is up to six times above the truth here
     found = privproj.epsilon(Gaussian(noise_multiplier=noise), log10_delta=log10_delta, steps=steps, sampling_rate=rate)
     assert found.lower < found.value < 1.02 * found.lower
     if log10_delta >= -9.0:  # further down dp-accounting's FFT is mostly rounding: negative deltas, optimistic epsilons
@@ -87,29 +87,29 @@ def test_rare_large_losses_beside_many_small_ones_are_followed(noise, rate, step
 
 
 @pytest.mark.parametrize("mechanism", [M1(dim=1000, rank=1000, noise_multiplier=0.8)])
-def test_they_are_followed_where_a_profile_has_no_kernels_too(mechanism):
-    # a lattice alone is 15 to 30 % above it
+def test_rare_large_losses_are_resolved_without_kernels(mechanism):
+    # a uniform grid alone is 15 to 30 % above it
     found = privproj.epsilon(mechanism, delta=1e-10, steps=3803, sampling_rate=1.38e-5)
     assert found.lower < found.value < 1.02 * found.lower
 
 
 @pytest.mark.parametrize(("steps", "delta"), [(2, 3.8e-8), (14, 3.8e-10)])
 @pytest.mark.parametrize("mechanism", [M2(dim=2, rank=1, noise_multiplier=0.0475), Gaussian(noise_multiplier=0.0475)])
-def test_tails_that_hardly_fall_over_many_nats_are_enclosed(mechanism, steps, delta):
+def test_slow_tails_are_enclosed(mechanism, steps, delta):
     # with knots further apart the lines below them fall to nothing: lower ends were a quarter of the value
     found = privproj.epsilon(mechanism, delta=delta, steps=steps, sampling_rate=2e-5, sampling="fixed")
     assert found.lower < found.value < 1.02 * found.lower
 
 
-def test_a_lower_end_that_no_lattice_has_is_found_by_doubling():
-    """The lattice is coarser than the rate, so that it has no point between the least loss and 0."""
+def test_lower_end_falls_back_to_repeated_squaring():
+    """The uniform grid is coarser than the rate, so that it has no point between the least loss and 0."""
     mechanism = M2(dim=100, rank=10, noise_multiplier=0.1)
     found = privproj.epsilon(mechanism, delta=1e-5, steps=100, sampling_rate=0.001)
     assert "grid_step" in found.numerics and found.lower < found.value < 1.02 * found.lower
 
 
-def test_losses_too_large_for_any_grid_cost_no_more_than_being_sampled():
-    """Noise so small that a batch gives its records away: delta is the probability of being in any."""
+def test_losses_beyond_any_grid_cost_at_most_being_sampled():
+    """The noise is so small that a batch reveals its records: delta is the probability of being in any batch."""
     run = {"steps": 1000, "sampling_rate": 1e-4}
     ever = -math.expm1(1000 * math.log1p(-1e-4))
     for eps in (0.0, 1.0, 100.0):
@@ -121,7 +121,7 @@ def test_losses_too_large_for_any_grid_cost_no_more_than_being_sampled():
         privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=1.0, steps=10, sampling_rate=1.0 - 1e-9)
 
 
-def test_the_least_noise_is_enough_where_delta_covers_being_sampled():
+def test_sigma_is_minimal_if_delta_covers_being_sampled():
     for delta, most in ((1e-3, 1e-12), (9e-4, math.inf)):
         found = privproj.sigma(Gaussian(), epsilon=0.1, delta=delta, steps=10, sampling_rate=1e-4)
         assert found.value <= most and (found.value > 0.1) == (delta < 9.99e-4)
@@ -136,35 +136,33 @@ def test_the_least_noise_is_enough_where_delta_covers_being_sampled():
         (M2(dim=8, rank=4, noise_multiplier=0.1), 10**6, 1e-6, -9),
     ],
 )
-def test_an_answer_near_what_counts_as_infinite_is_the_best_of_doubling_and_a_lattice(
-    mechanism, steps, rate, log10_delta
-):
-    """Doubling puts losses beyond 171 nats at infinity, which lattices follow."""
+def test_epsilon_near_infinite_losses_is_the_best_of_both_grids(mechanism, steps, rate, log10_delta):
+    """In repeated squaring losses beyond 171 nats are infinite; uniform grids represent them."""
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
     ways = composition_of(mechanism, None, run).curve().first
-    for level, step in enumerate(ways.steps):
+    for level, step in enumerate(ways.spacings):
         with suppress(PrecisionLimit):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
     lattice = next(upper for step, upper in seen.items() if step)
     assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))
 
 
-def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):
+def test_failed_repeated_squaring_is_not_repeated(monkeypatch):
     tried = []
 
     def refuse(shapes):
         tried.append(shapes)
         raise GridLimit("too much work")
 
-    monkeypatch.setattr(grid, "_compose_adaptively", refuse)
+    monkeypatch.setattr(grid, "RepeatedSquaringCurve", refuse)
     curve = grid.GridCurve([outline_step(gaussian(1.0 / 0.85), Run(steps=30_000, sampling_rate=1e-4))])
     assert all(curve.log_delta(eps).upper < -20.0 for eps in (0.3, 0.4, 0.5))
     assert len(tried) == 1
 
 
-def test_how_a_curve_is_computed_is_told_before_it_is_asked():
-    """A calibration may end with a curve that was not asked; the first way may be one that takes too much work."""
+def test_numerics_are_known_before_the_first_query():
+    """A calibration may end with a curve without a query, and the first grid may exceed its limits."""
     target, run = 0.3019373158472418, {"steps": 2, "sampling_rate": 7.312412840202676e-08}
     found = privproj.sigma(Gaussian(), epsilon=target, delta=1.7439767147454356e-12, **run)
     again = privproj.epsilon(Gaussian(noise_multiplier=found.value), delta=1.7439767147454356e-12, **run)
@@ -172,8 +170,8 @@ def test_how_a_curve_is_computed_is_told_before_it_is_asked():
 
 
 @pytest.mark.parametrize("delta", [1.5e-12, 1.6e-12])
-def test_a_lattice_that_is_loose_gives_way_to_products_of_laws(delta):
-    """On every lattice a few large losses beside many small ones cost 18 times as much here."""
+def test_loose_uniform_grid_gives_way_to_repeated_squaring(delta):
+    """On every uniform grid, few large losses with many small ones give 18 times this epsilon."""
     sampled = ((0.525, 1e-5, 12), (1.14, 0.0018, 800))
     shapes = [outline_step(gaussian(1.0 / z), Run(steps=steps, sampling_rate=rate)) for z, rate, steps in sampled]
     found = grid.GridCurve(shapes).epsilon(math.log(delta))

@@ -1,4 +1,4 @@
-"""Persons with several records: the truth for Gaussian noise, above it for all else, and never above group privacy."""
+"""Groups of records: exact for Gaussian noise, an upper bound otherwise, and at most group privacy."""
 
 import itertools
 import math
@@ -16,7 +16,6 @@ import privproj
 from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Refused, Wishart
 from privproj.composition.compose import compose_on_grid
 from privproj.composition.group_privacy import curve_of_group, fixed_size_weights, group_step, poisson_weights
-from privproj.contrib.audit.epsilon_lower import judge
 from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.mechanisms.m2.rank_free import representation
 from privproj.mechanisms.registry import find_bound
@@ -44,27 +43,27 @@ def of_group(size, z=1.0, **run):
         (8, 0.9, SHORT, 11.63),
     ],
 )
-def test_the_table_of_known_runs(size, z, run, value):
+def test_group_epsilon_agrees_with_reference_table(size, z, run, value):
     found = of_group(size, z, **run)
     assert found.value == pytest.approx(value, rel=2e-3) and found.lower <= value * (1.0 + 2e-3)
     assert found.status == "conditional" and f"at most {size} records" in found.promises[0]
 
 
-def test_the_reference_run_of_m2():
+def test_group_epsilon_of_m2_agrees_with_reference():
     reference = M2(dim=2048, rank=16, noise_multiplier=0.155974)
     found = [privproj.epsilon(reference, group_size=k, **{**LONG, "steps": 2000}).value for k in (1, 2, 5)]
     assert found == [pytest.approx(value, rel=1.5e-2) for value in (1.089, 2.35, 6.77)]
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(noise_multiplier=1.0), Laplace(noise_multiplier=3.0), m2(0.5)])
-def test_one_record_is_today_s_answer_and_more_records_cost_more(mechanism):
+def test_group_of_one_is_one_record_and_epsilon_increases(mechanism):
     plain = privproj.epsilon(mechanism, **LONG).value
     found = [privproj.epsilon(mechanism, group_size=k, **LONG).value for k in (1, 2, 3, 6)]
     assert found[0] == plain and found == sorted(found) and found[1] > 1.5 * plain
 
 
 def excess_of_mixture(loss, mu, rate, size):
-    """The excess of the mixture of Gaussians at ``ln t``, to 50 digits."""
+    """Return the excess of the mixture of Gaussians at ``ln t``, to 50 digits."""
     with mpmath.workdps(50):
         mu, q, t = mpmath.mpf(mu), mpmath.mpf(rate), mpmath.exp(mpmath.mpf(loss))
         w = [mpmath.binomial(size, j) * q**j * (1 - q) ** (size - j) for j in range(size + 1)]
@@ -86,7 +85,7 @@ def excess_of_mixture(loss, mu, rate, size):
 
 
 @pytest.mark.parametrize(("mu", "rate", "size"), [(1.0, 0.01, 5), (0.3, 0.2, 3), (4.0, 1e-4, 8), (2.0, 0.9, 2)])
-def test_a_step_is_enclosed_to_nine_digits(mu, rate, size):
+def test_group_step_is_enclosed_to_nine_digits(mu, rate, size):
     step = group_step(lambda j: gaussian_profile(j * mu), poisson_weights(rate, size))
     least = size * math.log1p(-rate)
     losses = np.array([0.5 * least, 0.1 * least, -1e-4, 0.0, 1e-3, 0.1, 1.0, 4.0, 9.0])
@@ -104,8 +103,8 @@ def hockey_stick(p, q, t):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-2.0, 2.0), min_size=3, max_size=3), st.floats(0.01, 0.8), st.floats(0.05, 0.95))
-def test_never_below_brute_force_over_two_point_laws(changes, rate, alone):
-    """Three records that move a coin each in their own way: every subset, both orders, several losses."""
+def test_group_step_is_above_brute_force_over_two_points(changes, rate, alone):
+    """Three records with different effects on a coin: every subset, both directions, several losses."""
     base = math.log(alone / (1.0 - alone))
     subsets = [s for k in range(4) for s in itertools.combinations(range(3), k)]
     coin = {s: 1.0 / (1.0 + math.exp(-base - sum(changes[i] for i in s))) for s in subsets}
@@ -135,8 +134,8 @@ def test_never_below_brute_force_over_two_point_laws(changes, rate, alone):
 
 
 @pytest.mark.full
-def test_equal_changes_of_rank_one_come_close_from_below():
-    """``E_b max_x [sum_j w_j Q(x - j m sqrt b) - t Q(x)]`` is attained, by quadrature over the law of ``b``."""
+def test_group_step_is_close_to_equal_rank_one_records():
+    """``E_b max_x [sum_j w_j Q(x - j m sqrt b) - t Q(x)]`` is attained, by quadrature over ``b``."""
     mechanism, rate, size = M2(dim=2048, rank=16, noise_multiplier=0.156), 0.01, 5
     law = ScaledBeta(8.0, 1016.0, mechanism.mu**2)
     step = group_step(lambda j: representation(mechanism.for_group(j)), poisson_weights(rate, size))
@@ -155,7 +154,7 @@ SETTINGS = [(1.0, 0.01, 300, 3), (0.6, 0.001, 2000, 8), (2.0, 0.2, 50, 4), (1.0,
 
 
 def peer_ends(z, rate, steps, size, delta):
-    """The optimistic and the pessimistic epsilon of dp-accounting's mixture of Gaussians."""
+    """Return the optimistic and the pessimistic epsilon of dp-accounting's mixture of Gaussians."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     probs = [math.comb(size, j) * rate**j * (1 - rate) ** (size - j) for j in range(size + 1)]
@@ -169,14 +168,14 @@ def peer_ends(z, rate, steps, size, delta):
 
 
 @pytest.mark.parametrize(("z", "rate", "steps", "size"), full_if(SETTINGS, lambda setting: setting[3] > 3))
-def test_between_the_ends_of_another_accountant(z, rate, steps, size):
+def test_group_epsilon_is_within_another_accountant(z, rate, steps, size):
     low, high = peer_ends(z, rate, steps, size, 1e-6)
     found = of_group(size, z, sampling_rate=rate, steps=steps, delta=1e-6).value
     assert low * (1.0 - 1e-9) <= found <= 1.01 * high
 
 
 @pytest.mark.slow
-def test_between_the_ends_of_another_accountant_at_200_settings():
+def test_group_epsilon_is_within_another_at_200_settings():
     draw, compared = np.random.default_rng(5), 0
     while compared < 200:
         z, rate = math.exp(draw.uniform(-0.7, 1.6)), math.exp(draw.uniform(-7.0, -1.0))
@@ -188,7 +187,7 @@ def test_between_the_ends_of_another_accountant_at_200_settings():
             compared += 1
 
 
-def test_records_that_are_nearly_always_drawn_are_a_group_on_the_whole_data_set():
+def test_group_at_rates_near_one_equals_unsampled_group():
     whole = of_group(4, 9.0, sampling_rate=1.0, steps=10).value
     assert of_group(4, 9.0, sampling_rate=1.0 - 1e-9, steps=10).value == pytest.approx(whole, rel=1e-3)
 
@@ -203,7 +202,7 @@ def test_records_that_are_nearly_always_drawn_are_a_group_on_the_whole_data_set(
         (m2(0.5), {"bound": "mixture-rdp", "sampling_rate": 0.01, "steps": 100}),
     ],
 )
-def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism, run):
+def test_bound_without_group_step_uses_group_privacy(mechanism, run):
     size, delta = 3, 1e-6
     found = privproj.epsilon(mechanism, group_size=size, delta=delta, **run).value
     one = privproj.delta(mechanism, epsilon=found / size, **run).value
@@ -220,8 +219,8 @@ def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism,
         (PublicSketch(rank=16, noise_multiplier=4.0), ("exact-rank1", "rank-free")),
     ],
 )
-def test_records_of_rank_one_are_together_no_worse_than_a_change_of_any_rank(mechanism, names, run):
-    """Nor better than copies of one record, whose change has rank one, with the shift of all of them (C17)."""
+def test_group_of_rank_one_is_at_most_the_any_rank_bound(mechanism, names, run):
+    """It is at least the bound of copies of one record, whose difference has rank one and the joint shift (C17)."""
     size, delta = 12, 1e-6
     one, any_rank = (privproj.epsilon(mechanism, bound=name, group_size=size, delta=delta, **run) for name in names)
     assert one.side == "upper bound" and one.value <= any_rank.value * (1.0 + 1e-9)
@@ -232,8 +231,8 @@ def test_records_of_rank_one_are_together_no_worse_than_a_change_of_any_rank(mec
 
 
 @pytest.mark.parametrize("size", [2, 12])
-def test_several_records_of_rank_one_in_a_batch_have_the_bound_of_any_rank_and_one_has_its_own(size):
-    """One step by hand: rank one where a batch has one of them, any rank where it has more (C17, C37)."""
+def test_group_step_uses_rank_one_bound_for_one_record_only(size):
+    """Compare with one explicit step: rank one if a batch has one record, any rank if it has more (C17, C37)."""
     mechanism, rate, eps = M2(dim=256, rank=4, noise_multiplier=0.2), 0.3, 0.05
 
     def member(count):
@@ -247,7 +246,7 @@ def test_several_records_of_rank_one_in_a_batch_have_the_bound_of_any_rank_and_o
     assert of_rank_one.value < of_any.value
 
 
-def test_the_records_of_a_person_change_a_vector_by_a_vector():
+def test_group_difference_of_vectors_is_a_vector():
     mechanism, asked = M2(dim=1024, rank=16, columns=1, noise_multiplier=1.0), {"bound": "exact-rank1", "delta": 0.4}
     vector = privproj.epsilon(mechanism, group_size=12, **asked).value
     assert vector == privproj.epsilon(replace(mechanism, noise_multiplier=1.0 / 12), **asked).value
@@ -255,7 +254,7 @@ def test_the_records_of_a_person_change_a_vector_by_a_vector():
 
 
 @pytest.mark.parametrize("sampling", ["partition", "shuffle"])
-def test_an_epoch_of_gaussian_noise_is_at_its_worst_where_all_records_of_a_person_are_in_one_batch(sampling):
+def test_gaussian_epoch_is_worst_with_the_group_in_one_batch(sampling):
     size, epochs, delta = 4, 3, 1e-6
     found = of_group(size, 8.0, sampling=sampling, sampling_rate=1.0, steps=epochs, delta=delta)
     assert (found.side, found.status, found.numerics) == ("upper bound", "conditional", {})
@@ -274,8 +273,8 @@ def test_an_epoch_of_gaussian_noise_is_at_its_worst_where_all_records_of_a_perso
     )
 
 
-def test_a_group_for_which_no_epsilon_is_known_has_none():
-    """Nor for one of its records: group privacy has nowhere to start from."""
+def test_group_without_a_bound_raises():
+    """One of its records has no epsilon either, so group privacy does not apply."""
     mechanism = Gaussian(noise_multiplier=1e-10)
     assert privproj.epsilon(mechanism, log10_delta=-1e5, group_size=440).outcome == "vacuous"
 
@@ -283,8 +282,8 @@ def test_a_group_for_which_no_epsilon_is_known_has_none():
 @pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 4), st.integers(1, 3), st.lists(st.floats(-1.5, 1.5), min_size=8, max_size=8))
-def test_batches_of_fixed_size_are_never_below_brute_force(batch, size, moves):
-    """Seven records of which the group is replaced; a coin falls by the sum of what the batch holds."""
+def test_fixed_size_group_step_is_above_brute_force(batch, size, moves):
+    """The group is part of seven records and is replaced; the bias of a coin is the sum over the batch."""
     records = 7
     if size > min(batch, records - batch):
         return
@@ -296,7 +295,7 @@ def test_batches_of_fixed_size_are_never_below_brute_force(batch, size, moves):
         return p, 1.0 - p
 
     def member(j):
-        """Batches that differ in at most ``j`` records replaced, by anything that the data hold."""
+        """Return the worst delta of batches that differ in at most ``j`` replaced records."""
         values = [*before, *after[:size]]
         sums = [sum(c) for n in (batch,) for c in itertools.combinations(values, n)]
         reach = j * (max(values) - min(values))
@@ -321,16 +320,16 @@ def test_batches_of_fixed_size_are_never_below_brute_force(batch, size, moves):
         assert exact <= math.exp(step.log_delta(eps).upper) + 1e-12
 
 
-def test_batches_of_fixed_size_need_the_number_of_records_for_their_own_bound():
+def test_fixed_size_group_step_requires_dataset_size():
     run = {"sampling": "fixed", "sampling_rate": 0.01, "steps": 1000, "delta": 1e-5, "group_size": 3}
     converted = privproj.epsilon(Gaussian(noise_multiplier=1.0), **run).value
     known = [privproj.epsilon(Gaussian(noise_multiplier=1.0), dataset_size=n, **run).value for n in (1000, 10**7)]
-    # Of very many records each is drawn almost on its own; the mirror image takes the place of the add order.
+    # Among very many records each is sampled almost independently; the mirror image replaces the add direction.
     poisson = of_group(3, 1.0).value
     assert known[0] < known[1] < converted and poisson <= known[1] <= 1.3 * poisson
 
 
-def test_copies_of_a_record_are_below_every_accounting_and_close():
+def test_copies_of_a_record_are_below_and_close_to_every_bound():
     run = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 2000, "group_size": 5}
     found = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.155974), **run)
     assert (
@@ -341,7 +340,7 @@ def test_copies_of_a_record_are_below_every_accounting_and_close():
     assert privproj.epsilon(Gaussian(noise_multiplier=4.0), **bins).with_details().lower_bound is None
 
 
-def test_weights_are_the_laws_of_scipy():
+def test_batch_weights_agree_with_scipy():
     from scipy import stats
 
     j = np.arange(9)
@@ -349,7 +348,7 @@ def test_weights_are_the_laws_of_scipy():
     assert np.exp(fixed_size_weights(500, 40, 8)) == pytest.approx(stats.hypergeom.pmf(j, 500, 8, 40), rel=1e-11)
 
 
-def test_several_phases_and_both_readings_agree():
+def test_group_phases_and_inverses_agree():
     phases = [(1.0, 0.01, 300), (2.0, 0.05, 100)]
     run = Schedule(tuple(
         phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
@@ -363,7 +362,7 @@ def test_several_phases_and_both_readings_agree():
 
 
 @pytest.mark.parametrize("quantity", ["sigma", "steps", "rate"])
-def test_calibrations_meet_their_target_for_the_group(quantity):
+def test_calibration_meets_the_target_for_a_group(quantity):
     run = {"sampling_rate": 0.01, "steps": 200}
     mechanism = Gaussian() if quantity == "sigma" else Gaussian(noise_multiplier=2.0)
     asked = {
@@ -375,32 +374,14 @@ def test_calibrations_meet_their_target_for_the_group(quantity):
     assert privproj.epsilon(mechanism, delta=1e-6, group_size=4, **{**run, **found}).value <= 2.0
 
 
-def test_five_copies_of_a_record_refute_the_epsilon_of_one_and_not_that_of_five():
-    z, rate, steps, delta, runs = 1.0, 0.05, 40, 1e-2, 40000
-    draw = np.random.default_rng(1)
-    one = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, sampling_rate=rate, steps=steps).value
-    five = of_group(5, z, delta=delta, sampling_rate=rate, steps=steps).value
-    weights = [math.comb(5, j) * rate**j * (1 - rate) ** (5 - j) for j in range(6)]
-
-    def scores(copies):
-        shifts = draw.binomial(copies, rate, size=(runs, steps)) if copies else 0.0
-        outputs = shifts + z * draw.standard_normal((runs, steps))
-        ratio = sum(w * np.exp((j * outputs - 0.5 * j * j) / z**2) for j, w in enumerate(weights))
-        return np.log(ratio).sum(axis=1)
-
-    copies, none = scores(5), scores(0)
-    assert judge(copies, none, delta=delta, claim=one).refuted
-    assert not judge(copies, none, delta=delta, claim=five).refuted
-
-
-def test_more_records_than_can_be_listed_fall_back_on_group_privacy():
+def test_large_group_falls_back_to_group_privacy():
     with pytest.raises(Refused, match="likely"):
         group_step(lambda j: gaussian_profile(1.0 * j), poisson_weights(0.5, 2000))
     assert of_group(1000, 300.0, steps=10).value > 0.0
 
 
 @pytest.mark.full
-def test_a_group_leaves_as_an_event_and_comes_back():
+def test_group_run_survives_dp_event_round_trip():
     from privproj.integrations.dp_accounting import event_of
 
     phase = phase_of(Gaussian(noise_multiplier=1.0), sampling_rate=0.01, steps=100, group_size=4)
@@ -414,14 +395,14 @@ def test_a_group_leaves_as_an_event_and_comes_back():
     assert found.value == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-2)
 
 
-def test_the_delta_of_a_group_far_beyond_its_losses_is_answered():
-    """Tails are cut there at masses below the least double."""
+def test_group_delta_exists_far_beyond_its_losses():
+    """There tails are truncated at masses below the least double."""
     found = privproj.delta(Gaussian(noise_multiplier=11.3), epsilon=7.2, sampling_rate=0.1, steps=10, group_size=3)
     assert 0.0 < found.value < 1e-290
 
 
-def test_group_privacy_is_asked_where_the_epsilon_of_the_group_itself_is_huge():
-    """The Renyi curve of ten records at once is hundreds; ten times that of one is below 1."""
+def test_group_privacy_is_used_if_group_epsilon_is_huge():
+    """The Renyi epsilon of ten records at once is hundreds; ten times that of one is below 1."""
     run = {"steps": 27, "sampling_rate": 0.005}
     mechanism = Gaussian(noise_multiplier=2.8)
     for log10_delta in (-3.6, -8.0, -20.0):
@@ -432,8 +413,8 @@ def test_group_privacy_is_asked_where_the_epsilon_of_the_group_itself_is_huge():
         assert back.log10_delta <= log10_delta and back.log10_delta > 1.001 * log10_delta
 
 
-def test_group_privacy_is_found_although_it_fails_again_far_beyond():
-    """A record's delta that falls no more, as where an event is left out, times a factor that grows."""
+def test_group_privacy_search_finds_the_first_root():
+    """The delta of one record is constant far out, as with a bad event, and its factor grows."""
 
     def refuse():
         raise Refused("no curve of a group's own steps")

@@ -1,4 +1,4 @@
-"""Losses of many scales: above the truth, and not far above."""
+"""Repeated squaring: losses of many scales are enclosed tightly."""
 
 import math
 
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import Gaussian, Laplace
-from privproj.composition import repeated_squaring as adaptive_grid
+from privproj.composition import repeated_squaring
 
 
 def merged(law, scale):
-    """Atoms with neighbouring ratios made one: a garbled law, which shows less; written without the package."""
+    """Return a dominated distribution: atoms with neighboring ratios are merged; independent of the package."""
     seen = (law[0] > 1e-30) & (law[1] > 1e-30)
     p, q = law[0][seen], law[1][seen]
     group = np.floor(np.arcsinh(np.log(p / q) / scale) * 20.0).astype(int)
@@ -23,7 +23,7 @@ def merged(law, scale):
 
 
 def garbled_run(z, rate, steps):
-    """Less than the truth, by a little: the exact masses of 3000 bins, squared and merged."""
+    """Return a tight lower bound of the run: the exact masses of 3000 bins, squared and merged."""
     edges = np.concatenate([[-np.inf], np.linspace(-8.0, 8.0 + 1.0 / z, 3000), [np.inf]])
     cdf = [np.array([0.5 * math.erfc((m - x) / math.sqrt(2.0)) for x in edges]) for m in (0.0, 1.0 / z)]
     q, p = (np.diff(c) for c in cdf)
@@ -50,7 +50,7 @@ MANY_SCALES = [
 
 @pytest.mark.full
 @pytest.mark.parametrize(("z", "rate", "steps"), MANY_SCALES)
-def test_rare_losses_are_never_below_the_truth_nor_far_above(z, rate, steps):
+def test_rare_losses_are_enclosed_within_four_percent(z, rate, steps):
     law = garbled_run(z, rate, steps)
     top = garbled_delta(law, 0.0)
     for share in (0.5, 1e-2):
@@ -67,41 +67,43 @@ def test_rare_losses_are_never_below_the_truth_nor_far_above(z, rate, steps):
     losses=st.lists(st.floats(-4.0, 4.0), min_size=1, max_size=6),
     points=st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=8),
 )
-def test_moved_atoms_show_more_and_merged_ones_less(losses, points):
-    """For every grid, in both orders: the law that the proof rests on."""
+def test_split_atoms_dominate_and_merged_atoms_are_dominated(losses, points):
+    """The proof needs this for every grid, in both directions."""
     unit = 2.0**-40
     losses, points = (np.unique(np.rint(np.array(x) / unit)) * unit for x in (losses, points))
-    law = adaptive_grid.LossPmf(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
-    placed, merge = adaptive_grid.split_atoms(law, points, unit), adaptive_grid.merge_atoms(law, points, unit)
+    law = repeated_squaring.LossPmf(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
+    placed, merge = repeated_squaring.split_atoms(law, points, unit), repeated_squaring.merge_atoms(law, points, unit)
     for eps in np.linspace(-5.0, 5.0, 21):
         for one, two in ((law, placed), (law.mirrored(), placed.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
         assert whole_delta(merge, eps) <= whole_delta(law, eps) * (1.0 + 1e-12) + 1e-15
 
 
-def test_atoms_too_far_show_more_at_infinity_and_less_left_out():
-    law = adaptive_grid.LossPmf(np.array([-1.0, 0.5, 100.0, 300.0]), np.array([0.2, 0.7, 0.09, 0.01]), 0.0, 0.0, 0.5)
-    near, left = (adaptive_grid._without_far_atoms(law, below=below) for below in (False, True))
-    assert near.reach < adaptive_grid.LARGEST_REACH / 2 < law.reach
+def test_far_atoms_dominate_at_infinity_and_less_if_removed():
+    law = repeated_squaring.LossPmf(
+        np.array([-1.0, 0.5, 100.0, 300.0]), np.array([0.2, 0.7, 0.09, 0.01]), 0.0, 0.0, 0.5
+    )
+    near, left = (repeated_squaring._without_far_atoms(law, below=below) for below in (False, True))
+    assert near.reach < repeated_squaring.LARGEST_REACH / 2 < law.reach
     for eps in (-5.0, 0.0, 2.0, 50.0, 200.0, 400.0):
         for one, two in ((law, near), (law.mirrored(), near.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
         assert whole_delta(left, eps) <= whole_delta(law, eps)
-    # Where all is too far, all is infinite, or nothing is known.
-    alone = adaptive_grid.LossPmf(np.array([200.0]), np.ones(1), 0.0, 0.0, 0.5)
-    assert adaptive_grid.compose_laws([(alone, 3)]).infinity_mass >= 1.0
-    assert whole_delta(adaptive_grid.compose_laws([(alone, 3)], below=True), 0.0) == 0.0
+    # If all atoms are too far, all mass is infinite, or the lower bound is 0.
+    alone = repeated_squaring.LossPmf(np.array([200.0]), np.ones(1), 0.0, 0.0, 0.5)
+    assert repeated_squaring.compose_pmfs([(alone, 3)]).infinity_mass >= 1.0
+    assert whole_delta(repeated_squaring.compose_pmfs([(alone, 3)], below=True), 0.0) == 0.0
 
 
 @pytest.mark.parametrize("delta", [1e-14, 1e-16, 1e-18])
-def test_no_mass_is_lost_at_the_end_of_the_support(delta):
-    """A release that draws nobody has the least loss that there is."""
+def test_lower_bound_keeps_mass_at_the_end_of_the_support(delta):
+    """A release without a sampled record has the least loss."""
     found = privproj.epsilon(Gaussian(noise_multiplier=0.2), delta=delta, steps=100, sampling_rate=1e-7)
     assert found.lower < found.value < 1.01 * found.lower
 
 
-def test_a_run_that_rarely_draws_anyone_is_known_from_both_sides():
-    """Losses of 373 nats in one run of 25 millions: what is left below is a law of next to nothing."""
+def test_rarely_sampled_run_is_enclosed():
+    """One run in 25 million has losses of 373 nats; the lower bound has almost no mass."""
     run = {"steps": 1665, "sampling_rate": 2.4e-11}
     found = privproj.delta(Laplace(noise_multiplier=0.00268), epsilon=0.0, **run)
     drawn = -math.expm1(1665 * math.log1p(-2.4e-11))
@@ -109,8 +111,8 @@ def test_a_run_that_rarely_draws_anyone_is_known_from_both_sides():
     assert found.value == pytest.approx(drawn, rel=1e-6)
 
 
-def test_a_loose_answer_is_looked_at_until_nothing_is_better():
-    """Two draws are rarer than delta, so that epsilon is at most the loss of one."""
+def test_loose_result_is_replaced_until_no_grid_is_tighter():
+    """Being sampled twice is rarer than delta, so epsilon is at most the loss of one sampling."""
     rate, steps, delta = 1e-9, 100, 1e-12
     assert math.comb(steps, 2) * rate**2 < delta
     found = privproj.epsilon(Laplace(noise_multiplier=1 / 300), delta=delta, steps=steps, sampling_rate=rate)

@@ -1,4 +1,4 @@
-"""A composed run has no cliff: epsilon rises smoothly as delta falls, down to 1e-300 and below."""
+"""Tail-truncation levels: epsilon increases smoothly as delta decreases, down to 1e-300 and below."""
 
 import math
 
@@ -11,8 +11,8 @@ import privproj
 from privproj import M1, M2, Gaussian, Laplace
 from privproj.accounting.query import composition_of
 from privproj.composition.compose import compose_on_grid, compose_phases
-from privproj.numerics import kernels
 from privproj.profiles.conversion import read_epsilon, read_log_delta
+from privproj.profiles.gaussian import log_gaussian_delta
 from privproj.profiles.privacy_profile import PrivacyProfile, log_delta_unless, shallow
 from privproj.run import Run
 from privproj.targets import delta_target
@@ -42,7 +42,7 @@ def some_runs():
 
 @pytest.mark.parametrize("name", some_runs())
 def test_epsilon_has_no_cliff(name):
-    """Equal steps of ln delta cost about equal steps of epsilon, or fewer, where delta is small."""
+    """At small deltas, equal steps of ln delta are about equal steps of epsilon, or smaller ones."""
     curve = curve_of(name)
     eps = [curve.epsilon(power * LOG_10).upper for power in range(-14, -301, -11)]
     steps = np.diff(eps)
@@ -58,13 +58,13 @@ def test_epsilon_has_no_cliff(name):
         pytest.param("m2", marks=pytest.mark.slow),
     ],
 )
-def test_a_composed_answer_is_at_most_the_renyi_bound_and_close_to_its_lower_end(name):
+def test_composed_epsilon_is_at_most_renyi_and_near_lower_bound(name):
     mechanism, run = RUNS[name]
     renyi = "mixture-rdp" if name == "m2" else "rdp"
     for power in (-20, -30, -36, -59.9, -60.1, -110, -185):
         found = privproj.epsilon(mechanism, log10_delta=power, **run)
         assert found.value <= privproj.epsilon(mechanism, log10_delta=power, bound=renyi, **run).value
-        # Few rare large losses of M2 make lumps, and far out no tilt holds two neighbours.
+        # Few rare large losses of M2 make lumps, and far out no tilt resolves two neighbors.
         close = 1.03 if name == "m2" and power < -120 else 1.01
         assert found.lower <= found.value <= close * found.lower
         assert not any("5 %" in w for w in found.warnings)
@@ -74,19 +74,19 @@ def test_a_composed_answer_is_at_most_the_renyi_bound_and_close_to_its_lower_end
 
 
 @pytest.mark.parametrize("steps", [2, 50, 10**4])
-def test_releases_on_all_data_are_enclosed_down_to_1e_180_and_bounded_below(steps):
+def test_unsampled_gaussian_is_enclosed_down_to_1e_180(steps):
     curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for power in (-23, -36, -59, -61, -100, -150, -180, -250, -300, -2000):
         low, high = curve.epsilon(power * LOG_10)
-        assert kernels.log_gaussian_delta(high, 1.0) <= power * LOG_10
-        assert low == -math.inf or kernels.log_gaussian_delta(low, 1.0) >= power * LOG_10
+        assert log_gaussian_delta(high, 1.0) <= power * LOG_10
+        assert low == -math.inf or log_gaussian_delta(low, 1.0) >= power * LOG_10
         assert high <= (1.0005 if power > -190 else 1.01) * low or power < -190
         assert curve.log_delta(high).upper <= power * LOG_10 + 1e-9
 
 
 @pytest.mark.parametrize("name", ["gaussian", pytest.param("few steps", marks=pytest.mark.full)])
-def test_both_readings_are_inverses_at_every_depth(name):
-    """The boundaries between levels among them (C24)."""
+def test_epsilon_and_delta_are_inverses_at_every_level(name):
+    """Also at the boundaries between levels (C24)."""
     curve = curve_of(name)
     for power in (-15.4, -15.5000001, -15.5, -15.6, -40, -60, -60.0000001, -119.99, -150):
         target = delta_target(None, power)
@@ -100,8 +100,8 @@ CUT = {"sampling_rate": 0.01, "steps": 100, "max_batch_size": 640, "dataset_size
 @pytest.mark.parametrize(
     "name", ["gaussian", "truncated", *(pytest.param(n, marks=pytest.mark.full) for n in SLOW[2:])]
 )
-def test_a_search_that_asks_for_enough_alone_decides_as_one_that_asks_for_all(name):
-    """And a number above what is enough is the whole answer."""
+def test_log_delta_unless_decides_as_log_delta(name):
+    """And a value above the threshold is exactly that of ``log_delta``."""
     curve = composition_of(Gaussian(noise_multiplier=1.0), None, CUT).curve() if name == "truncated" else curve_of(name)
     for eps in (0.5, 4.0, 9.0, 20.0):
         whole = curve.log_delta(eps)
@@ -115,7 +115,7 @@ DEEP = (M1(dim=8129, rank=244, noise_multiplier=4.87838), {"steps": 190, "sampli
 
 
 @pytest.mark.parametrize("name", ["gaussian", "large rate", pytest.param("known projection", marks=pytest.mark.slow)])
-def test_no_answer_is_above_that_of_the_ordinary_grid(name):
+def test_log_delta_is_at_most_that_of_the_first_level(name):
     mechanism, run = DEEP if name == "known projection" else RUNS[name]
     curve = composition_of(mechanism, "known-projection" if mechanism is DEEP[0] else None, run).curve()
     for eps in (0.0786819,) if mechanism is DEEP[0] else (1.0, 6.0, 8.0, 9.0, 9.5, 10.0, 12.0):
@@ -125,7 +125,7 @@ def test_no_answer_is_above_that_of_the_ordinary_grid(name):
 
 
 @pytest.mark.full
-def test_phases_are_composed_at_every_depth():
+def test_phases_are_composed_at_every_level():
     poisson = Run(steps=100, sampling_rate=0.02, sampling="poisson")
     curve = compose_phases([(gaussian(1.2), poisson), (gaussian(15.0), Run(steps=50))])
     alone = compose_on_grid([(gaussian(1.2), poisson)])
@@ -134,14 +134,14 @@ def test_phases_are_composed_at_every_depth():
     assert all(end.upper <= 1.01 * end.lower for end in eps[:4]) and eps[4].upper < 3.0 * eps[3].upper
 
 
-def test_a_certified_run_lies_below():
+def test_epsilon_is_above_a_certified_lower_bound():
     needs("flint")
     found = privproj.epsilon(RUNS["gaussian"][0], log10_delta=-60, **RUNS["gaussian"][1])
     # 18.12 was proved in balls at 1e-60, and that of 18.10 to be above 1e-60.
     assert 18.10 < found.lower < found.value < 18.13
 
 
-def test_a_profile_with_a_floor_has_no_answer_below_it():
+def test_profile_with_a_floor_raises_below_it():
     def log_delta(eps):
         inner = gaussian(1.0).log_delta(eps)
         return type(inner)(max(inner.lower, -90.0), max(inner.upper, -90.0))
@@ -158,7 +158,7 @@ def test_a_profile_with_a_floor_has_no_answer_below_it():
     "rate", [5e-324, 1e-308, *(pytest.param(q, marks=pytest.mark.full) for q in (1e-200, 1e-30, 1e-9, 1.0 - 2.0**-53))]
 )
 @pytest.mark.parametrize("noise", [1e-6, 1.0, pytest.param(1e12, marks=pytest.mark.full)])
-def test_extreme_rates_and_noises_have_sound_answers_or_one_clear_error(rate, noise):
+def test_extreme_rates_and_noises_are_sound_or_raise(rate, noise):
     for steps in (1, 2, 10**8):
         for target in ({"delta": 1e-6}, {"log10_delta": -320}):
             try:
@@ -175,7 +175,7 @@ def test_extreme_rates_and_noises_have_sound_answers_or_one_clear_error(rate, no
 
 
 def log_delta_of_two_sampled_releases(eps, z, q):
-    """``ln delta`` of the remove order of two Gaussian releases on Poisson batches, by one integral."""
+    """Return ``ln delta`` of two Poisson-sampled Gaussian releases in the remove direction, by one integral."""
     with mpmath.workdps(60):
         e, z, q = mpmath.mpf(eps), mpmath.mpf(z), mpmath.mpf(q)
 
@@ -193,7 +193,7 @@ def log_delta_of_two_sampled_releases(eps, z, q):
         def term(x):
             return mpmath.npdf(x, 0, z) * ratio(x) * one(mpmath.exp(e) / ratio(x))
 
-        # Where the first output alone decides, the second factor turns from a tail into a straight line.
+        # If the first output alone decides, the second factor changes from a tail to a straight line.
         turn = z**2 * mpmath.log((mpmath.exp(e) / (1 - q) - 1 + q) / q) + mpmath.mpf(1) / 2
         near = [turn + sign * mpmath.mpf(2) ** k for k in range(-12, 3) for sign in (-1, 1)]
         ends = sorted([turn, *near, *(mpmath.mpf(i) * z for i in range(-12, 60))])
@@ -201,14 +201,14 @@ def log_delta_of_two_sampled_releases(eps, z, q):
 
 
 def few(first, *rest):
-    """The first case in the quick run, the others by hand."""
+    """Return the cases, all but the first marked slow."""
     return [first, *(pytest.param(*case, marks=pytest.mark.slow) for case in rest)]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("z", "q"), few((1.0, 0.05), (0.5, 0.2), (2.0, 0.003)))
 @pytest.mark.parametrize("power", few(-75, (-17,), (-36,), (-170,), (-330,)))
-def test_two_sampled_releases_are_enclosed_at_every_depth(z, q, power):
+def test_two_sampled_releases_are_enclosed_at_every_level(z, q, power):
     curve = compose_on_grid([(gaussian(z), Run(steps=2, sampling_rate=q, sampling="poisson"))])
     low, high = curve.epsilon(power * LOG_10)
     assert log_delta_of_two_sampled_releases(high, z, q) <= power * LOG_10
@@ -217,8 +217,8 @@ def test_two_sampled_releases_are_enclosed_at_every_depth(z, q, power):
 
 
 @pytest.mark.parametrize(("z", "rate", "steps"), [(0.2, 1e-30, 10**6), (0.2, 1e-31, 1000), (0.1, 1e-30, 2)])
-def test_tiny_rates_have_sound_answers(z, rate, steps):
-    """They lie between the delta of one step and that of basic composition, ``T`` times one at ``eps / T`` (C23)."""
+def test_tiny_rates_are_sound(z, rate, steps):
+    """Delta is between that of one step and basic composition, ``T`` times one at ``eps / T`` (C23)."""
     profile, run = gaussian(z), Run(steps=steps, sampling_rate=rate, sampling="poisson")
     curve = compose_on_grid([(profile, run)])
     one = profile.sampled(rate)

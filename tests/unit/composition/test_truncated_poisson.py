@@ -1,4 +1,4 @@
-"""Poisson batches that are cut at a largest size."""
+"""Truncated Poisson batches."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ from privproj.sampling import NeighbouringRelation
 from privproj.schedule import Schedule, phase_of
 
 CAPPED = {"steps": 588, "sampling_rate": 256 / 50000, "dataset_size": 50000}
-"""A run of batches of 256 on average; with a ``max_batch_size`` it is one."""
+"""A run with 256 records in a batch on average; it needs a ``max_batch_size``."""
 
 
 def run(cap, **changes):
@@ -36,12 +36,12 @@ def run(cap, **changes):
 
 
 def whole(options):
-    """The same run with whole batches."""
+    """Return the same run without truncation."""
     return {key: value for key, value in options.items() if key not in ("max_batch_size", "dataset_size")}
 
 
 def exact_log_tail(n, q, m):
-    """``ln P[Bin(n, q) >= m]`` in mpmath, term by term."""
+    """Return ``ln P[Bin(n, q) >= m]`` in mpmath, term by term."""
     with mpmath.workdps(50):
         term = mpmath.binomial(n, m) * mpmath.mpf(q) ** m * (1 - mpmath.mpf(q)) ** (n - m)
         total = mpmath.mpf(0)
@@ -55,7 +55,7 @@ def exact_log_tail(n, q, m):
 
 @settings(max_examples=60, deadline=None)
 @given(size=st.floats(0.0, 5.0), rate=st.floats(-7.0, -0.01), above=st.floats(-0.5, 38.0))
-def test_the_tail_of_a_binomial_law_is_enclosed(size, rate, above):
+def test_binomial_tail_is_enclosed(size, rate, above):
     n, q = math.ceil(10.0**size), 10.0**rate
     m = min(n, max(1, math.ceil(n * q + above * math.sqrt(n * q))))
     exact, found = exact_log_tail(n, q, m), log_binomial_tail(n, q, m)
@@ -64,7 +64,7 @@ def test_the_tail_of_a_binomial_law_is_enclosed(size, rate, above):
 
 
 @pytest.mark.parametrize("above", [1.0, 3.0, 12.0, 36.5])
-def test_the_tail_of_a_huge_binomial_law_is_enclosed(above):
+def test_huge_binomial_tail_is_enclosed(above):
     n, q = 10**12, 0.01
     m = math.ceil(n * q + above * math.sqrt(n * q * (1 - q)))
     with mpmath.workdps(50):  # P[X >= m] is an integral of x^(m-1) (1-x)^(n-m) up to q
@@ -79,7 +79,7 @@ def test_the_tail_of_a_huge_binomial_law_is_enclosed(above):
     assert found.lower <= exact <= found.upper <= found.lower + 3e-9 + 3e-14 * abs(exact)
 
 
-def test_tails_at_the_ends_of_their_range():
+def test_binomial_tail_at_the_ends_of_its_range():
     assert log_binomial_tail(10, 0.3, 0) == Enclosure(0.0, 0.0)
     assert log_binomial_tail(10, 0.3, 11).upper == -math.inf
     assert log_binomial_tail(10, 1.0, 10) == Enclosure(0.0, 0.0)
@@ -89,7 +89,7 @@ def test_tails_at_the_ends_of_their_range():
 
 
 def truncated_delta(others, sign, rate, cap, z, eps):
-    """``delta(eps)`` of one step in both orders, by integration: others add ``sign`` each, the protected one 1."""
+    """Return ``delta(eps)`` of one step in both directions, by integration: others add ``sign`` each, the record 1."""
     x = np.linspace(-others - 12.0 * z, others + 1 + 12.0 * z, 20001)
 
     def density(present):
@@ -109,7 +109,7 @@ def truncated_delta(others, sign, rate, cap, z, eps):
 
 
 @pytest.mark.parametrize(("others", "rate", "cap"), [(3, 0.5, 2), (4, 0.3, 2), (3, 0.97, 3), (2, 0.9, 2), (2, 0.2, 1)])
-def test_a_truncated_step_is_within_its_bound_and_can_be_beyond_that_of_whole_batches(others, rate, cap):
+def test_truncated_step_is_within_its_bound(others, rate, cap):
     beyond = rate < 0.9
     mechanism, sampled = Gaussian(noise_multiplier=0.5), {"sampling_rate": rate}
     for relation, size in (("add-remove", others), ("zero-out", others + 1)):
@@ -123,7 +123,7 @@ def test_a_truncated_step_is_within_its_bound_and_can_be_beyond_that_of_whole_ba
     assert beyond, "no cut shows, so the law would hold without any price of a cut"
 
 
-def test_a_cut_is_no_likelier_than_is_said():
+def test_truncation_probability_is_an_upper_bound():
     draw = np.random.default_rng(1)
     for cap, size in ((8, 40), (10, 60)):
         found = log_probability_of_cut(run(cap, steps=5, sampling_rate=0.1, dataset_size=size))
@@ -132,13 +132,13 @@ def test_a_cut_is_no_likelier_than_is_said():
         assert math.exp(found.upper) <= 1.3 * seen + 5e-3
 
 
-def test_the_price_of_a_cut_is_below_the_published_one():
+def test_truncation_cost_is_below_the_published_one():
     published = math.log(588 * (1.0 + math.exp(2.0))) + log_binomial_tail(50000, 256 / 50000, 385).upper
     assert math.exp(published) == pytest.approx(1.6e-10, rel=0.1)
     assert math.exp(log_probability_of_cut(run(384)).upper) < 0.25 * math.exp(published)
 
 
-def test_larger_caps_fewer_records_and_fewer_steps_cost_no_more():
+def test_truncation_cost_is_monotone():
     draw = random.Random(3)
     for _ in range(40):
         cap, size, steps = draw.randint(260, 500), draw.randint(20000, 90000), draw.randint(1, 10**6)
@@ -148,14 +148,14 @@ def test_larger_caps_fewer_records_and_fewer_steps_cost_no_more():
             assert log_probability_of_cut(run(given_run.pop("cap"), **given_run)).upper <= here.upper
 
 
-def test_a_group_fills_a_batch_by_itself():
+def test_group_that_fills_a_batch_is_always_truncated():
     one, ten = (log_probability_of_cut(run(cap, group_size=size)) for cap, size in ((384, 1), (393, 10)))
     assert one == ten
     assert log_probability_of_cut(run(9, group_size=10)).upper == 0.0
 
 
 @pytest.mark.parametrize(("relation", "cap"), [("add-remove", 50001), ("zero-out", 50000), ("add-remove", 10**12)])
-def test_a_cap_that_no_batch_reaches_changes_nothing(relation, cap):
+def test_unreachable_max_batch_size_changes_nothing(relation, cap):
     options = {**CAPPED, "relation": relation}
     for ask in (
         lambda **o: privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, **o),
@@ -165,7 +165,7 @@ def test_a_cap_that_no_batch_reaches_changes_nothing(relation, cap):
 
 
 @pytest.mark.parametrize("bound", ["analytic", "rdp"])
-def test_epsilon_falls_with_the_cap_and_is_infinite_where_cuts_take_delta(bound):
+def test_epsilon_decreases_with_max_batch_size(bound):
     values = [
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, bound=bound, **CAPPED, max_batch_size=cap).value
         for cap in (300, 350, 357, 360, 370, 384, 50001)
@@ -185,7 +185,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_both_readings_with_a_cap_are_exact_inverses(name):
+def test_truncated_epsilon_and_delta_are_exact_inverses(name):
     mechanism, bound, options = WRAPPED[name]
     draw, floor = random.Random(name), log_probability_of_cut(Run(**options)).upper
     for _ in range(3):
@@ -197,7 +197,7 @@ def test_both_readings_with_a_cap_are_exact_inverses(name):
         assert privproj.epsilon(mechanism, delta=delta, bound=bound, **options).value <= eps
 
 
-def test_a_rule_that_leads_with_epsilon_still_does():
+def test_truncated_rule_still_leads_with_epsilon():
     mechanism = M2(dim=200, rank=12, change_rank=2, noise_multiplier=1.0)
     options = {"steps": 20, "sampling_rate": 0.05, "dataset_size": 2000, "max_batch_size": 160, "split": 0.3}
     for delta in (1e-4, 1e-6):
@@ -205,7 +205,7 @@ def test_a_rule_that_leads_with_epsilon_still_does():
         assert privproj.delta(mechanism, epsilon=eps, bound="good-event", **options).value <= delta
 
 
-def test_the_curve_encloses_the_sum_and_its_inverse():
+def test_truncated_curve_encloses_the_sum_and_its_inverse():
     question = composition_of(Gaussian(noise_multiplier=1.0), None, {**CAPPED, "max_batch_size": 360})
     plain = question.with_run(max_batch_size=None, dataset_size=None).curve()
     curve, cut = question.curve(), log_probability_of_cut(question.only.run)
@@ -218,7 +218,7 @@ def test_the_curve_encloses_the_sum_and_its_inverse():
     assert [*curve.epsilon(cut.lower - 1e-9)] == [math.inf, math.inf]
 
 
-def test_an_uncertain_price_of_cuts_widens_both_readings():
+def test_uncertain_truncation_widens_epsilon_and_delta():
     plain = composition_of(Gaussian(noise_multiplier=1.0), None, {"steps": 30}).curve()
     curve = TruncatedCurve(plain, Enclosure(math.log(1e-7), math.log(8e-7)))
     for delta in (9e-7, 1e-5):
@@ -229,7 +229,7 @@ def test_an_uncertain_price_of_cuts_widens_both_readings():
     assert curve.epsilon(math.log(5e-7)).lower < curve.epsilon(math.log(5e-7)).upper == math.inf
 
 
-def test_calibrations_include_the_price_of_cuts():
+def test_calibration_includes_the_truncation_cost():
     mechanism, target = Gaussian(), {"epsilon": 1.0, "delta": 1e-6}
     z = {cap: privproj.sigma(mechanism, **target, **CAPPED, max_batch_size=cap).value for cap in (300, 357, 50001)}
     assert z[300] is None
@@ -243,7 +243,7 @@ def test_calibrations_include_the_price_of_cuts():
     assert found == pytest.approx(256 / 50000, rel=1e-4)
 
 
-def test_phases_pay_for_the_cuts_of_each():
+def test_phases_add_their_truncation_costs():
     def phase(cap, **more):
         size = {} if cap is None else {"max_batch_size": cap, "dataset_size": 50000}
         return phase_of(Gaussian(noise_multiplier=1.0), f"cap {cap}", steps=300, sampling_rate=256 / 50000, **size)
@@ -254,7 +254,7 @@ def test_phases_pay_for_the_cuts_of_each():
         assert capped.delta(epsilon=eps).value == pytest.approx(plain.delta(epsilon=eps).value + both, rel=1e-6)
 
 
-def test_the_smallest_harmless_cap_is_harmless_and_the_smallest():
+def test_smallest_harmless_cap_is_minimal():
     for log_delta in (math.log(1e-6), math.log(1e-12), 10.0 * LEAST_LOG_VALUE):
         least = smallest_harmless_cap(run(300), log_delta)
         goal = log_delta + math.log(HARMLESS_SHARE)
@@ -262,6 +262,6 @@ def test_the_smallest_harmless_cap_is_harmless_and_the_smallest():
     assert smallest_harmless_cap(run(300, relation=NeighbouringRelation.ZERO_OUT, sampling_rate=0.999), -1e6) == 50000
 
 
-def test_a_run_without_a_cap_keeps_its_curve():
+def test_run_without_max_batch_size_keeps_its_curve():
     curve = composition_of(Gaussian(noise_multiplier=1.0), None, {"steps": 3}).curve()
     assert with_cut_batches(curve, [Run(steps=3)]) is curve

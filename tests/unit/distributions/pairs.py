@@ -25,8 +25,8 @@ def mean_over_w(log_a, tau, eps, dim, rank):
     for left, right in itertools.pairwise(LAYERS):
         w = near[:, None] + signed[:, None] * (left + (right - left) * 0.5 * (nodes + 1))
         loss = constant[:, None] + w * slope[:, None]
-        law = np.exp((0.5 * n - 1) * np.log(0.5 * w) - 0.5 * w - special.gammaln(0.5 * n)) / 2
-        total += (law * np.clip(-np.expm1(eps - loss), 0, None)) @ weights * np.abs(signed) * (right - left) / 2
+        dist = np.exp((0.5 * n - 1) * np.log(0.5 * w) - 0.5 * w - special.gammaln(0.5 * n)) / 2
+        total += (dist * np.clip(-np.expm1(eps - loss), 0, None)) @ weights * np.abs(signed) * (right - left) / 2
     return np.where(high > low, total, 0.0)
 
 
@@ -52,7 +52,7 @@ def one_pair(dim, rank, m, tau, eps, count=300):
 
 
 def log_density(y, v, dim, rank):
-    """``(v.y)^((r-d-1)/2) e^(-r |y|^2 / (2 v.y))`` on ``v.y > 0``, the law of ``M v`` up to a constant."""
+    """``(v.y)^((r-d-1)/2) e^(-r |y|^2 / (2 v.y))`` on ``v.y > 0``, the density of ``M v`` up to a constant."""
     inner = y @ v
     with np.errstate(divide="ignore", invalid="ignore"):
         inside = 0.5 * (rank - dim - 1) * np.log(inner) - 0.5 * rank * (y * y).sum(axis=1) / inner

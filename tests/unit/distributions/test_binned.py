@@ -1,4 +1,4 @@
-"""Binned laws keep the mean and dominate."""
+"""Distributions in bins keep the mean and dominate."""
 
 import math
 
@@ -10,7 +10,7 @@ from privproj.distributions import binned
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_convolved_law_keeps_the_mean_and_dominates(count):
+def test_convolve_layers_keeps_the_mean_and_dominates(count):
     rng = np.random.default_rng(2)
     parts = ((64, 4, count, 0.9 / count), (16, 16, 1, 0.1))
     bins = binned.convolve_layers(parts, 4.0)
@@ -28,7 +28,7 @@ def test_convolved_law_keeps_the_mean_and_dominates(count):
     "parts",
     [((64, 4, 2, 0.45), (16, 16, 1, 0.1)), ((64, 1, 5, 0.1), (32, 8, 5, 0.1)), ((512, 8, 200, 0.005),)],
 )
-def test_law_convolved_downwards_is_stochastically_below_and_close(parts):
+def test_convolve_layers_below_is_below_and_close(parts):
     rng, scale = np.random.default_rng(3), 4.0
     bins = binned.convolve_layers_below(parts, scale)
     draws = np.zeros(50_000)
@@ -48,8 +48,8 @@ def test_law_convolved_downwards_is_stochastically_below_and_close(parts):
 
 
 @pytest.mark.parametrize(("a", "b"), [(2.0, 30.0), (4.0, 508.0), (8.0, 1016.0)])
-def test_what_cuts_lose_is_put_at_the_top(a, b):
-    """The largest shape of equal layers has 1e5 of them, and each counts at most two cuts."""
+def test_convolve_layers_moves_truncated_mass_up(a, b):
+    """There are at most 1e5 equal layers, and each has at most two truncations."""
     cells = 1000.0
     atoms = binned._spread_beta_atoms(a, b, cells)
     lost = special.betainc(b, a, max(1.0 - len(atoms) / cells, 0.0))
@@ -58,10 +58,10 @@ def test_what_cuts_lose_is_put_at_the_top(a, b):
     assert binned.convolve_layers(((int(2 * (a + b)), int(2 * a), 3, 1.0),), 1.0).mass[-1] >= binned.MASS_LOST_TO_CUTS
 
 
-def test_joined_cells_and_cut_tails_only_move_mass_down():
+def test_grid_distribution_moves_mass_down_only():
     atoms = np.random.default_rng(4).dirichlet(np.ones(9))
-    law = binned._LatticeLaw(atoms, 0)
-    for found in (law.coarser(1), law.coarser(3), law.plus(binned._LatticeLaw(np.array([1.0, 1e-30]), 1))):
+    dist = binned._GridDistribution(atoms, 0)
+    for found in (dist.coarser(1), dist.coarser(3), dist.plus(binned._GridDistribution(np.array([1.0, 1e-30]), 1))):
         places = 2**found.level * np.arange(len(found.atoms))
         for point in range(10):
             assert found.atoms[places > point].sum() <= atoms[np.arange(9) > point].sum() * (1 + 1e-12)
@@ -69,7 +69,7 @@ def test_joined_cells_and_cut_tails_only_move_mass_down():
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.5, 3.5), (8.0, 376.0), (400.0, 2000.0)])
-def test_masses_and_means_of_bins_are_those_of_the_law(a, b):
+def test_beta_bins_have_exact_masses_and_means(a, b):
     bins = binned.beta_bins(a, b, 1.0)
     mass = np.diff(special.betainc(a, b, bins.edges))
     first = a / (a + b) * np.diff(special.betainc(a + 1, b, bins.edges))
@@ -79,7 +79,7 @@ def test_masses_and_means_of_bins_are_those_of_the_law(a, b):
 
 
 @pytest.mark.parametrize("a", [0.5, 8.0, 3000.0])
-def test_masses_and_means_of_unbounded_bins_are_those_of_the_law(a):
+def test_gamma_bins_have_exact_masses_and_means(a):
     bins = binned.gamma_bins(a, 1.0)
     edges = np.append(bins.edges[:-1], np.inf)
     mass, first = np.diff(special.gammainc(a, edges)), a * np.diff(special.gammainc(a + 1, edges))
@@ -89,13 +89,13 @@ def test_masses_and_means_of_unbounded_bins_are_those_of_the_law(a):
 
 
 @pytest.mark.parametrize(("dim", "rank"), [(10**9, 1), (10**9, 10**4), (10**9, 5 * 10**8)])
-def test_bins_of_huge_dimensions_keep_mass_and_mean(dim, rank):
+def test_bins_in_large_dimensions_keep_mass_and_mean(dim, rank):
     bins = binned.beta_bins(rank / 2, (dim - rank) / 2, 1.0)
     assert bins.mass.sum() == pytest.approx(1.0, rel=1e-10, abs=0)
     assert np.sum(bins.mass * bins.mean) == pytest.approx(rank / dim, rel=1e-10, abs=0)
 
 
-def test_cells_much_wider_than_the_law_keep_mass_and_mean():
+def test_wide_cells_keep_mass_and_mean():
     atoms = binned._spread_beta_atoms(1500.0, 24000.0, 30.0)
     assert atoms.sum() == pytest.approx(1.0, rel=1e-11, abs=0)
     assert np.sum(atoms * np.arange(len(atoms))) == pytest.approx(30.0 * 1500 / 25500, rel=1e-11, abs=0)

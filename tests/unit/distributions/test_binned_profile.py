@@ -1,4 +1,4 @@
-"""Tables of profiles enclose them, are close, and fall."""
+"""Tables of profiles enclose them, are tight, and decrease."""
 
 import math
 
@@ -17,7 +17,7 @@ from privproj.errors import PrecisionLimit
 from privproj.mechanisms.m1 import known_projection
 from privproj.mechanisms.m2 import rank_free
 from privproj.mechanisms.registry import find_bound
-from privproj.profiles.gaussian_arrays import gaussian_deltas
+from privproj.profiles.gaussian import gaussian_deltas
 
 
 @settings(max_examples=25, deadline=None)
@@ -28,17 +28,17 @@ from privproj.profiles.gaussian_arrays import gaussian_deltas
 )
 def test_tables_enclose_profiles_and_are_close(dim, share, mu):
     rank = 1 + round(share**3 * (dim - 2))
-    law = HillLaw(rank / 2, (dim - rank) / 2, mu * mu)
-    tables_enclose(law, binned.beta_bins(law.a, law.b, law.scale), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
+    dist = HillLaw(rank / 2, (dim - rank) / 2, mu * mu)
+    tables_enclose(dist, binned.beta_bins(dist.a, dist.b, dist.scale), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
 
 
-def tables_enclose(law, bins, eps):
-    """Both tables of a law enclose what its quadratures say, and neither end is far away."""
+def tables_enclose(dist, bins, eps):
+    """Both tables enclose the quadrature of the same distribution, and are tight."""
     free = binned_profiles.any_rank_deltas_below(eps, (bins,)), binned_profiles.any_rank_deltas(eps, (bins,))
     one = binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
     for i, e in enumerate(eps):
         for (below, above), profile in ((free, any_rank_profile), (one, rank_one_profile)):
-            low, high = profile(law).log_delta(float(e))
+            low, high = profile(dist).log_delta(float(e))
             assert below[i] <= math.exp(high)
             if high > -60:
                 assert math.exp(low) <= above[i]
@@ -54,13 +54,13 @@ def stack(z=0.155974, clipping="joint", layers=STACK, **more):
     return M2(layers=layers, clipping=clipping, noise_multiplier=z, **more)
 
 
-def test_tables_refuse_dimensions_beyond_their_margin():
+def test_bins_refuse_dimensions_beyond_their_margin():
     with pytest.raises(PrecisionLimit, match="dim"):
         privproj.epsilon(M2(dim=10**10, rank=16, noise_multiplier=0.1), delta=1e-5, steps=10)
 
 
-def test_tables_keep_falling_far_beyond_the_bulk():
-    """A tangent at a far atom must not take over: two phases failed on it."""
+def test_tables_decrease_far_beyond_the_bulk():
+    """A tangent at a distant atom must not be chosen (regression)."""
     stack = M2(layers=(Layer(dim=768, rank=16, count=24),), clipping="per-layer", noise_multiplier=0.2)
     _, upper = find_bound(M2, "rank-free").representation(stack).table(np.linspace(0.0, 12.0, 80))
     assert np.all(np.diff(upper) <= 1e-12 * upper[:-1])
@@ -68,18 +68,18 @@ def test_tables_keep_falling_far_beyond_the_bulk():
 
 @given(rank=st.integers(1, 3000), mu=st.floats(-1, 1).map(lambda x: 10**x), eps=st.sampled_from([0.0, 0.01, 0.3, 1, 3]))
 def test_public_tables_enclose_profiles_and_are_close(rank, mu, eps):
-    law = HillLaw(0.5 * rank, math.inf, 2 * mu**2 / rank)
-    tables_enclose(law, binned.gamma_bins(law.a, law.scale), np.array([eps]))
+    dist = HillLaw(0.5 * rank, math.inf, 2 * mu**2 / rank)
+    tables_enclose(dist, binned.gamma_bins(dist.a, dist.scale), np.array([eps]))
 
 
 @pytest.mark.parametrize(("dim", "rank", "z"), [(1000, 256, 20.0), (40, 3, 2.0), (5, 1, 1.0)])
-def test_tables_of_projected_energies_enclose_profiles_and_are_close(dim, rank, z):
-    law = known_projection.law(M1(dim=dim, rank=rank, noise_multiplier=z))
-    tables_enclose(law, law.bins(), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
+def test_tables_of_projected_energy_enclose_profiles(dim, rank, z):
+    dist = known_projection.law(M1(dim=dim, rank=rank, noise_multiplier=z))
+    tables_enclose(dist, dist.bins(), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
 
 
-def test_a_bin_of_any_width_is_bounded_from_below_where_it_bends():
-    """Coarse bins around the inflection, where neither a chord nor a tangent alone would do."""
+def test_wide_bins_have_sound_lower_bounds():
+    """Coarse bins around the inflection, where neither a chord nor a tangent alone is a bound."""
     rng = np.random.default_rng(1)
     for eps in (0.1, 1.0, 4.0):
         x0 = 2 * (math.sqrt(1 + eps * eps) - 1)
@@ -94,31 +94,31 @@ def test_a_bin_of_any_width_is_bounded_from_below_where_it_bends():
 
 
 @pytest.mark.parametrize("shapes", [((768, 16),), ((64, 4), (900, 90), (4000, 500))])
-def test_many_rows_at_once_are_read_like_one(shapes):
-    """Between guides only a few columns are read; nothing that counts may be left out."""
-    laws = tuple(binned.beta_bins(r / 2, (d - r) / 2, 30.0) for d, r in shapes)
+def test_many_rows_match_single_rows(shapes):
+    """Between guides only a few columns are evaluated; none that matters may be omitted."""
+    dists = tuple(binned.beta_bins(r / 2, (d - r) / 2, 30.0) for d, r in shapes)
     eps = np.random.default_rng(3).permutation(np.concatenate([np.linspace(0, 12, 110), np.geomspace(1e-4, 60, 40)]))
-    rtol = 2e-4 if laws[1:] else 1e-7
+    rtol = 2e-4 if dists[1:] else 1e-7
     for table in (binned_profiles.any_rank_deltas, binned_profiles.any_rank_deltas_below):
-        alone = np.array([table(np.array([e]), laws)[0] for e in eps])
+        alone = np.array([table(np.array([e]), dists)[0] for e in eps])
         counts = alone > 1e-40
-        assert np.allclose(table(eps, laws)[counts], alone[counts], rtol=rtol, atol=0)
+        assert np.allclose(table(eps, dists)[counts], alone[counts], rtol=rtol, atol=0)
     for table in (binned_profiles.rank_one_deltas, binned_profiles.rank_one_deltas_below):
-        alone = np.array([table(np.array([e]), laws[0])[0] for e in eps])
-        assert np.allclose(table(eps, laws[0]), alone, rtol=1e-9, atol=1e-40)
+        alone = np.array([table(np.array([e]), dists[0])[0] for e in eps])
+        assert np.allclose(table(eps, dists[0]), alone, rtol=1e-9, atol=1e-40)
 
 
-def test_layers_that_are_left_out_would_not_raise_the_bound():
+def test_omitted_layers_do_not_increase_the_bound():
     rng = np.random.default_rng(4)
     shapes = {(int(d), int(rng.integers(1, d // 2))) for d in rng.integers(4, 400, 40)}
     kept = rank_free._largest_shapes(shapes)
     assert 1 <= len(kept) < len(shapes)
     eps = np.array([0.0, 0.1, 1.0, 4.0])
-    law = {shape: binned.beta_bins(shape[1] / 2, (shape[0] - shape[1]) / 2, 9.0) for shape in shapes}
-    bound = binned_profiles.any_rank_deltas(eps, tuple(law[shape] for shape in kept))
+    dist = {shape: binned.beta_bins(shape[1] / 2, (shape[0] - shape[1]) / 2, 9.0) for shape in shapes}
+    bound = binned_profiles.any_rank_deltas(eps, tuple(dist[shape] for shape in kept))
     for shape in shapes:
-        assert np.all(binned_profiles.any_rank_deltas_below(eps, (law[shape],)) <= bound)
+        assert np.all(binned_profiles.any_rank_deltas_below(eps, (dist[shape],)) <= bound)
         # The mean of a convex increasing function is largest for one of those that are kept.
         for bend in (0.05, 0.3, 0.7):
-            means = [float(law[s].mass @ np.maximum(law[s].mean / 9.0 - bend, 0.0)) for s in (shape, *kept)]
+            means = [float(dist[s].mass @ np.maximum(dist[s].mean / 9.0 - bend, 0.0)) for s in (shape, *kept)]
             assert means[0] <= max(means[1:]) * 1.01 + 1e-9

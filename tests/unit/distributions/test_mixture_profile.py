@@ -1,4 +1,4 @@
-"""The profile for a change of any rank is the best of its tangents."""
+"""The profile for a difference of any rank uses the best tangent."""
 
 import itertools
 import math
@@ -10,8 +10,8 @@ from scipy.special import ndtr
 from scipy.stats import beta
 
 from privproj.distributions import mixture_profile as profiles
+from privproj.distributions.beta_gamma_kernels import inflection
 from privproj.distributions.densities import ProjectedEnergy
-from privproj.distributions.density_kernels import inflection
 from privproj.distributions.mixture_profile import any_rank_profile, log_any_rank_profile
 from privproj.distributions.squared_sensitivity import HillLaw, ScaledBeta
 from privproj.distributions.tabulated import ScaledEnergy
@@ -56,24 +56,24 @@ def test_dual_equals_the_best_tangent(dim, rank, mu, eps):
 
 
 @pytest.mark.parametrize(("a", "b"), [(8.0, 1016.0), (5e5 - 0.5, 0.5), (5e9, 4.95e11), (5e11 - 5e5, 5e5)])
-def test_one_epsilon_at_a_time_is_what_the_kernels_say(a, b):
-    """Also where the rank is nearly the dimension, or a tail has thousands of terms: no end is beyond the other's."""
-    law, spread = ScaledBeta(a, b, (a + b) / a), math.sqrt(b / a / (a + b))
-    kernels = any_rank_profile(HillLaw(a, b, law.scale))
+def test_scalar_profile_matches_kernels(a, b):
+    """Also for a rank near the dimension and for tails with thousands of terms, the enclosures overlap."""
+    dist, spread = ScaledBeta(a, b, (a + b) / a), math.sqrt(b / a / (a + b))
+    kernels = any_rank_profile(HillLaw(a, b, dist.scale))
     for deviations in (-1.5, -0.4, 0.3, 0.6, 2.0, 8.0):
         eps = math.sqrt(1.25) * (1.0 + deviations * spread)
-        one, other = log_any_rank_profile(eps, law), kernels.log_delta(eps)
+        one, other = log_any_rank_profile(eps, dist), kernels.log_delta(eps)
         assert one.lower <= other.upper and other.lower <= one.upper
         assert other.upper - other.lower <= 2e-11 + 5e-15 * math.sqrt(min(a, b))
 
 
-def test_no_cut_is_sought_where_doubles_know_no_tail(monkeypatch):
-    """There the profile is that of rank one and what the tail may be, which a search would find after 50 looks."""
-    law = ScaledEnergy(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
+def test_any_rank_profile_with_an_unresolved_tail(monkeypatch):
+    """The profile is that of rank one plus the unresolved tail, without a search for the cut."""
+    dist = ScaledEnergy(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
     losses = [0.3, 1.0, 3.0, 5.0, 8.0, 20.0, 100.0]
     looks = []
     monkeypatch.setattr(profiles, "_tangent_cut", lambda *a, find=profiles._tangent_cut: looks.append(a) or find(*a))
-    quick = [log_any_rank_profile(eps, law) for eps in losses]
+    quick = [log_any_rank_profile(eps, dist) for eps in losses]
     assert 0 < len(looks) < len(losses)
-    monkeypatch.setattr(profiles, "_is_cut_beyond_doubles", lambda eps, law: False)
-    assert [log_any_rank_profile(eps, law) for eps in losses] == quick
+    monkeypatch.setattr(profiles, "_is_cut_beyond_doubles", lambda eps, dist: False)
+    assert [log_any_rank_profile(eps, dist) for eps in losses] == quick

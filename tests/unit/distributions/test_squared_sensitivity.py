@@ -1,4 +1,4 @@
-"""Means over a Beta law against a dense sum."""
+"""Expectations over a Beta distribution against a dense sum."""
 
 import math
 
@@ -13,26 +13,26 @@ from privproj.distributions.squared_sensitivity import ScaledBeta, log_gaussian_
 
 @settings(max_examples=25, deadline=None)
 @given(settings_of_m2)
-def test_expectation_against_a_dense_trapezoid(setting):
-    """The trapezoid rule is spectrally accurate for an analytic integrand on the line; the kernels are tested apart."""
+def test_expected_profile_matches_a_dense_trapezoid(setting):
+    """The trapezoidal rule is spectrally accurate for an analytic integrand on the line."""
     dim, rank, mu, eps = setting
-    law = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
-    step = law.step / 64
-    points = law.start + step * np.arange(-64 * 40, 64 * 90)
-    logs = np.array([log_gaussian_delta_at(eps, law.value(t)) + law.log_density(t) for t in points if abs(t) < 600])
+    dist = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
+    step = dist.step / 64
+    points = dist.start + step * np.arange(-64 * 40, 64 * 90)
+    logs = np.array([log_gaussian_delta_at(eps, dist.value(t)) + dist.log_density(t) for t in points if abs(t) < 600])
     dense = logs.max() + math.log(math.fsum(np.exp(logs - logs.max())) * step)
-    low, high = law.expected_profile(eps)
+    low, high = dist.expected_profile(eps)
     assert low <= dense <= high
     assert high - low <= 1e-11 + 1e-13 * abs(dense)
 
 
 @settings(max_examples=15, deadline=None)
 @given(settings_of_m2, st.floats(1e-6, 1e3), st.floats(0.0, 1.2))
-def test_a_shifted_law_against_a_dense_trapezoid_up_to_a_point(setting, shift, share):
-    """``E[h_eps(X + c^2); X + c^2 <= x]``, which has one hill although it is flat on the left (C31)."""
+def test_truncated_profile_matches_a_dense_trapezoid(setting, shift, share):
+    """``E[h_eps(X + c^2); X + c^2 <= x]``; the integrand is unimodal although it is flat on the left (C31)."""
     dim, rank, mu, eps = setting
     base = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
-    law = ScaledBeta(base.a, base.b, base.scale, shift)
+    dist = ScaledBeta(base.a, base.b, base.scale, shift)
     up_to = shift + share * base.scale
     step = base.step / 64
     points = base.start + step * np.arange(-64 * 40, 64 * 90)
@@ -41,26 +41,26 @@ def test_a_shifted_law_against_a_dense_trapezoid_up_to_a_point(setting, shift, s
         for t in points
         if abs(t) < 600
     ]  # fmt: skip
-    low, high = law.expected_profile(eps)
+    low, high = dist.expected_profile(eps)
     dense = min(0.0, max(logs) + math.log(math.fsum(np.exp(np.array(logs) - max(logs))) * step))
     assert low <= dense <= high
     assert high - low <= 1e-9 + 1e-12 * abs(dense)
-    assert law.expected_profile(eps, up_to).lower <= high
+    assert dist.expected_profile(eps, up_to).lower <= high
     # Both parts together are the whole: the tail and the mean above are those of the parts.
-    tail, above = math.exp(law.log_tail(up_to)), law.mean_above(up_to)
-    assert 0.0 <= tail <= 1.0 and min(up_to, law.supremum) * (1.0 - 1e-12) <= above <= law.supremum
-    assert tail * above <= law.mean * (1.0 + 1e-9)
+    tail, above = math.exp(dist.log_tail(up_to)), dist.mean_above(up_to)
+    assert 0.0 <= tail <= 1.0 and min(up_to, dist.supremum) * (1.0 - 1e-12) <= above <= dist.supremum
+    assert tail * above <= dist.mean * (1.0 + 1e-9)
 
 
-def test_means_above_a_point_of_a_shifted_law_are_those_of_the_law():
+def test_mean_above_of_a_shifted_distribution():
     base = ScaledBeta(4.0, 28.0, 5.0)
-    law = ScaledBeta(4.0, 28.0, 5.0, 0.75)
+    dist = ScaledBeta(4.0, 28.0, 5.0, 0.75)
     for x in (0.1, 0.8, 1.5, 4.0, 5.7, 6.0):
         inside = 0.75 < x < 5.75
-        assert law.log_tail(x) == (base.log_tail(x - 0.75) if inside else 0.0 if x <= 0.75 else -math.inf)
+        assert dist.log_tail(x) == (base.log_tail(x - 0.75) if inside else 0.0 if x <= 0.75 else -math.inf)
         if inside:
-            assert law.mean_above(x) == pytest.approx(base.mean_above(x - 0.75) + 0.75, rel=1e-12)
-    assert (law.mean_above(0.1), law.mean_above(6.0)) == (law.mean, 5.75)
-    bins, moved = base.bins(), law.bins()
+            assert dist.mean_above(x) == pytest.approx(base.mean_above(x - 0.75) + 0.75, rel=1e-12)
+    assert (dist.mean_above(0.1), dist.mean_above(6.0)) == (dist.mean, 5.75)
+    bins, moved = base.bins(), dist.bins()
     assert np.array_equal(moved.mass, bins.mass)
-    assert moved.mean @ moved.mass == pytest.approx(law.mean, rel=1e-9)
+    assert moved.mean @ moved.mass == pytest.approx(dist.mean, rel=1e-9)

@@ -1,4 +1,4 @@
-"""The inner average against 30 digits, both routes to a gain, and sizes off the real line."""
+"""The gain against 30 digits and against a quadrature, and bounds off the real line."""
 
 import math
 
@@ -6,13 +6,13 @@ import mpmath
 import numpy as np
 import pytest
 
+from privproj.distributions import gamma_hockey_stick as gains
 from privproj.distributions.wishart_integral import WishartIntegral, log_gamma_ratio
-from privproj.numerics import gamma_gain as gains
 
 
 @pytest.mark.parametrize("k", [1.0, 20.0, 1e4, 5e6, 1e7])
-def test_both_routes_to_a_gain_agree(k):
-    """Exponents of the size of the shape cancel: they must not cost digits in proportion to it."""
+def test_gamma_gain_matches_quadrature(k):
+    """Exponents as large as the shape cancel, which must not lose digits."""
     gain, rng = gains.gamma_gain(k), np.random.default_rng(3)
     w, x = rng.uniform(-0.9, 6.0, 200) / math.sqrt(k), 10.0 ** rng.uniform(-3, 1, 200) / math.sqrt(k)
     start = k * np.exp(w)
@@ -23,7 +23,7 @@ def test_both_routes_to_a_gain_agree(k):
     np.testing.assert_allclose(gain.log_under(w, x), under, rtol=0, atol=2e-11)
 
 
-def test_inner_average_against_30_digits():
+def test_log_gain_matches_30_digits():
     def exact(k, rate, start, sign):
         with mpmath.workdps(30):
             width = math.sqrt(k)
@@ -60,7 +60,7 @@ def _size_at(dim, rank, m, eps, a):
 
 
 @pytest.mark.parametrize(("dim", "rank", "m", "eps"), [(40, 3, 0.01, 0.3), (25, 12, 0.1, 1.0), (60, 1, 1e-3, 0.1)])
-def test_sizes_off_the_real_line_are_bounds(dim, rank, m, eps):
+def test_complex_plane_bounds_hold(dim, rank, m, eps):
     integral = WishartIntegral(dim, rank, m, np.array([eps]))
     pieces = integral.pieces()
     checked = 0

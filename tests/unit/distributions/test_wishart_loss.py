@@ -27,8 +27,8 @@ SETTINGS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m"), SETTINGS)
-def test_exact_profile_is_what_the_mechanism_leaks(dim, rank, m):
-    """``M v`` itself is drawn; its likelihood ratio against ``M v'`` gives the hockey-stick divergence."""
+def test_exact_profile_matches_simulation(dim, rank, m):
+    """Simulate ``M v``; its likelihood ratio against ``M v'`` gives the hockey-stick divergence."""
     rng = np.random.default_rng(dim * 100 + rank)
     count = 200_000 if dim * rank < 200 else 60_000
     rho = 1.0 - m
@@ -54,7 +54,7 @@ def test_exact_profile_is_what_the_mechanism_leaks(dim, rank, m):
         (768, 16, 1e-4, 8.0, 3.06193210923069e-16),
     ],
 )
-def test_hard_settings(dim, rank, m, eps, value):
+def test_exact_profile_at_extreme_parameters(dim, rank, m, eps, value):
     low, high = VectorWishart(dim, rank, m).log_delta(eps)
     assert low - 1e-13 <= math.log(value) <= high + 1e-13
     assert high - low < 1e-9
@@ -90,8 +90,8 @@ def dense_delta(dim, rank, m, eps, count=400_000):
 
 
 @pytest.mark.parametrize(("dim", "rank", "m", "eps"), [c for c in CORNERS if c[2] > 1e-8])
-def test_enclosure_holds_what_a_dense_sum_finds(dim, rank, m, eps):
-    """A first doubling that happens to agree is no bound: the first of these came out 6e-7 too low."""
+def test_enclosure_contains_a_dense_sum(dim, rank, m, eps):
+    """A quadrature with accidental agreement was 6e-7 too low here (regression)."""
     found = VectorWishart(dim, rank, m).log_delta(eps)
     dense = math.log(dense_delta(dim, rank, m, eps))
     assert found.upper - found.lower <= 1e-9
@@ -99,9 +99,9 @@ def test_enclosure_holds_what_a_dense_sum_finds(dim, rank, m, eps):
 
 
 @pytest.mark.parametrize(("dim", "rank", "m", "eps"), CORNERS)
-def test_enclosures_overlap_whatever_the_nodes(monkeypatch, dim, rank, m, eps):
+def test_enclosures_overlap_for_any_nodes(monkeypatch, dim, rank, m, eps):
     """Fewer nodes and a larger share only widen the enclosure: its error is proved."""
-    close = VectorWishart(dim, rank, m).log_delta_anew(eps)
+    close = VectorWishart(dim, rank, m).compute_log_delta(eps)
     for nodes, share in ((6, 1e-6), (9, 1e-8)):
         monkeypatch.setattr(wishart_integral, "PANEL_NODES", nodes)
         pair = VectorWishart(dim, rank, m)
@@ -109,10 +109,10 @@ def test_enclosures_overlap_whatever_the_nodes(monkeypatch, dim, rank, m, eps):
         assert whole[0] - error[0] <= close.upper and close.lower <= whole[0] + error[0]
 
 
-def test_the_error_of_the_panels_is_needed(monkeypatch):
-    """Were the bound of a Gauss rule left out, few nodes would give a wrong number for a sure one."""
+def test_reported_panel_error_is_needed(monkeypatch):
+    """Without the bound of the Gauss rule's error, few nodes give an enclosure that misses the value."""
     pair, eps = VectorWishart(300000, 2, 5.220740386781583e-07), np.array([0.0])
-    close = pair.log_delta_anew(0.0)
+    close = pair.compute_log_delta(0.0)
     monkeypatch.setattr(wishart_integral, "PANEL_NODES", 2)
     monkeypatch.setattr(
         wishart_integral.WishartIntegral, "log_error", lambda self, p, enough: np.full_like(p.low, -np.inf)
@@ -123,7 +123,7 @@ def test_the_error_of_the_panels_is_needed(monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m"), [c[:3] for c in CORNERS])
-def test_table_is_the_profile(dim, rank, m):
+def test_wishart_table_matches_the_profile(dim, rank, m):
     eps = np.concatenate([[0.0], np.geomspace(1e-4, 60.0, 8)])
     lower, upper = VectorWishart(dim, rank, m).table(eps)
     for e, low, high in zip(eps.tolist(), lower, upper, strict=True):
@@ -131,18 +131,18 @@ def test_table_is_the_profile(dim, rank, m):
         assert low <= math.exp(one.upper) * (1 + 1e-14) and math.exp(one.lower) * (1 - 1e-14) <= high
         assert high <= low * (1 + 2e-9) or high < 1e-290
         for nearby in (e * (1 - 1e-15), e * (1 + 1e-15)):
-            off = VectorWishart(dim, rank, m).log_delta_anew(nearby) if e == eps[4] else one
+            off = VectorWishart(dim, rank, m).compute_log_delta(nearby) if e == eps[4] else one
             assert low <= math.exp(off.upper) and math.exp(off.lower) <= high
 
 
-def test_one_dimension_leaks_nothing():
+def test_one_dimension_has_zero_delta():
     assert privproj.epsilon(Wishart(dim=1, rank=3, misalignment=0.5), delta=1e-9).value == 0.0
 
 
 @pytest.mark.parametrize(
     ("dim", "rank", "m"), [(2048, 16, 1e-3), (1000, 256, 8e-6), (10**6, 64, 1e-12), (10, 20, 0.01)]
 )
-def test_a_guess_of_epsilon_only_saves_time(dim, rank, m):
+def test_guess_epsilon_does_not_change_the_result(dim, rank, m):
     profile = VectorWishart(dim, rank, m).profile()
     target = math.log(1e-5)
     alone = replace(profile, guess=None).epsilon(target)
@@ -151,10 +151,10 @@ def test_a_guess_of_epsilon_only_saves_time(dim, rank, m):
     assert profile.log_delta(profile.epsilon(target).upper).upper <= target
 
 
-def test_no_guess_of_epsilon_where_delta_is_above_the_target_everywhere():
+def test_guess_epsilon_is_none_if_delta_is_too_large():
     assert VectorWishart(2, 1, 0.1).guess_epsilon(math.log(1e-5)) is None
 
 
 @pytest.mark.filterwarnings("error")
-def test_no_guess_of_epsilon_where_delta_is_one_up_to_near_the_target():
+def test_guess_epsilon_is_none_if_delta_is_one():
     assert VectorWishart(2343, 31454, 0.04447).guess_epsilon(math.log(1e-5)) is None

@@ -22,7 +22,7 @@ WIDTH = 0.03
 
 
 def largest(dim, rank, m, ratio, eps):
-    """The largest over some pairs: a lower bound of the supremum."""
+    """The maximum over some pairs: a lower bound of the supremum."""
     shares = [0.0, *np.geomspace(1e-4, 1.0, 9)]
     found = {(x, t): one_pair(dim, rank, m * x, t * ratio, eps, 200) for x in shares for t in (-1.0, 0.5, 1.0)}
     best, side = max(found, key=found.__getitem__)
@@ -49,7 +49,7 @@ def law_of(dim, rank, m, ratio, eps):
         (20, 40, 1.5, 0.2, 0.5),
     ],
 )
-def test_the_enclosure_holds_the_worst_pair(dim, rank, m, ratio, eps):
+def test_unequal_norms_enclosure_contains_worst_pair(dim, rank, m, ratio, eps):
     upper, lower, reference = law_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6)
     assert lower <= reference * (1 + 5e-3), "the pair behind the lower end exists"
@@ -66,16 +66,16 @@ def test_the_enclosure_holds_the_worst_pair(dim, rank, m, ratio, eps):
         (9, 10, 1e-6, math.log(1.01), 0.0),
     ],
 )
-def test_nodes_at_which_hardly_anything_is_gained_are_no_exception(dim, rank, m, ratio, eps):
-    """The gain starts within roundings of 0 there."""
+def test_gains_at_nodes_with_tiny_gain(dim, rank, m, ratio, eps):
+    """The gain starts within rounding of 0."""
     upper, lower, reference = law_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6) and lower <= upper <= lower * (1 + WIDTH)
     ends = UnequalNorms(dim, rank, m, ratio).delta_ends(np.array([eps]))
     assert ends[0] < ends[1], "the lower end is its own, and not cut to the upper one"
 
 
-def test_parallel_vectors_at_epsilons_of_six_hundred():
-    """Where the second part is times an exponential beyond e^600, the one pair in closed form at 30 digits."""
+def test_parallel_vectors_at_epsilon_600():
+    """Compare with the closed form at 30 digits where an exponential exceeds e^600."""
     dim, rank, ratio, eps = 196, 184, 1.6576094130454921, 610.8291527705306
     k, a = mp.mpf(dim + rank - 1) / 2, mp.mpf(dim + 1 - rank) / 2
     with mp.workdps(60):
@@ -96,15 +96,15 @@ def test_parallel_vectors_at_epsilons_of_six_hundred():
     ratio=st.floats(-5, -0.2).map(lambda x: 10.0**x),
     eps=st.floats(0, 4),
 )
-def test_the_upper_end_is_above_every_pair(dim, share, m, ratio, eps):
+def test_upper_bound_exceeds_every_pair(dim, share, m, ratio, eps):
     upper, _, reference = law_of(dim, max(1, round(dim * 10**share)), m, ratio, eps)
     assert reference <= upper * (1 + 1e-6) or upper < 1e-25
 
 
 @pytest.mark.parametrize(("dim", "rank", "m", "ratio"), [(6, 3, 0.1, 0.3), (40, 60, 1e-3, 0.05), (2, 1, 0.2, 0.4)])
 @pytest.mark.parametrize("count", [2, 9, 40])
-def test_a_few_nodes_enclose_the_pairs_as_well(dim, rank, m, ratio, count):
-    """Where the nodes are decides how wide the enclosure is, and nothing else."""
+def test_few_nodes_enclose_the_pairs(dim, rank, m, ratio, count):
+    """The nodes determine only the width of the enclosure."""
     worst, eps = UnequalNorms(dim, rank, m, ratio), np.array([0.0, 0.4, 1.5])
     nodes = np.sort(np.concatenate([-np.geomspace(1e-3, 5.0, count), np.geomspace(1e-3, 3.0, count)]))
     with np.errstate(all="ignore"):
@@ -117,8 +117,8 @@ def test_a_few_nodes_enclose_the_pairs_as_well(dim, rank, m, ratio, count):
 
 
 @pytest.mark.parametrize(("dim", "rank", "tau", "eps"), [(5, 3, 0.3, 0.5), (5, 9, -0.4, 0.6), (400, 30, -0.1, 0.2)])
-def test_gains_given_the_alignment(dim, rank, tau, eps):
-    """The gain is the mean over ``W``. It has one valley in ``x``, and in the ratio it has one at ``tau = x``."""
+def test_gains_match_reference_given_the_alignment(dim, rank, tau, eps):
+    """The gain is the mean over ``W``, with one minimum in ``x``, and one in the ratio at ``tau = x``."""
     worst, x = UnequalNorms(dim, rank, 0.1, 1.0), np.linspace(tau - 1.2, tau + 1.2, 120)
     ratios = np.linspace(-1.0, 1.0, 81)
     with np.errstate(all="ignore"):
@@ -143,8 +143,8 @@ class _Steps(UnequalNorms):
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_the_tails_are_the_largest_over_every_alignment(ratio):
-    """The probability of what is gained is largest at an alignment between those at which cells end."""
+def test_tails_are_the_largest_over_alignments(ratio):
+    """The tail is largest at an alignment inside a cell."""
     worst, places = _Steps(9, 5, 0.5, ratio), np.array([0.05, 0.2, 0.7, 1.5])
     nodes = np.sort(np.concatenate([-30.0 * 0.9 ** np.arange(60), [0.0], 30.0 * 0.9 ** np.arange(60), places, -places]))
     with np.errstate(all="ignore"):
@@ -157,7 +157,7 @@ def test_the_tails_are_the_largest_over_every_alignment(ratio):
     assert np.all(upper <= (parts[0].max(axis=0) + parts[1].max(axis=0)) * 1.1)
 
 
-def test_a_table_is_the_profile():
+def test_unequal_norms_table_matches_the_profile():
     worst, eps = UnequalNorms(50, 8, 1e-4, 0.02), np.array([0.3, 0.0, 1.1, 0.6])
     lower, upper = worst.table(eps)
     for i, e in enumerate(eps):
@@ -179,12 +179,12 @@ def test_parallel_vectors_and_one_dimension_have_a_closed_form():
     assert found.upper - found.lower <= 1e-6
 
 
-def test_a_larger_promise_leaks_no_less():
+def test_delta_increases_with_the_misalignment_bound():
     ends = [UnequalNorms(30, 10, m, ratio).log_delta(0.4) for m, ratio in ((1e-3, 0.01), (1e-2, 0.01), (1e-2, 0.1))]
     assert all(smaller.lower <= larger.upper for smaller, larger in itertools.pairwise(ends))
 
 
-def test_results_are_guarantees_without_a_reservation():
+def test_unequal_norms_results_are_unconditional_bounds():
     found = privproj.delta(Wishart(dim=1000, rank=16, misalignment=0.0023, norm_ratio=1.05), epsilon=1.0)
     assert found.numerics["worst_pair"] == "enclosed" and not any("observed" in note for note in found.warnings)
     assert found.lower is not None and found.lower <= found.value <= found.lower * (1 + WIDTH)
@@ -197,7 +197,7 @@ def test_results_are_guarantees_without_a_reservation():
 
 
 @pytest.mark.full
-def test_releases_compose_above_one_release():
+def test_composition_exceeds_one_release():
     mechanism = Wishart(dim=20, rank=4, misalignment=1e-3, norm_ratio=1.05)
     one, two = (privproj.epsilon(mechanism, delta=1e-3, steps=steps) for steps in (1, 2))
     assert one.value <= two.value * (1 + WIDTH) and two.value <= 2 * privproj.epsilon(mechanism, delta=5e-4).value
@@ -206,8 +206,8 @@ def test_releases_compose_above_one_release():
 @pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m", "ratio", "eps"), [(5, 3, 0.1, 1.3, 0.5), (5, 3, 0.1, 1 / 1.3, 0.5),
     (10, 20, 0.02, 1.1, 0.3), (3, 1, 0.4, 0.8, 0.7), (20, 10, 0.01, 1 / 1.2, 1.0), (1, 4, 0.0, 1.5, 0.2)])  # fmt: skip
-def test_unequal_norms_cover_what_the_mechanism_leaks(dim, rank, m, ratio, eps):
-    """``M v`` is drawn for ``|v| = ratio``, ``|v'| = 1``; its density needs the norm of ``v``."""
+def test_unequal_norms_exceed_simulated_delta(dim, rank, m, ratio, eps):
+    """Simulate ``M v`` for ``|v| = ratio``, ``|v'| = 1``; its density needs the norm of ``v``."""
     rng = np.random.default_rng(dim * 100 + rank)
     count = 200_000
     first, second = np.zeros(max(dim, 2)), np.zeros(max(dim, 2))
@@ -228,7 +228,7 @@ def test_unequal_norms_cover_what_the_mechanism_leaks(dim, rank, m, ratio, eps):
 @pytest.mark.full
 @settings(max_examples=15)
 @given(dim=st.integers(2, 300), rank=st.integers(1, 300), m=st.floats(-6, -1).map(lambda x: 10.0**x))
-def test_a_larger_ratio_of_norms_leaks_more_and_equal_norms_are_the_limit(dim, rank, m):
+def test_delta_increases_with_the_norm_ratio(dim, rank, m):
     found = [UnequalNorms(dim, rank, m, ratio).log_delta(0.3) for ratio in (1e-9, 0.01, 0.1)]
     assert all(smaller.lower <= larger.upper for smaller, larger in itertools.pairwise(found))
     equal = VectorWishart(dim, rank, m).log_delta(0.3)

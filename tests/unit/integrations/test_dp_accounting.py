@@ -23,7 +23,7 @@ def sampled(event, rate, count):
     return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, event), count)
 
 
-def test_mixed_composition_equals_ours_to_the_grid_error():
+def test_pld_accountant_equals_schedule_up_to_grid():
     events = [
         sampled(ReleaseDpEvent(RELEASE), 0.01, 300),
         sampled(dp_accounting.GaussianDpEvent(2.0), 0.01, 200),
@@ -60,7 +60,7 @@ def test_mixed_composition_equals_ours_to_the_grid_error():
     ],
     ids=str,
 )
-def test_epochs_of_balls_in_bins_equal_ours_to_the_grid_error(mechanism, run, count):
+def test_pld_accountant_balls_in_bins_equals_schedule(mechanism, run, count):
     epoch = BallsInBinsDpEvent(ReleaseDpEvent(mechanism), **run)
     accountant = ProjectionPLDAccountant(value_discretization_interval=1e-3)
     found = accountant.compose(dp_accounting.SelfComposedDpEvent(epoch, count)).get_epsilon(1e-5)
@@ -69,7 +69,7 @@ def test_epochs_of_balls_in_bins_equal_ours_to_the_grid_error(mechanism, run, co
     assert found == pytest.approx(ours.value, rel=5e-3, abs=0)
 
 
-def test_epochs_compose_with_other_events_and_are_refused_by_other_accountants():
+def test_balls_in_bins_event_needs_projection_accountant():
     epoch = BallsInBinsDpEvent(ReleaseDpEvent(Gaussian(noise_multiplier=2.0)), batches=10)
     fine = {"value_discretization_interval": 1e-2}
     alone = ProjectionPLDAccountant(**fine).compose(epoch).get_epsilon(1e-5)
@@ -91,7 +91,7 @@ def test_epochs_compose_with_other_events_and_are_refused_by_other_accountants()
         ProjectionPLDAccountant().compose(BallsInBinsDpEvent(ReleaseDpEvent(RELEASE), batches=3, batches_per_record=4))
 
 
-def test_renyi_accountant_equals_our_renyi_bound():
+def test_rdp_accountant_equals_renyi_bound():
     accountant = ProjectionRdpAccountant()
     accountant.compose(sampled(ReleaseDpEvent(RELEASE), 0.01, 500))
     ours = privproj.epsilon(RELEASE, delta=1e-5, steps=500, sampling_rate=0.01, bound="mixture-rdp").value
@@ -100,7 +100,7 @@ def test_renyi_accountant_equals_our_renyi_bound():
         accountant.compose(ReleaseDpEvent(Laplace(noise_multiplier=3.0)))
 
 
-def test_calibration_by_events_equals_sigma():
+def test_dp_accounting_calibration_equals_sigma():
     found = dp_accounting.calibrate_dp_mechanism(
         lambda: ProjectionPLDAccountant(value_discretization_interval=1e-3),
         lambda z: sampled(ReleaseDpEvent(M2(dim=2048, rank=16, noise_multiplier=z)), 0.01, 300),
@@ -110,7 +110,7 @@ def test_calibration_by_events_equals_sigma():
     assert found == pytest.approx(ours, rel=3e-3, abs=0)
 
 
-def test_what_cannot_be_sampled_is_refused():
+def test_release_event_rejects_unsupported_sampling():
     replace = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = ProjectionPLDAccountant(replace)
     with pytest.raises(dp_accounting.UnsupportedEventError, match="amplification"):
@@ -125,7 +125,7 @@ RELATIONS = dp_accounting.NeighboringRelation
 
 @pytest.mark.filterwarnings("ignore:relation replace")
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_noise_is_over_the_sensitivity_here_and_over_the_clip_there(relation):
+def test_release_event_noise_is_over_sensitivity(relation):
     z, factor = 2.0, 2.0 if relation is RELATIONS.REPLACE_ONE else 1.0
     stock = dp_accounting.pld.PLDAccountant(relation, 1e-3).compose(dp_accounting.GaussianDpEvent(factor * z), 3)
     ours = ProjectionPLDAccountant(relation, 1e-3).compose(ReleaseDpEvent(Gaussian(noise_multiplier=z)), 3)
@@ -141,7 +141,7 @@ def test_noise_is_over_the_sensitivity_here_and_over_the_clip_there(relation):
     assert renyi.get_epsilon(1e-5) >= exact
 
 
-def test_an_event_keeps_its_relation():
+def test_release_event_keeps_relation():
     for relation in RELATIONS:
         names = ["replace", "add-remove", "zero-out"]
         accepted = []
@@ -164,7 +164,7 @@ def test_an_event_keeps_its_relation():
         ProjectionPLDAccountant(RELATIONS.REPLACE_ONE).compose(ReleaseDpEvent(Gaussian(noise_multiplier=2.0)))
 
 
-def test_two_conventions_of_noise_are_not_composed_under_replace():
+def test_mixed_noise_conventions_are_rejected_under_replace():
     ours = ReleaseDpEvent(Gaussian(noise_multiplier=2.0), relation="replace")
     theirs = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 2)
     for parts in ([ours, theirs], [theirs, ours]):
@@ -184,7 +184,7 @@ def test_two_conventions_of_noise_are_not_composed_under_replace():
 
 
 @pytest.mark.parametrize("kind", [ProjectionPLDAccountant, ProjectionRdpAccountant])
-def test_an_event_with_a_fixed_projection_is_refused(kind):
+def test_release_event_rejects_fixed_projection(kind):
     fixed = M2(dim=64, rank=4, noise_multiplier=1.0, fixed_projection=True)
     with pytest.raises(dp_accounting.UnsupportedEventError, match="fresh"):
         kind().compose(ReleaseDpEvent(fixed))
@@ -192,7 +192,7 @@ def test_an_event_with_a_fixed_projection_is_refused(kind):
 
 @pytest.mark.full
 @pytest.mark.parametrize("accountant", [ProjectionPLDAccountant, ProjectionRdpAccountant])
-def test_the_count_that_adapts_a_clip_comes_with_its_event(accountant):
+def test_release_event_counts_adaptive_clipping(accountant):
     """An event carries the mechanism: the accountants' epsilon is that of the joint release, never of the sum alone."""
     found = []
     for count in ({}, {"adaptive_clipping_sigma": 1.0}):
@@ -215,14 +215,14 @@ COUNTS = phase_of(Laplace(noise_multiplier=9.0), "counts")
 
 
 @pytest.mark.parametrize("phases", [[SAMPLED], [SAMPLED, COUNTS], [COUNTS, BINS]], ids=len)
-def test_a_run_as_an_event_costs_what_its_schedule_does(phases):
+def test_event_of_schedule_costs_the_same(phases):
     whole = Schedule(tuple(phases), 1e-2, "dp-accounting")
     found = ProjectionPLDAccountant(**FINE).compose(event_of(whole)).get_epsilon(1e-5)
     assert found == pytest.approx(whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0)
     assert len(event_of(whole).events) == len(phases)
 
 
-def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():
+def test_event_of_ledger_phase_and_mechanism_are_equal():
     run = {"steps": 50, "sampling_rate": 0.01}
     account = Account(phases=((SAMPLED.as_dict(), 50),))
     events = [event_of(account), event_of(SAMPLED), event_of(SAMPLED.mechanism, **run)]
@@ -233,7 +233,7 @@ def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():
 
 @pytest.mark.parametrize("count", [None, 0.7])
 @pytest.mark.parametrize(("relation", "factor"), [("add-remove", 1.0), ("zero-out", 1.0), ("replace", 2.0)])
-def test_plain_events_are_read_by_every_accountant_of_the_package(relation, factor, count):
+def test_event_of_plain_is_read_by_dp_accounting(relation, factor, count):
     mechanism = Gaussian(noise_multiplier=2.0, adaptive_clipping_sigma=count)
     sampled = event_of(mechanism, plain=True, steps=3, relation=relation)
     if count is None:
@@ -246,7 +246,7 @@ def test_plain_events_are_read_by_every_accountant_of_the_package(relation, fact
     assert ours * (1 - 1e-9) <= stock == pytest.approx(ours, rel=1e-4, abs=0)
 
 
-def test_what_no_event_says_is_refused():
+def test_event_of_rejects_runs_without_event():
     gaussian = Gaussian(noise_multiplier=2.0)
     for run in (
         {"group_size": 2},
@@ -264,7 +264,7 @@ def test_what_no_event_says_is_refused():
     assert epochs.events[0].count == 3 and isinstance(epochs.events[0].event, ReleaseDpEvent)
 
 
-def test_faults_of_the_package_are_not_passed_on():
+def test_pld_accountant_corrects_randomized_response():
     chosen = dp_accounting.dp_event.RandomizedResponseDpEvent(0.5, 4)
     costs = [
         ProjectionPLDAccountant(RELATIONS.REPLACE_ONE, 1e-3).compose(chosen, count).get_epsilon(1e-9)

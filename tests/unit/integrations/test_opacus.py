@@ -37,7 +37,7 @@ class Planned:
 
 
 @pytest.mark.extra
-def test_only_an_optimizer_that_projects_gives_the_numbers_of_m2():
+def test_only_projected_optimizer_is_accounted_as_m2():
     plain, projected = ProjectionAccountant(), ProjectionAccountant()
     for accountant, optimizer in ((plain, Stock()), (projected, Planned())):
         hook = accountant.get_optimizer_hook_fn(0.01)
@@ -59,7 +59,7 @@ def test_only_an_optimizer_that_projects_gives_the_numbers_of_m2():
     assert ProjectionAccountant().get_epsilon(1e-5) == 0.0
 
 
-def test_the_accountant_needs_neither_torch_nor_opacus():
+def test_accountant_needs_neither_torch_nor_opacus():
     code = "import sys, privproj.integrations.opacus as m; assert not {'torch', 'opacus'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -91,7 +91,7 @@ def train(model, optimizer, loader):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_stock_opacus_optimizer_never_yields_an_m2_number():
+def test_stock_optimizer_is_not_accounted_as_m2():
     engine, parts = opacus_parts()
     train(*engine.make_private(**parts, noise_multiplier=1.0))
     accountant = engine.accountant
@@ -115,7 +115,7 @@ ADAPTIVE = {
         (ADAPTIVE, "clipping='flat'"),
     ],
 )
-def test_what_opacus_accounts_wrongly_is_refused_before_a_step(options, words):
+def test_unsupported_optimizer_is_rejected_before_step(options, words):
     engine, parts = opacus_parts()
     with pytest.raises(Refused, match=words):
         engine.make_private(**parts, noise_multiplier=1.0, **options)
@@ -123,7 +123,7 @@ def test_what_opacus_accounts_wrongly_is_refused_before_a_step(options, words):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_steps_that_are_no_poisson_samples_are_refused():
+def test_non_poisson_steps_are_rejected():
     needs("opacus")
     from opacus.optimizers import AdaClipDPOptimizer
 
@@ -142,7 +142,7 @@ def test_opacus_steps_that_are_no_poisson_samples_are_refused():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_distributed_loader_is_refused():
+def test_distributed_loader_is_rejected():
     torch, opacus = needs("torch"), needs("opacus")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
@@ -158,7 +158,7 @@ def test_opacus_distributed_loader_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_rate_is_that_of_the_sampler_of_opacus():
+def test_loader_rate_equals_rate_of_sampler():
     torch = needs("torch")
     for length, batch in ((64, 9), (70, 7), (1000, 7)):
         engine, parts = opacus_parts(length, batch)
@@ -169,7 +169,7 @@ def test_the_rate_is_that_of_the_sampler_of_opacus():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_calibrates_by_this_accountant():
+def test_opacus_calibrates_with_accountant():
     engine, parts = opacus_parts()
     _, optimizer, _ = engine.make_private_with_epsilon(**parts, target_epsilon=2.0, target_delta=1e-3, epochs=2)
     run = {"delta": 1e-3, "steps": 16, "sampling_rate": 0.125}
@@ -177,7 +177,7 @@ def test_opacus_calibrates_by_this_accountant():
     assert 1.98 < found <= 2.0
 
 
-def test_a_state_that_was_not_written_here_is_refused():
+def test_foreign_accountant_state_is_rejected():
     accountant = ProjectionAccountant()
     accountant.record(M2(layers=(Layer(dim=64, rank=4, count=2),), noise_multiplier=1.0), 0.01, 7)
     accountant.step(noise_multiplier=1.0, sample_rate=0.01)
@@ -203,7 +203,7 @@ def test_a_state_that_was_not_written_here_is_refused():
 
 
 @pytest.mark.parametrize("steps", [0, -4, 2.5])
-def test_steps_are_never_taken_back(steps):
+def test_accountant_never_removes_steps(steps):
     accountant = ProjectionAccountant()
     accountant.record(Gaussian(noise_multiplier=1.0), 0.01, 5)
     with pytest.raises(InvalidParameter, match="steps >= 1"):
@@ -211,7 +211,7 @@ def test_steps_are_never_taken_back(steps):
     assert len(accountant) == 5
 
 
-def test_no_option_is_dropped():
+def test_accountant_ignores_no_option():
     accountant = ProjectionAccountant()
     accountant.step(noise_multiplier=1.0, sample_rate=0.01)
     known = accountant.get_epsilon(1e-5)
@@ -224,7 +224,7 @@ def test_no_option_is_dropped():
         ProjectionAccountant().get_epsilon(1.5)
 
 
-def test_what_is_written_into_the_history_counts():
+def test_accountant_counts_entries_of_history():
     one, other = ProjectionAccountant(), ProjectionAccountant()
     one.history.append((1.0, 0.01, 1000))
     other.history = [(1.0, 0.01, 10)]
@@ -235,7 +235,7 @@ def test_what_is_written_into_the_history_counts():
 
 
 @pytest.mark.extra
-def test_a_plan_that_samples_otherwise_is_refused():
+def test_plan_with_other_sampling_is_rejected():
     hook = ProjectionAccountant().get_optimizer_hook_fn(0.01)
     hook(Planned())
     with pytest.raises(Refused, match="replace"):

@@ -18,7 +18,7 @@ needs("safetensors")
 # --- PEFT -----------------------------------------------------------------------------------------
 
 
-def test_layers_of_a_peft_directory(tmp_path, capsys):
+def test_layers_from_peft_reads_directory(tmp_path, capsys):
     home = tmp_path / "adapter"
     write(home, "adapter_config.json", peft_type="LORA", r=16, target_modules=["q_proj", "v_proj", "down_proj"],
           rank_pattern={"down_proj": 8}, bias="none")  # fmt: skip
@@ -47,14 +47,14 @@ def test_layers_of_a_peft_directory(tmp_path, capsys):
         ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
     ],
 )
-def test_what_is_not_understood_is_said(tmp_path, adapter, config, words):
+def test_unsupported_peft_configuration_is_rejected(tmp_path, adapter, config, words):
     write(tmp_path, "config.json", **config)
     write(tmp_path, "adapter_config.json", **adapter)
     with pytest.raises(InvalidParameter, match=words):
         layers_from_peft(str(tmp_path))
 
 
-def test_every_key_of_peft_is_known_and_its_default_is_answered(tmp_path):
+def test_every_peft_key_is_known_with_default(tmp_path):
     peft = needs("peft")
     keys = peft.LoraConfig().to_dict()
     assert {*peft_rules.READ} <= {*keys} and not {*peft_rules.HARMLESS} & {*peft_rules.READ}
@@ -63,7 +63,7 @@ def test_every_key_of_peft_is_known_and_its_default_is_answered(tmp_path):
     assert layers_from_peft(str(tmp_path)) == (Layer(dim=64, rank=4, count=4), Layer(dim=96, rank=4, count=4))
 
 
-def test_an_adapter_whose_tensors_are_not_saved_is_refused_with_the_remedy(tmp_path):
+def test_adapter_without_tensors_is_rejected_with_remedy(tmp_path):
     home = llama(tmp_path)
     (tmp_path / "adapter_model.safetensors").unlink()
     with pytest.raises(InvalidParameter, match="save_pretrained"):
@@ -88,14 +88,14 @@ def test_an_adapter_whose_tensors_are_not_saved_is_refused_with_the_remedy(tmp_p
         ("target_modules", "absent"),
     ],
 )  # fmt: skip
-def test_what_else_is_trained_is_refused(tmp_path, key, value):
+def test_adapter_that_trains_more_is_rejected(tmp_path, key, value):
     with pytest.raises(InvalidParameter) as caught:
         layers_from_peft(llama(tmp_path, **{key: value}))
     assert key in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["use_dora", "train_more", "lora_bias", "eva_config", "modules_to_save"])
-def test_a_key_that_is_switched_off_changes_nothing(tmp_path, key):
+def test_peft_key_that_is_off_changes_nothing(tmp_path, key):
     known = layers_from_peft(llama(tmp_path))
     for value in (None, False, [], {}):
         assert layers_from_peft(llama(tmp_path, **{key: value})) == known
@@ -106,7 +106,7 @@ def test_a_key_that_is_switched_off_changes_nothing(tmp_path, key):
     ["", "[]", "{", '{"r": 4, "r": 64, "target_modules": ["q_proj"]}', '{"r": NaN}', "[" * 10**5, "\x00",
      '{"rank_pattern": {"q_proj": 64, "q_proj": 4}, "r": 4, "target_modules": ["q_proj"]}', "1" * 5000],
 )  # fmt: skip
-def test_a_damaged_file_is_one_sentence(tmp_path, text, capsys):
+def test_damaged_peft_file_error_is_one_sentence(tmp_path, text, capsys):
     home = llama(tmp_path)
     (tmp_path / "adapter_config.json").write_text(text)
     assert (
@@ -122,7 +122,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path, text, capsys):
 # --- saved adapters -------------------------------------------------------------------------------
 
 
-def test_a_saved_adapter_names_the_layers_of_any_model(tmp_path):
+def test_saved_adapter_gives_layers_of_any_model(tmp_path):
     write(tmp_path, "adapter_config.json", r=4, target_modules=["wq", "wo"], rank_pattern={"wo": 3})
     named = {"blocks.0.wq": (8, 12, 4), "blocks.1.wq": (8, 12, 4), "blocks.0.wo": (12, 8, 3)}
     save_tensors(tmp_path / "adapter_model.safetensors", factors(named))
@@ -145,7 +145,7 @@ FIRST = "model.layers.0.self_attn.q_proj"
         ({}, "no tensor"),
     ],
 )
-def test_a_saved_adapter_that_contradicts_its_configuration_is_refused(tmp_path, tensors, words):
+def test_contradictory_saved_adapter_is_rejected(tmp_path, tensors, words):
     home = llama(tmp_path)
     save_tensors(tmp_path / "adapter_model.safetensors", factors(NAMED))
     known = layers_from_peft(home)
@@ -156,7 +156,7 @@ def test_a_saved_adapter_that_contradicts_its_configuration_is_refused(tmp_path,
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 40, (2).to_bytes(8, "little") + b"[]", "cut", "entry"])
-def test_a_damaged_saved_adapter_is_refused(tmp_path, damage):
+def test_damaged_saved_adapter_is_rejected(tmp_path, damage):
     home, path = llama(tmp_path), tmp_path / "adapter_model.safetensors"
     save_tensors(path, factors(NAMED), cut=4)
     if damage == "entry":
@@ -195,7 +195,7 @@ def peft_model(**adapter):
         },
     ],
 )
-def test_the_layers_accounted_are_the_layers_trained(tmp_path, adapter):
+def test_accounted_layers_are_trained_layers(tmp_path, adapter):
     torch = needs("torch")
     needs("torch", "opacus")
     training = needs("privproj.training")
@@ -234,7 +234,7 @@ def drawn(optimizer, model, loader):
     "adapter", [{"use_dora": True}, {"target_modules": ["q_proj", "embed_tokens"]}, {"init_lora_weights": "mica"}]
 )
 @pytest.mark.parametrize("algorithm", ["m2", "lora-fa"])
-def test_adapters_that_are_more_than_b_a_are_not_trained(adapter, algorithm):
+def test_adapters_beyond_lora_are_not_trained(adapter, algorithm):
     needs("torch", "opacus")
     training = needs("privproj.training")
     with pytest.raises(InvalidParameter, match="plain LoRA"):

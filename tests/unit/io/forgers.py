@@ -3,7 +3,18 @@
 import copy
 import json
 import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
+
+import pytest
+from privproj_cli.main import exit_code
+
+from privproj.io.files import AS_FAR_AS_IT_GOES
 
 TWINS = {"a": "\u0430", "e": "\u0435", "o": "\u043e", "p": "\u0440", "0": "\u0660", "1": "\uff11", "-": "\u2010"}
 """Letters that look like others."""
@@ -149,3 +160,85 @@ def scratched(draw, text):
         draw.shuffle(words)
         lines[i] = " ".join(words)
     return "\n".join(lines)
+
+
+# --- documents that are forged -----------------------------------------------------------------------
+
+ACCEPTED = ("holds", AS_FAR_AS_IT_GOES)
+"""The verdicts that come with exit code 0."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document to forge.
+
+    Attributes:
+        make: Return its text.
+        judge: Raise AssertionError unless the text and its verdict are true, which it computes by other code.
+        forge: Return the text with an edit of its data, from a random generator and the text.
+        cost: The time that checking takes, relative to the fastest documents.
+        lies: Patterns and replacements that the judge must detect.
+    """
+
+    make: Callable[[], str]
+    judge: Callable[[str, dict[str, Any]], None]
+    forge: Callable[[random.Random, str], str]
+    lies: list[tuple[str, str]]
+    cost: int = 1
+
+
+def count_codes(name, document, mutants, seed, tmp_path, capsys):
+    """Verify forgeries of a document, judge each that is accepted, and return their exit codes with counts."""
+    text, draw, codes, path = document.make(), random.Random(f"{name} {seed}"), Counter(), tmp_path / "document"
+    path.write_text(text)
+    assert exit_code(["verify", str(path)]) == 0, capsys.readouterr()
+    capsys.readouterr()
+    for _ in range(mutants):
+        found = scratched(draw, text) if draw.random() < 0.35 else document.forge(draw, text)
+        path.write_bytes(found.encode("utf-8", "surrogatepass"))
+        code = exit_code(["verify", str(path), "--json"])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err and "report it" not in said.err
+        assert (code in (2, 3, 5)) == (said.err.count("\n") == 1) and (code == 2) == (not said.out), (code, said.err)
+        assert code == 2 or (json.loads(said.out)["verdict"] in ACCEPTED) == (code == 0)
+        changed = found.replace("\r\n", "\n").rstrip("\n") != text.rstrip("\n")
+        codes[f"accepted, {'changed' if changed else 'the same'}" if code == 0 else f"exit {code}"] += 1
+        if code == 0 and changed:
+            try:
+                document.judge(found, json.loads(said.out))
+            except Exception as error:
+                raise AssertionError(f"accepted although it is not true:\n{found}") from error
+    return codes
+
+
+def forgery_tests(documents):
+    """Return three tests of these documents, by name: few forgeries, thousands of them, and lies to the judge."""
+
+    @pytest.mark.parametrize("name", documents)
+    def test_accepted_forgeries_are_true(name, tmp_path, capsys):
+        mutants = 60 // documents[name].cost
+        codes = count_codes(name, documents[name], mutants, 1, tmp_path, capsys)
+        assert codes["exit 2"] + codes["exit 1"] > mutants / 3 and codes["exit 2"] > mutants / 8
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", documents)
+    def test_thousands_of_accepted_forgeries_are_true(name, tmp_path, capsys):
+        codes = count_codes(name, documents[name], 3000, 2, tmp_path, capsys)
+        with capsys.disabled():
+            print(f"\n{name}: {json.dumps(dict(sorted(codes.items())))}")
+
+    @pytest.mark.parametrize("name", documents)
+    def test_judge_detects_lies(name, tmp_path, capsys):
+        document = documents[name]
+        text = document.make()
+        (tmp_path / "document").write_text(text)
+        capsys.readouterr()
+        assert exit_code(["verify", str(tmp_path / "document"), "--json"]) == 0
+        verdict = json.loads(capsys.readouterr().out)
+        document.judge(text, verdict)
+        for old, new in document.lies:
+            assert re.search(old, text)
+            with pytest.raises(AssertionError):
+                document.judge(re.sub(old, new, text), verdict)
+
+    return test_accepted_forgeries_are_true, test_thousands_of_accepted_forgeries_are_true, test_judge_detects_lies

@@ -35,7 +35,7 @@ def told(loop):
 
 @pytest.mark.parametrize("ending", ["toml", pytest.param("json", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", LOOPS)
-def test_an_accountant_is_its_run_file_and_the_command_line(name, ending, tmp_path, capsys):
+def test_accountant_equals_run_file_and_command(name, ending, tmp_path, capsys):
     accountant, file = told(LOOPS[name]), tmp_path / f"run.{ending}"
     accountant.save(file)
     found = accountant.epsilon(1e-5)
@@ -48,7 +48,7 @@ def test_an_accountant_is_its_run_file_and_the_command_line(name, ending, tmp_pa
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_however_long_a_loop_it_has_a_phase_for_each_kind_of_step(name):
+def test_accountant_has_one_phase_per_kind_of_step(name):
     accountant = told(LOOPS[name])
     assert len(accountant.schedule.phases) == len({id(mechanism) for mechanism, _ in LOOPS[name]}) + (
         name == "a bound of its own"
@@ -57,12 +57,12 @@ def test_however_long_a_loop_it_has_a_phase_for_each_kind_of_step(name):
     assert counted == sum(run.get("steps", 1) for _, run in LOOPS[name])
 
 
-def test_steps_of_one_kind_are_the_plain_question():
+def test_accountant_of_one_kind_equals_single_query():
     plain = privproj.epsilon(GAUSSIAN, delta=1e-5, sampling_rate=0.01, steps=20)
     assert told(LOOPS["one kind"]).epsilon(1e-5).value == plain.value
 
 
-def test_sum_and_product_are_the_loops_one_after_the_other_and_change_nothing():
+def test_accountant_sum_and_product_equal_loops():
     first, second = told(LOOPS["one kind"]), told(LOOPS["alternating"])
     before = first.schedule, second.schedule
     assert (first + second).schedule == told([*LOOPS["one kind"], *LOOPS["alternating"]]).schedule
@@ -73,7 +73,7 @@ def test_sum_and_product_are_the_loops_one_after_the_other_and_change_nothing():
 
 
 @pytest.mark.parametrize("mechanism", [GAUSSIAN, PROJECTED, None])
-def test_what_remains_fits_and_one_step_more_does_not(mechanism):
+def test_accountant_remaining_is_largest_that_fits(mechanism):
     accountant, run, target = told(LOOPS["one kind"]), {"sampling_rate": 0.01}, {"epsilon": 1.0, "delta": 1e-5}
     asked = {} if mechanism is None else run
     most = accountant.remaining(mechanism, **asked, **target).more_steps
@@ -84,7 +84,7 @@ def test_what_remains_fits_and_one_step_more_does_not(mechanism):
     assert fresh == privproj.steps(mechanism or GAUSSIAN, **run, **target).value > most
 
 
-def test_a_phase_may_have_any_name_that_a_line_can_show(tmp_path):
+def test_phase_name_may_be_any_printable_text(tmp_path):
     file = tmp_path / "run.toml"
     accountant = Accountant().step(GAUSSIAN, name='\U0001f600 "\\ é')
     accountant.save(file)
@@ -95,12 +95,12 @@ def test_a_phase_may_have_any_name_that_a_line_can_show(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["x", 1, None])
-def test_what_is_no_run_is_not_added(other):
+def test_accountant_rejects_sum_with_other_types(other):
     with pytest.raises(TypeError, match="unsupported operand"):
         _ = Accountant() + other
 
 
-def test_nothing_is_no_number():
+def test_empty_accountant_has_no_epsilon():
     for ask in (lambda: Accountant().epsilon(1e-5), lambda: Accountant().save("x.toml"), lambda: Accountant() * 2,
                 lambda: Accountant().remaining(epsilon=1.0, delta=1e-5)):  # fmt: skip
         with pytest.raises(InvalidParameter, match="nothing was released"):
@@ -108,7 +108,7 @@ def test_nothing_is_no_number():
     assert repr(Accountant()) == "<Accountant: nothing released>"
 
 
-def test_a_step_that_is_refused_is_not_counted():
+def test_accountant_does_not_count_rejected_step():
     accountant = told(LOOPS["one kind"])
     before = accountant.schedule
     for mechanism, run in (

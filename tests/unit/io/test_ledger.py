@@ -25,7 +25,7 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-def test_what_is_spent_is_the_phase_with_the_steps_made(path):
+def test_account_spent_is_phase_with_recorded_steps(path):
     spend(path, 7)
     account = read_ledger(path)
     assert (account.spent, account.left, account.target) == (7, 13, TARGET)
@@ -34,7 +34,7 @@ def test_what_is_spent_is_the_phase_with_the_steps_made(path):
     assert account.planned.epsilon(1e-5).value == privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
 
 
-def test_an_epoch_of_balls_in_bins_has_a_line_for_each_batch(path):
+def test_ledger_has_one_line_per_batch_of_epoch(path):
     """Its steps are epochs: one that was begun counts as a whole, and the plan is kept to in epochs."""
     release, run = privproj.Gaussian(noise_multiplier=2.0), {"sampling": "balls-in-bins", "batches": 5}
     phase = phase_of(release, "dp-sgd", steps=2, **run)
@@ -51,7 +51,7 @@ def test_an_epoch_of_balls_in_bins_has_a_line_for_each_batch(path):
         Ledger(path, again, {"epsilon": known, "delta": 1e-5})
 
 
-def test_a_resumed_run_continues_the_count(path):
+def test_resumed_ledger_continues_count(path):
     spend(path, 7)
     book = Ledger(path, PHASE, TARGET)
     assert (book.steps, book.account.phases[:-1]) == (7, ())
@@ -59,7 +59,7 @@ def test_a_resumed_run_continues_the_count(path):
     book.close()
 
 
-def test_another_plan_is_another_phase(path):
+def test_ledger_appends_phase_for_other_plan(path):
     spend(path, 7)
     louder = phase_of(privproj.Gaussian(noise_multiplier=2.0), "dp-sgd", steps=5)
     book = spend(path, 3, louder)
@@ -69,7 +69,7 @@ def test_another_plan_is_another_phase(path):
     assert joint.value > privproj.epsilon(RELEASE, delta=1e-5, **{**RUN, "steps": 7}).value
 
 
-def test_a_release_is_on_the_disk_before_it_is_used(path, monkeypatch):
+def test_release_is_on_disk_before_use(path, monkeypatch):
     book = Ledger(path, PHASE, TARGET)
     synced = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(path.read_bytes()))
@@ -97,7 +97,7 @@ def whole(tmp_path_factory):
 
 
 @given(cut=st.integers(0, 400))
-def test_a_torn_ledger_counts_every_whole_line_and_goes_on(tmp_path_factory, whole, cut):
+def test_torn_ledger_counts_every_whole_line(tmp_path_factory, whole, cut):
     path = tmp_path_factory.mktemp("torn") / "ledger.jsonl"
     kept = whole[: max(len(whole) - cut, 0)]
     path.write_bytes(kept)
@@ -132,7 +132,7 @@ def test_two_processes_cannot_write_one_ledger(path):
     Ledger(path, PHASE).close()
 
 
-def test_a_damaged_phase_is_refused_and_nothing_is_erased(path):
+def test_damaged_phase_is_rejected_and_kept(path):
     spend(path, 20)
     damaged = path.read_bytes().replace(b'{"phase"', b'{"phas', 1)
     path.write_bytes(damaged)
@@ -148,14 +148,14 @@ def test_a_damaged_phase_is_refused_and_nothing_is_erased(path):
      '{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": -5}}',
      '{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": 5}'],
 )  # fmt: skip
-def test_a_phase_that_is_none_is_said(path, line, capsys):
+def test_invalid_phase_line_is_reported(path, line, capsys):
     spend(path, 0)
     path.write_text(path.read_text() + line + "\n")
     assert exit_code(["ledger", str(path)]) == 2
     assert "line 3" in capsys.readouterr().err
 
 
-def test_a_last_line_of_zeros_counts_as_a_release_and_any_other_is_refused(path):
+def test_last_line_of_zeros_counts_as_release(path):
     spend(path, 2)
     whole = path.read_bytes()
     path.write_bytes(whole + b"\0" * 40)
@@ -166,20 +166,20 @@ def test_a_last_line_of_zeros_counts_as_a_release_and_any_other_is_refused(path)
             read_ledger(path)
 
 
-def test_phases_of_two_relations_are_refused_before_anything_is_spent(path):
+def test_phases_of_two_relations_are_rejected(path):
     spend(path, 2)
     with pytest.raises(InvalidParameter, match="one neighbouring relation"):
         Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace"))
     assert read_ledger(path).spent == 2 and len(read_ledger(path).phases) == 1
 
 
-def test_errors_survive_a_process_boundary():
+def test_ledger_errors_can_be_pickled():
     error = InvalidParameter("a", 1, "b", "c")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize("text", ["", "hello\n", '{"ledger": "other"}\n', "[1]\n{}\n"])
-def test_another_file_is_not_a_ledger_and_stays_as_it_is(path, text, capsys):
+def test_foreign_file_is_rejected_and_unchanged(path, text, capsys):
     path.write_text(text)
     if text:
         with pytest.raises(InvalidParameter, match="a ledger of privproj"):
@@ -189,12 +189,12 @@ def test_another_file_is_not_a_ledger_and_stays_as_it_is(path, text, capsys):
     assert "error: expected a ledger" in capsys.readouterr().err
 
 
-def test_the_command_says_what_is_spent_and_left(path, capsys):
+def test_ledger_command_reports_spent_and_left(path, capsys):
     spend(path, 7)
     assert exit_code(["ledger", str(path)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("epsilon = ") and "released: 7 steps" in shown and "13 planned steps" in shown
-    assert "target 8" in shown and "poisson sampling at rate 0.25" in shown
+    assert "target 8" in shown and "Poisson sampling at rate 0.25" in shown
     assert exit_code(["ledger", str(path), "--delta", "1e-6", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-6, **{**RUN, "steps": 7}).value
@@ -202,7 +202,7 @@ def test_the_command_says_what_is_spent_and_left(path, capsys):
     assert found["planned"]["value"] > found["so_far"]["value"] == known and found["target_epsilon"] is None
 
 
-def test_a_run_that_released_nothing(path, capsys):
+def test_ledger_command_without_release(path, capsys):
     spend(path, 0)
     assert exit_code(["ledger", str(path)]) == 0
     assert "nothing was released" in capsys.readouterr().out
@@ -221,7 +221,7 @@ def by_hand(path, *lines):
     path.write_bytes(chained_words(['{"ledger": "privproj", "version": 2}', HAND, *lines]))
 
 
-def test_a_ledger_by_hand_is_read_and_one_of_version_1_is_refused(path, capsys):
+def test_handwritten_ledger_is_read_but_not_version_1(path, capsys):
     by_hand(path, '{"step": 1}', '{"step": 2}')
     assert read_ledger(path).spent == 2 and read_ledger(path).target == {"delta": 1e-5}
     for old, new in ((b'"version": 2', b'"version": 1'), (b'"version": 2', b'"version": 2.0')):
@@ -246,7 +246,7 @@ def chained_bytes(path, old, new):
      HAND.replace("5},", '"5"},'), HAND.replace("}, ", ', "planned": true}, '),
      '{"phase": {"event": {"type": "NoOpDpEvent"}, "steps": 5}}', HAND.replace("1,", "1, \"noise_multiplier\": 9,")],
 )  # fmt: skip
-def test_a_line_that_says_anything_but_what_comes_next_is_refused(path, line, capsys):
+def test_unexpected_ledger_line_is_rejected(path, line, capsys):
     by_hand(path, '{"step": 1}', line)
     assert exit_code(["ledger", str(path)]) == 2
     said = capsys.readouterr().err
@@ -256,7 +256,7 @@ def test_a_line_that_says_anything_but_what_comes_next_is_refused(path, line, ca
 # --- what may be quoted -----------------------------------------------------------------------------
 
 
-def test_a_run_that_was_stopped_has_the_epsilon_of_its_plan(path, capsys):
+def test_stopped_run_has_epsilon_of_plan(path, capsys):
     spend(path, 7)
     account = read_ledger(path)
     assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
@@ -274,7 +274,7 @@ def test_a_run_that_was_stopped_has_the_epsilon_of_its_plan(path, capsys):
     assert Requirement.FIXED_SCHEDULE in said and "quote: the epsilon of the plan" in said
 
 
-def test_a_run_that_made_its_plan_assumes_nothing_of_it(path, capsys):
+def test_completed_run_assumes_no_fixed_plan(path, capsys):
     spend(path, 20)
     assert Requirement.FIXED_SCHEDULE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
     assert exit_code(["ledger", str(path), "--json"]) == 0
@@ -283,7 +283,7 @@ def test_a_run_that_made_its_plan_assumes_nothing_of_it(path, capsys):
     assert shown["epsilon_of_plan"] == shown["epsilon"]
 
 
-def test_the_plan_of_several_phases_is_all_of_each(path):
+def test_planned_account_completes_every_phase(path):
     spend(path, 7)
     spend(path, 5, SECOND)
     account = read_ledger(path)
@@ -294,14 +294,14 @@ def test_the_plan_of_several_phases_is_all_of_each(path):
     assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
 
 
-def test_a_phase_given_up_before_its_first_release_is_no_part_of_the_plan(path):
+def test_abandoned_phase_is_not_part_of_plan(path):
     spend(path, 0)
     spend(path, 5, SECOND)
     assert read_ledger(path).assumes == (Requirement.ONLY_THIS_LEDGER,)
     assert [steps for _, steps in read_ledger(path).planned.phases] == [5]
 
 
-def test_layers_with_shares_that_are_no_short_decimals_keep_them(path):
+def test_ledger_keeps_exact_layer_shares(path):
     layers = tuple(privproj.Layer(dim=dim, rank=4, share=1 / 3) for dim in (64, 32, 16))
     release = privproj.M2(layers=layers, clipping="per-layer", noise_multiplier=1.0)
     spend(path, 2, phase_of(release, steps=2))
@@ -319,7 +319,7 @@ QUIET = phase_of(privproj.Gaussian(noise_multiplier=20.0), steps=5)
 LOUD = phase_of(privproj.Gaussian(noise_multiplier=0.5), steps=5)
 
 
-def test_a_phase_that_would_end_above_the_target_is_refused_before_it_begins(path):
+def test_phase_above_target_is_rejected_before_it_begins(path):
     spend(path, 2, QUIET)
     before = path.read_bytes()
     with pytest.raises(Refused, match=r"above the 8 that .* keeps to.*name a new epsilon") as refused:
@@ -333,7 +333,7 @@ def test_a_phase_that_would_end_above_the_target_is_refused_before_it_begins(pat
     assert read_ledger(path).target["epsilon"] == 60.0
 
 
-def test_a_phase_that_began_above_the_target_is_not_gone_on_with(path):
+def test_phase_that_began_above_target_is_not_continued(path):
     spend(path, 2, LOUD)
     for target in (None, TARGET):
         with pytest.raises(Refused, match="above the 8"):
@@ -343,7 +343,7 @@ def test_a_phase_that_began_above_the_target_is_not_gone_on_with(path):
 
 @pytest.mark.parametrize("epsilon", [0.1, 2.0, 30.0])
 @pytest.mark.parametrize("run", [{"steps": 3}, {"steps": 100, "sampling_rate": 0.05}])
-def test_noise_that_just_meets_the_target_passes_with_the_rounding_of_another_machine(path, epsilon, run):
+def test_target_allows_rounding_of_another_machine(path, epsilon, run):
     """Noise that is smaller by a relative 1e-9 still goes on; one smaller by 1e-3 does not."""
     found = privproj.sigma(privproj.Gaussian(), epsilon=epsilon, delta=1e-5, **run).value
     for factor in (1.0, 1.0 - 1e-9, 1.0 - 1e-3):
@@ -357,7 +357,7 @@ def test_noise_that_just_meets_the_target_passes_with_the_rounding_of_another_ma
             spend(book, 1, phase, None)
 
 
-def test_a_check_comes_before_all_writing_and_what_it_keeps_after_all_refusals(path):
+def test_ledger_check_runs_before_writing_and_keep_after(path):
     kept = []
 
     def check(account):
@@ -377,7 +377,7 @@ def test_a_check_comes_before_all_writing_and_what_it_keeps_after_all_refusals(p
     assert kept == [2]
 
 
-def test_a_new_target_is_checked_against_what_the_ledger_has_when_it_is_opened(path):
+def test_new_target_is_checked_when_ledger_is_opened(path):
     """Another run may have written between the calibration, which read the file, and the lock."""
     spend(path, 2, LOUD, {"epsilon": 60.0, "delta": 1e-5})
     before = path.read_bytes()
@@ -387,7 +387,7 @@ def test_a_new_target_is_checked_against_what_the_ledger_has_when_it_is_opened(p
     spend(path, 1, QUIET, {"epsilon": 50.0, "delta": 1e-5})
 
 
-def test_the_count_is_kept_when_it_begins_now_and_then_and_at_the_end(path):
+def test_ledger_keeps_count_at_start_intervals_and_end(path):
     kept = []
     phase = phase_of(privproj.Gaussian(noise_multiplier=20.0), steps=300)
     for opened, releases in ((0, 5), (5, 140), (145, 0)):
@@ -403,7 +403,7 @@ def test_the_count_is_kept_when_it_begins_now_and_then_and_at_the_end(path):
         kept.clear()
 
 
-def test_a_closed_ledger_records_nothing(path):
+def test_closed_ledger_records_nothing(path):
     book = spend(path, 2)
     with pytest.raises(InvalidParameter, match="a run that is not closed"):
         book.record()

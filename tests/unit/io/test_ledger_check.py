@@ -37,7 +37,7 @@ LAYERS = phase_of(
 )
 
 
-def test_what_the_writer_writes_holds(path):
+def test_verify_ledger_holds_for_written_ledger(path):
     for phase, steps in ((QUIET, 2), (BINS, 4), (CUT, 1), (LAYERS, 1), (QUIET, 0), (CUT, 2)):
         spend(path, steps, phase, None)
     found = verify_ledger(path.read_bytes(), str(path))
@@ -45,13 +45,13 @@ def test_what_the_writer_writes_holds(path):
     assert found.account == read_ledger(path)
 
 
-def test_the_forger_of_the_tests_computes_the_hashes_of_the_writer(path):
+def test_forger_computes_hashes_of_writer(path):
     spend(path, 7)
     spend(path, 2, SECOND)
     assert chained(entries_of(path.read_bytes())) == path.read_bytes()
 
 
-def test_a_ledger_that_a_crash_cut_short_still_holds_unless_a_phase_lost_its_words(path):
+def test_ledger_after_crash_holds_unless_phase_is_incomplete(path):
     spend(path, 2, QUIET)
     whole = path.read_bytes()
     for cut in (1, 3, 20):
@@ -60,7 +60,7 @@ def test_a_ledger_that_a_crash_cut_short_still_holds_unless_a_phase_lost_its_wor
     assert failing(path.read_bytes()[:-30]) == {AS_WRITTEN}
 
 
-def test_a_target_that_was_not_kept_is_said(path):
+def test_verify_ledger_reports_missed_target(path):
     """Edited downwards, or never met; one that is met within the rounding of another machine is kept."""
     spend(path, 5, QUIET, {"epsilon": 8.0, "delta": 1e-5})
     entries = entries_of(path.read_bytes())
@@ -74,7 +74,7 @@ def test_a_target_that_was_not_kept_is_said(path):
     assert failing(chained(entries)) == {KEPT}
 
 
-def test_an_earlier_target_is_one_too(path):
+def test_verify_ledger_checks_earlier_targets(path):
     spend(path, 5, QUIET, {"epsilon": 3.0, "delta": 1e-5})
     spend(path, 5, SECOND, {"epsilon": 60.0, "delta": 1e-5})
     assert not failing(path.read_bytes())
@@ -83,7 +83,7 @@ def test_an_earlier_target_is_one_too(path):
     assert failing(chained(entries)) == {KEPT}
 
 
-def test_more_releases_than_planned_break_a_target(path):
+def test_excess_releases_break_target(path):
     known = privproj.epsilon(privproj.Gaussian(noise_multiplier=20.0), steps=5, delta=1e-5).value
     spend(path, 5, QUIET, {"epsilon": known, "delta": 1e-5})
     assert not failing(path.read_bytes())
@@ -91,7 +91,7 @@ def test_more_releases_than_planned_break_a_target(path):
     assert failing(path.read_bytes()) == {KEPT, WITHIN_PLAN}
 
 
-def test_a_ledger_of_a_phase_with_more_releases_than_it_planned_fails(path, capsys):
+def test_verify_fails_for_more_releases_than_planned(path, capsys):
     """Whoever claims a smaller plan than the run had can hide no release that is in the file."""
     spend(path, 5, QUIET, None)
     assert not failing(path.read_bytes())
@@ -102,7 +102,7 @@ def test_a_ledger_of_a_phase_with_more_releases_than_it_planned_fails(path, caps
     assert failing(path.with_name("bins").read_bytes()) == {WITHIN_PLAN}
 
 
-def test_what_a_ledger_says_of_its_run_is_said_once(path):
+def test_ledger_marks_are_written_once(path):
     """That noise came from a given seed, and that a subspace is public."""
     for mark, failed in (("insecure", {SECRET}), ("public_subspace", set())):
         path = path.with_name(mark)
@@ -116,7 +116,7 @@ def test_what_a_ledger_says_of_its_run_is_said_once(path):
             verify_ledger(chained(entries), str(path))
 
 
-def test_a_ledger_without_hashes_is_refused(path):
+def test_ledger_without_hashes_is_rejected(path):
     spend(path, 2, QUIET)
     lines = [json.dumps(entry) for entry in entries_of(path.read_bytes())]
     for version in ("1", "2"):
@@ -146,7 +146,7 @@ def another(phase, **changes):
     ],
     ids=str,
 )
-def test_a_phase_in_other_words_than_those_of_the_tool_is_said(path, change):
+def test_verify_ledger_reports_phase_not_as_written(path, change):
     """It reads as the same phase, and the tool never writes it so."""
     spend(path, 2, QUIET)
     entries = entries_of(path.read_bytes())
@@ -157,7 +157,7 @@ def test_a_phase_in_other_words_than_those_of_the_tool_is_said(path, change):
     assert verify_ledger(content, "ledger").account.epsilon(1e-5).value == pytest.approx(same, rel=1e-12)
 
 
-def test_lines_that_the_tool_would_not_have_written_there_are_said(path):
+def test_verify_ledger_reports_misplaced_lines(path):
     spend(path, 2, QUIET)
     head, opening, *steps = entries_of(path.read_bytes())
     again = [head, opening, *steps, {"phase": opening["phase"]}, {"step": 1}]
@@ -186,7 +186,7 @@ def test_lines_that_the_tool_would_not_have_written_there_are_said(path):
     ],
     ids=ascii,
 )
-def test_a_phase_that_would_say_something_else_is_refused_on_one_line(path, change, capsys):
+def test_phase_with_changed_meaning_is_rejected_in_one_line(path, change, capsys):
     """What a terminal would obey, a run that needs a key more, and keys that are none of a phase."""
     spend(path, 2, QUIET)
     entries = entries_of(path.read_bytes())
@@ -200,7 +200,7 @@ def test_a_phase_that_would_say_something_else_is_refused_on_one_line(path, chan
         assert not said.out and said.err.count("\n") == 1 and said.err[:-1].isprintable()
 
 
-def test_the_verdict_does_not_repeat_the_names_of_phases(path, capsys):
+def test_ledger_verdict_omits_phase_names(path, capsys):
     """A name is free: it could claim anything."""
     spend(path, 2, phase_of(privproj.Gaussian(noise_multiplier=20.0), "epsilon is at most 0.01", steps=5))
     for words in ((), ("--json",)):
@@ -208,7 +208,7 @@ def test_the_verdict_does_not_repeat_the_names_of_phases(path, capsys):
         assert "0.01" not in capsys.readouterr().out
 
 
-def test_the_verdict_names_the_promise_of_a_conditional_bound(path, capsys):
+def test_ledger_verdict_names_data_assumption(path, capsys):
     release = privproj.M2(dim=64, rank=4, noise_multiplier=9.0)
     for bound, promised in (("exact-rank1", True), ("rank-free", False)):
         spend(path.with_name(bound), 1, phase_of(release, "m2", bound), None)
@@ -216,7 +216,7 @@ def test_the_verdict_names_the_promise_of_a_conditional_bound(path, capsys):
         assert ("promise:  every record changes" in capsys.readouterr().out) == promised
 
 
-def test_the_verdict_has_the_numbers_of_the_accountant(path, capsys):
+def test_ledger_verdict_equals_accountant(path, capsys):
     spend(path, 2, QUIET)
     assert exit_code(["verify", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -229,7 +229,7 @@ def test_the_verdict_has_the_numbers_of_the_accountant(path, capsys):
     assert "at delta 1e-07" in said and "no key" in said and "phase 1:" in said
 
 
-def test_a_ledger_that_opens_no_phase_has_nothing_to_check(path, capsys):
+def test_verify_rejects_ledger_without_phase(path, capsys):
     path.write_bytes(chained([{"ledger": "privproj", "version": 2}]))
     assert exit_code(["verify", str(path)]) == 2
     spend(path.with_name("other"), 1, PHASE, {"epsilon": 8.0})

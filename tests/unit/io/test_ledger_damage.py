@@ -38,7 +38,7 @@ def three_phases(path, content):
 
 
 @pytest.mark.parametrize("flips", [200, pytest.param(3000, marks=pytest.mark.slow)])
-def test_a_flipped_bit_never_makes_a_ledger_count_less(three_phases, flips):
+def test_flipped_bits_never_reduce_ledger_count(three_phases, flips):
     path, known, lines = three_phases
     whole, draw = b"".join(lines), random.Random(flips)
     for _ in range(flips):
@@ -50,7 +50,7 @@ def test_a_flipped_bit_never_makes_a_ledger_count_less(three_phases, flips):
 
 
 @pytest.mark.slow
-def test_no_flipped_bit_of_all_makes_a_ledger_count_less(three_phases):
+def test_no_single_flipped_bit_reduces_ledger_count(three_phases):
     path, known, lines = three_phases
     whole = b"".join(lines)
     for place in range(len(whole)):
@@ -70,7 +70,7 @@ HOW = {
 
 @pytest.mark.parametrize("rounds", [30, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", HOW)
-def test_a_damaged_stretch_never_makes_a_ledger_count_less(three_phases, how, rounds):
+def test_damaged_stretch_never_reduces_ledger_count(three_phases, how, rounds):
     """Stretches that begin and end anywhere; only what is cut off at the end looks like an earlier kill."""
     path, known, lines = three_phases
     whole, draw, noticed = b"".join(lines), random.Random(rounds), 0
@@ -99,7 +99,7 @@ def test_blocks_of_zeros_hide_no_release(three_phases, block):
 
 @pytest.mark.parametrize("number", range(18))
 @pytest.mark.parametrize("how", ["removed", "doubled", "zeroed", "moved", "joined", "ended otherwise"])
-def test_a_line_that_is_removed_doubled_zeroed_or_moved_is_noticed(three_phases, number, how):
+def test_changed_ledger_line_is_detected(three_phases, number, how):
     path, known, lines = three_phases
     assert len(lines) == 18
     line, last = lines[number], number == len(lines) - 1
@@ -120,7 +120,7 @@ def test_a_line_that_is_removed_doubled_zeroed_or_moved_is_noticed(three_phases,
 
 
 @pytest.mark.parametrize("count", range(2, 9))
-def test_zeroes_over_the_last_lines_hide_no_release(three_phases, count):
+def test_zeroed_last_lines_hide_no_release(three_phases, count):
     path, known, lines = three_phases
     tail = b"".join(lines[-count:])
     for end in (b"\0", b"\n"):
@@ -130,7 +130,7 @@ def test_zeroes_over_the_last_lines_hide_no_release(three_phases, count):
 
 @pytest.mark.parametrize("releases", [1, 2])
 @pytest.mark.parametrize("joint", [b"J", b"", b" ", b"\0", b"\r"])
-def test_two_last_lines_run_together_are_refused(path, releases, joint):
+def test_joined_last_lines_are_rejected(path, releases, joint):
     spend(path, releases)
     lines = path.read_bytes().split(b"\n")
     assert altered(path, b"\n".join(lines[:-3]) + b"\n" + lines[-3] + joint + lines[-2] + b"\n") is None
@@ -139,7 +139,7 @@ def test_two_last_lines_run_together_are_refused(path, releases, joint):
 # --- what a crash leaves -------------------------------------------------------------------------------
 
 
-def test_a_last_line_that_was_half_written_counts_and_the_run_goes_on(three_phases):
+def test_incomplete_last_release_counts_and_run_continues(three_phases):
     """The beginning of the line that came next, with zeros for the rest or without it."""
     path, known, lines = three_phases
     kept, last = b"".join(lines[:-1]), lines[-1]
@@ -151,7 +151,7 @@ def test_a_last_line_that_was_half_written_counts_and_the_run_goes_on(three_phas
     assert [steps for _, steps in read_ledger(path).phases] == [7, 3, 5]
 
 
-def test_a_phase_that_was_half_written_opens_nothing(path):
+def test_incomplete_opening_line_opens_no_phase(path):
     """A phase is on the disk before its first release. What else follows half a phase is damage."""
     spend(path, 7)
     before = path.read_bytes()
@@ -179,7 +179,7 @@ def write_for_ever(path, phase, used):
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_killed_writer_never_under_counts(path, tmp_path, kills):
+def test_killed_writer_never_undercounts(path, tmp_path, kills):
     """Killed at random moments, the opening of the file included; each phase counts what was used of it, or more."""
     draw, context = random.Random(kills), multiprocessing.get_context("fork")
     phases = [(phase, tmp_path / phase.name / str(i)) for i, phase in enumerate((PHASE, SECOND, THIRD))]
@@ -234,7 +234,7 @@ def grow(path):
 
 
 @pytest.mark.parametrize("meddle", [os.unlink, move_away, replace_by_a_copy, cut_last_line, empty, grow])
-def test_a_ledger_that_is_moved_replaced_cut_or_written_stops_the_run(path, meddle, monkeypatch):
+def test_ledger_changed_by_others_stops_run(path, meddle, monkeypatch):
     book = Ledger(path, PHASE, TARGET)
     for _ in range(3):
         book.record()
@@ -247,7 +247,7 @@ def test_a_ledger_that_is_moved_replaced_cut_or_written_stops_the_run(path, medd
     book.close()
 
 
-def test_a_ledger_that_is_put_back_goes_on(path):
+def test_restored_ledger_continues(path):
     book = Ledger(path, PHASE, TARGET)
     book.record()
     move_away(path)
@@ -258,7 +258,7 @@ def test_a_ledger_that_is_put_back_goes_on(path):
     book.close()
 
 
-def test_a_run_that_changes_its_folder_keeps_its_ledger(path, tmp_path, monkeypatch):
+def test_ledger_survives_change_of_directory(path, tmp_path, monkeypatch):
     monkeypatch.chdir(path.parent)
     book = Ledger(path.name, PHASE)
     monkeypatch.chdir("/")

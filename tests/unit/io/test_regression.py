@@ -17,7 +17,7 @@ import privproj
 from privproj import InvalidParameter
 from privproj.io.files import as_toml
 from privproj.io.regression import Entry, entries_from
-from privproj.numerics import kernels
+from privproj.numerics import special
 
 ENTRIES = [
     {"name": "gauss", "query": "epsilon", "mechanism": "gaussian", "noise_multiplier": 1, "delta": 1e-5},
@@ -44,7 +44,7 @@ def file(tmp_path):
     return path
 
 
-def test_unchanged_bounds_hold_and_the_report_says_so(file, tmp_path, capsys):
+def test_check_passes_for_unchanged_bounds(file, tmp_path, capsys):
     junit = tmp_path / "junit.xml"
     assert exit_code(["check", str(file), "--junit", str(junit)]) == 0
     assert "4 of 4 entries hold" in capsys.readouterr().out
@@ -53,16 +53,16 @@ def test_unchanged_bounds_hold_and_the_report_says_so(file, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("constant", ["MILLS", "LOG_SQRT_2PI"])
-def test_a_changed_constant_turns_it_red(file, capsys, monkeypatch, constant):
+def test_check_fails_for_changed_constant(file, capsys, monkeypatch, constant):
     def changed(value):
         return tuple(map(changed, value)) if isinstance(value, tuple) else value * (1 + 1e-4)
 
-    monkeypatch.setattr(kernels, constant, changed(getattr(kernels, constant)))
+    monkeypatch.setattr(special, constant, changed(getattr(special, constant)))
     assert exit_code(["check", str(file)]) == 1
     assert "FAIL" in capsys.readouterr().out
 
 
-def test_a_moved_expectation_and_a_broken_limit_are_told_apart(tmp_path, capsys):
+def test_check_distinguishes_moved_value_and_exceeded_limit(tmp_path, capsys):
     path = tmp_path / "bounds.toml"
     limit = {**ENTRIES[0], "at_most": 1.0}
     path.write_text(as_toml([{**expected(ENTRIES[1]), "expect": 0.5}, limit], "bound"))
@@ -71,7 +71,7 @@ def test_a_moved_expectation_and_a_broken_limit_are_told_apart(tmp_path, capsys)
     assert "moved by" in out and "at most 1.0" in out and "0 of 2" in out
 
 
-def test_a_question_without_an_answer_fails(tmp_path, capsys):
+def test_check_fails_without_result(tmp_path, capsys):
     path = tmp_path / "bounds.toml"
     entry = {**ENTRIES[0], "bound": "classical", "delta": 1e-5, "at_most": 10}
     path.write_text(as_toml([entry, {**ENTRIES[1], "name": "other", "query": "rank", "noise_multiplier": 1e-3,
@@ -94,20 +94,20 @@ def test_a_question_without_an_answer_fails(tmp_path, capsys):
         ("[[bound", "TOML"),
     ],
 )
-def test_malformed_files_name_entry_and_key(tmp_path, capsys, text, words):
+def test_malformed_check_file_error_names_entry_and_key(tmp_path, capsys, text, words):
     path = tmp_path / "bounds.toml"
     path.write_text(text)
     assert exit_code(["check", str(path)]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_names_are_unique(tmp_path, capsys):
+def test_check_entry_names_are_unique(tmp_path, capsys):
     path = tmp_path / "bounds.toml"
     path.write_text(as_toml([expected(ENTRIES[0])] * 2, "bound"))
     assert exit_code(["check", str(path)]) == 2
 
 
-def test_update_rewrites_expect_and_keeps_the_rest(file, capsys):
+def test_update_rewrites_expect_only(file, capsys):
     needs("tomlkit")
     good = file.read_text()
     file.write_text(good.replace('name = "m2"', 'name = "m2"  # and this').replace("expect = 4", "expect = 3"))
@@ -118,7 +118,7 @@ def test_update_rewrites_expect_and_keeps_the_rest(file, capsys):
 
 @pytest.mark.full
 @pytest.mark.parametrize("wait", [0.3, 0.8, 1.2])
-def test_a_killed_update_leaves_a_whole_file(file, wait):
+def test_killed_update_leaves_complete_file(file, wait):
     needs("tomlkit")
     before = file.read_text()
     process = subprocess.Popen(
@@ -134,7 +134,7 @@ def test_a_killed_update_leaves_a_whole_file(file, wait):
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
-def test_many_entries_are_quick(tmp_path, count):
+def test_check_of_many_entries_is_fast(tmp_path, count):
     """A tenth of a second of the processor for each."""
     path = tmp_path / "many.toml"
     entries = [{**ENTRIES[i % 3], "name": f"entry {i}", "at_most": 1e9} for i in range(count)]
@@ -162,19 +162,19 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
         ({"name": 3}, "name"),
     ],
 )
-def test_entries_of_a_check_file(changes, word):
+def test_check_entry_errors(changes, word):
     entry = {**GAUSSIAN, "delta": 1e-5, "at_most": 9, **changes}
     with pytest.raises(InvalidParameter, match=f"b.toml: entry 1: {word}"):
         entries_from({"bound": [entry]}, "b.toml")
 
 
-def test_on_which_grid_is_asked_of_an_entry():
+def test_check_entry_discretization_is_used():
     entry = {**GAUSSIAN, "steps": 9, "sampling_rate": 0.1, "delta": 1e-5, "at_most": 9, "discretization": 1e-3}
     assert entries_from({"bound": [entry]})[0].ask().numerics["grid_step"] == 1e-3
 
 
 @pytest.mark.parametrize("risk", [{"advantage": 0.1}, {"tpr": 0.2, "fpr": 0.01}], ids=str)
-def test_an_entry_can_ask_for_the_noise_of_a_risk(risk):
+def test_check_entry_supports_risk_targets(risk):
     entry = {"query": "sigma", "mechanism": "gaussian", "at_most": 9}
     found = entries_from({"bound": [{**entry, **risk}]})[0].ask()
     assert found.value == privproj.sigma(privproj.Gaussian(), **risk).value
@@ -195,7 +195,7 @@ def checked(tmp_path, entries, *options, name="bounds.toml"):
 
 
 @pytest.mark.parametrize("pinned", [None, "conditional", "proved"])
-def test_a_pinned_status_fails_a_bound_of_another(tmp_path, capsys, pinned):
+def test_check_fails_for_other_status(tmp_path, capsys, pinned):
     """Without a pin both pass, and the status stands beside the number."""
     entry = {**WISHART, **({} if pinned is None else {"status": pinned})}
     assert checked(tmp_path, [entry]) == (1 if pinned == "proved" else 0)
@@ -205,20 +205,20 @@ def test_a_pinned_status_fails_a_bound_of_another(tmp_path, capsys, pinned):
     assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9, "status": "conditional"}]) == 1
 
 
-def test_a_pinned_status_is_not_rewritten(tmp_path, capsys):
+def test_update_keeps_expected_status(tmp_path, capsys):
     needs("tomlkit")
     entry = {**WISHART, "expect": 0.1, "status": "proved"}
     assert checked(tmp_path, [entry], "--update") == 1
 
 
 @pytest.mark.parametrize("status", ["exact", "refuted", "asymptotic", 1])
-def test_a_status_that_no_answer_has_is_refused(tmp_path, capsys, status):
+def test_impossible_expected_status_is_rejected(tmp_path, capsys, status):
     assert checked(tmp_path, [{**WISHART, "status": status}]) == 2
     assert "status" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("limit", [{"at_most": 1}, {"at_most": 0.1}, {"at_most": 1, "status": "proved"}], ids=str)
-def test_a_number_stands_with_its_status_and_all_that_it_rests_on(tmp_path, capsys, limit):
+def test_check_report_has_status_and_assumptions(tmp_path, capsys, limit):
     """In the text and in the report, whether the entry holds or fails."""
     junit = tmp_path / "junit.xml"
     answer = entries_from({"bound": [{**WISHART, **limit}]})[0].ask()
@@ -229,7 +229,7 @@ def test_a_number_stands_with_its_status_and_all_that_it_rests_on(tmp_path, caps
         assert words in printed and words in report
 
 
-def test_each_entry_is_one_line_and_assumptions_are_said_once(tmp_path, capsys):
+def test_check_prints_one_line_per_entry(tmp_path, capsys):
     entries = [{**ENTRIES[0], "name": f"entry {i}", "at_most": 9, "delta": 10.0**-i, "steps": 2} for i in range(1, 6)]
     assert checked(tmp_path, entries) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -238,7 +238,7 @@ def test_each_entry_is_one_line_and_assumptions_are_said_once(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text", ["[[bound", "", "[[bound]]\nname = 'a\\u001b[2K\\n'\nat_most = 1", None])
-def test_a_file_that_cannot_be_checked_replaces_the_report_of_an_earlier_run(tmp_path, capsys, text):
+def test_failed_check_replaces_earlier_report(tmp_path, capsys, text):
     """A green report that stays behind would be read as the verdict on this file."""
     path, junit = tmp_path / "bounds.toml", tmp_path / "junit.xml"
     assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9}], "--junit", str(junit)) == 0
@@ -249,7 +249,7 @@ def test_a_file_that_cannot_be_checked_replaces_the_report_of_an_earlier_run(tmp
     assert str(path) in root.find(".//error").get("message")
 
 
-def test_a_check_that_is_interrupted_leaves_no_report_of_an_earlier_run(tmp_path, monkeypatch):
+def test_interrupted_check_removes_earlier_report(tmp_path, monkeypatch):
     junit = tmp_path / "junit.xml"
     assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9}], "--junit", str(junit)) == 0
 
@@ -262,7 +262,7 @@ def test_a_check_that_is_interrupted_leaves_no_report_of_an_earlier_run(tmp_path
     assert root.get("errors") == "1" and "no end" in root.find(".//error").get("message")
 
 
-def test_several_files_are_checked_in_one_call(tmp_path, capsys):
+def test_check_accepts_several_files(tmp_path, capsys):
     """As a pre-commit hook asks: one report, every entry with its file, and one exit code."""
     good, bad, junit = tmp_path / "a.toml", tmp_path / "b.toml", tmp_path / "junit.xml"
     good.write_text(as_toml([{**ENTRIES[0], "at_most": 9}], "bound"))
@@ -278,7 +278,7 @@ def test_several_files_are_checked_in_one_call(tmp_path, capsys):
     assert f"ok   {good}: gauss" in said.out and str(bad) in said.err and said.err.count("\n") == 1
 
 
-def test_a_folder_stands_for_its_files_of_bounds(tmp_path, capsys):
+def test_check_accepts_directory(tmp_path, capsys):
     (tmp_path / "team").mkdir()
     for name in ("bounds.toml", "team/small.bounds.toml", "team/run.toml"):
         (tmp_path / name).write_text(as_toml([{**ENTRIES[0], "at_most": 9}], "bound"))
@@ -290,7 +290,7 @@ def test_a_folder_stands_for_its_files_of_bounds(tmp_path, capsys):
     assert exit_code(["check", str(tmp_path / "empty")]) == 2
 
 
-def test_an_entry_that_fails_says_what_was_asked_and_by_how_much_it_moved(tmp_path, capsys):
+def test_failed_entry_prints_query_and_change(tmp_path, capsys):
     entry = {**expected(ENTRIES[1]), "expect": 0.5, "relation": "zero-out"}
     assert checked(tmp_path, [entry, {**ENTRIES[0], "at_most": 2}]) == 1
     out = " ".join(capsys.readouterr().out.split())
@@ -301,7 +301,7 @@ def test_an_entry_that_fails_says_what_was_asked_and_by_how_much_it_moved(tmp_pa
 
 
 @pytest.mark.parametrize("version", [None, 1, 5, 99])
-def test_the_version_of_a_bound_says_why_a_number_moved(tmp_path, capsys, version):
+def test_failed_entry_prints_bound_version(tmp_path, capsys, version):
     entry = {**ENTRIES[1], "expect": 0.5, **({} if version is None else {"bound_version": version})}
     assert checked(tmp_path, [entry]) == 1
     now, out = (
@@ -313,7 +313,7 @@ def test_the_version_of_a_bound_says_why_a_number_moved(tmp_path, capsys, versio
     assert checked(tmp_path, [{**expected(ENTRIES[1]), "bound_version": 1}]) == 0
 
 
-def test_update_says_what_it_changed(tmp_path, capsys):
+def test_update_prints_changes(tmp_path, capsys):
     needs("tomlkit")
     entries = [{**ENTRIES[1], "expect": 0.5, "bound_version": 1}, expected(ENTRIES[0])]
     assert checked(tmp_path, entries, "--update") == 0
@@ -328,7 +328,7 @@ def test_update_says_what_it_changed(tmp_path, capsys):
     assert "rewritten: " not in capsys.readouterr().out
 
 
-def test_json_says_what_the_text_and_the_report_say(tmp_path, capsys):
+def test_check_json_equals_text_and_report(tmp_path, capsys):
     files = [tmp_path / name for name in ("a.toml", "b.toml", "junit.xml")]
     files[0].write_text(as_toml([expected(ENTRIES[0]), {**ENTRIES[1], "at_most": 0.1}], "bound"))
     files[1].write_text("[[bound")
@@ -344,7 +344,7 @@ def test_json_says_what_the_text_and_the_report_say(tmp_path, capsys):
     assert root.findall(".//testcase")[-1].get("classname") == str(files[1])
 
 
-def test_a_file_that_cannot_be_checked_lets_nothing_be_rewritten(tmp_path, capsys):
+def test_update_needs_valid_files(tmp_path, capsys):
     needs("tomlkit")
     good, bad = tmp_path / "a.toml", tmp_path / "b.toml"
     good.write_text(as_toml([{**ENTRIES[0], "expect": 1}], "bound"))
@@ -354,7 +354,7 @@ def test_a_file_that_cannot_be_checked_lets_nothing_be_rewritten(tmp_path, capsy
     assert good.read_text() == before
 
 
-def test_the_hook_takes_the_files_that_pre_commit_hands_it(tmp_path, monkeypatch, capsys):
+def test_pre_commit_hook_checks_given_files(tmp_path, monkeypatch, capsys):
     hook = (ROOT / ".pre-commit-hooks.yaml").read_text()
     entry, pattern = (re.search(rf"^  {key}: (.*)$", hook, re.MULTILINE)[1] for key in ("entry", "files"))
     names = ["bounds.toml", "team/bounds.toml", "team/run.toml"]
@@ -369,13 +369,13 @@ def test_the_hook_takes_the_files_that_pre_commit_hands_it(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("rtol", [1e300, 1.0, 0.11])
-def test_a_tolerance_under_which_anything_passes_is_refused(tmp_path, capsys, rtol):
+def test_too_large_tolerance_is_rejected(tmp_path, capsys, rtol):
     assert checked(tmp_path, [{**ENTRIES[0], "expect": 1e-9, "rtol": rtol}]) == 2
     assert "rtol" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
-def test_update_keeps_line_ends_and_links(tmp_path, capsys, end):
+def test_update_keeps_line_endings_and_links(tmp_path, capsys, end):
     needs("tomlkit")
     text = "# kept\n" + as_toml([{**ENTRIES[0], "expect": 1}], "bound")
     real, link = tmp_path / "real.toml", tmp_path / "link.toml"

@@ -21,7 +21,7 @@ def eps_of(*phases):
     return from_data({"phase": list(phases)}).epsilon(delta=1e-5).value
 
 
-def test_aliases_are_the_gaussians_that_they_are():
+def test_aliases_are_gaussian_mechanisms():
     for name in ("dp-sgd", "prism", "dp-lora-fa"):
         assert eps_of({**GAUSSIAN_PHASE, "mechanism": name}) == eps_of(GAUSSIAN_PHASE)
 
@@ -41,20 +41,20 @@ def test_aliases_are_the_gaussians_that_they_are():
         ({"phase": [GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "relation": "zero-out"}]}, "one neighbouring relation"),
     ],
 )
-def test_errors_name_file_entry_and_key(data, words):
+def test_run_file_error_names_file_entry_and_key(data, words):
     with pytest.raises(InvalidParameter, match=words):
         from_data(data, "a.toml")
 
 
 @pytest.mark.full
-def test_a_refusal_names_file_and_entry_once():
+def test_unsupported_phase_error_names_file_and_entry_once():
     phase = {**GAUSSIAN_PHASE, "sampling": "poisson", "sampling_rate": 0.5, "steps": 3, "relation": "replace"}
     with pytest.raises(Refused) as found:
         from_data({"phase": [GAUSSIAN_PHASE, phase]}, "r.toml")
     assert str(found.value).startswith("r.toml: phase 2: ") and str(found.value).count("r.toml") == 1
 
 
-def test_run_files_fit_their_schema():
+def test_example_run_file_matches_schema():
     schema = json.loads((files("privproj") / "run_schema.json").read_text())
     example = tomllib.loads((ROOT / "examples" / "run.toml").read_text())
     for data in (example, {"phase": [phase.as_dict() for phase in from_data(example).phases]}):
@@ -89,7 +89,7 @@ SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
         ({"phase": [GAUSSIAN, {**GAUSSIAN, "group_size": 4}]}, "a.toml: group_size"),
     ],
 )
-def test_keys_of_a_run_file(data, words):
+def test_unknown_run_file_keys_are_rejected(data, words):
     with pytest.raises(InvalidParameter, match=words):
         from_data(data, "a.toml")
     if "group_size" not in words and "split" not in words:
@@ -133,12 +133,12 @@ def reads(run):
 
 
 @pytest.mark.parametrize("run", [*ACCEPTED, *REFUSED], ids=str)
-def test_runs_are_read_as_their_schema_says_and_written_back(run):
+def test_schema_accepts_exactly_readable_runs(run):
     valid = jsonschema.Draft202012Validator(SCHEMA).is_valid({"phase": [{**GAUSSIAN, **run}]})
     assert valid == reads(run) == (run in ACCEPTED)
 
 
-def test_the_schemas_know_every_sampling_and_every_key_of_a_run():
+def test_schemas_list_every_sampling_and_run_key():
     phase = SCHEMA["properties"]["phase"]["items"]["properties"]
     result = json.loads((files("privproj") / "schema.json").read_text())["properties"]["run"]["properties"]
     assert phase["sampling"]["enum"] == [*Sampling] == [name for name in result["sampling"]["enum"] if name]
@@ -147,7 +147,7 @@ def test_the_schemas_know_every_sampling_and_every_key_of_a_run():
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(kind for kind, _ in bound_names()))
-def test_the_schema_of_run_files_has_the_keys_that_are_read(name):
+def test_run_schema_lists_mechanism_keys(name):
     phase = SCHEMA["properties"]["phase"]["items"]
     known = {key for key in keys_of(mechanism_named(name), PHASE_KEYS) if key not in FOR_ALL or key == "relation"}
     rules = [rule["then"]["propertyNames"]["enum"] for rule in phase["allOf"]

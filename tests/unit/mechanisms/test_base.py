@@ -8,7 +8,7 @@ from privproj import M1, M2, InvalidParameter, Layer, PublicSketch, Sketch, Wish
 
 
 @pytest.mark.parametrize("kind", [M1, M2, Wishart, Sketch, PublicSketch])
-def test_a_flag_is_true_or_false(kind):
+def test_flag_must_be_true_or_false(kind):
     given = {"dim": 8, "rank": 2, "gamma": 30, "noise_multiplier": 1, "misalignment": 1e-6}
     own = {name: value for name, value in given.items() if name in kind.__dataclass_fields__ and kind is not M1}
     for flag in {"fixed_projection", "enforced"} & set(kind.__dataclass_fields__):
@@ -17,7 +17,7 @@ def test_a_flag_is_true_or_false(kind):
                 kind(**{"dim": 8, "rank": 2} if kind is M1 else own, **{flag: value})
 
 
-def test_a_layer_is_its_text():
+def test_layer_round_trips_through_text():
     draw = random.Random(5)
     for _ in range(200):
         share = draw.choice([None, draw.random() or 0.5, 1 / draw.randint(1, 99)])

@@ -22,7 +22,7 @@ from privproj.mechanisms.m1.column import (
     residual_profile,
 )
 from privproj.mechanisms.registry import find_bound
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 TABLE = [
     (16, 0.05, 1, 35.21, 1.87, 0.2381),
@@ -46,7 +46,7 @@ def vector(rank, s, sigma, dim=1000):
 
 
 @pytest.mark.parametrize(("rank", "s", "sigma", "norm", "known", "secret"), TABLE)
-def test_table_of_the_spec(rank, s, sigma, norm, known, secret):
+def test_m1_bounds_match_the_table_of_the_specification(rank, s, sigma, norm, known, secret):
     mechanism = vector(rank, s, sigma)
     assert eps_of(mechanism, "operator-norm") == pytest.approx(norm, rel=3e-3, abs=0)
     assert eps_of(mechanism) == pytest.approx(known, rel=3e-3, abs=0)
@@ -89,12 +89,12 @@ def test_correlated_part_by_simulation(alpha, beta, k, rank):
         radius, fails = correlated_shift(mechanism, log_d), (2 if rank <= k else 3) * math.exp(log_d)
         assert (sizes > radius).mean() <= fails + 5 * math.sqrt(fails / count)
     if rank <= k or 0.0 in (alpha, beta):
-        shift = gaussian_arrays.gaussian_deltas(np.array(0.7), sizes)
+        shift = gaussian_deltas(np.array(0.7), sizes)
         exact = math.exp(correlated_profile(mechanism).log_delta(0.7).upper)
         assert abs(shift.mean() - exact) <= 5 * shift.std() / math.sqrt(count)
 
 
-def test_published_radius_and_theorem_are_false_where_the_rank_exceeds_the_span():
+def test_column_published_is_false_if_rank_exceeds_span():
     """The failing control: in-span changes at rank 1000 hardly lose anything, yet the claimed radius tends to 0."""
     dim, k, rank, s = 40, 2, 1000, 0.5
     rng = np.random.default_rng(3)
@@ -106,7 +106,7 @@ def test_published_radius_and_theorem_are_false_where_the_rank_exceeds_the_span(
     mechanism = M1(dim=dim, rank=rank, noise_multiplier=1.0, span_dim=k, residual_misalignment=0.0, shift_in_span=s)
     claimed = privproj.epsilon(mechanism, delta=3e-6, bound="column-published", allow_refuted=True)
     assert claimed.value == pytest.approx(0.459, rel=5e-3, abs=0) and not claimed.usable
-    measured = gaussian_arrays.gaussian_deltas(np.array(claimed.value), sizes / s).mean()
+    measured = gaussian_deltas(np.array(claimed.value), sizes / s).mean()
     assert measured > 0.2 > 1e4 * 3e-6
     with pytest.raises(Refused, match="full sensitivity"):
         eps_of(mechanism, "column-published")
@@ -117,7 +117,7 @@ def test_published_radius_and_theorem_are_false_where_the_rank_exceeds_the_span(
 # --- limits and orders ----------------------------------------------------------------------------
 
 
-def test_a_large_rank_gives_the_plain_gaussian():
+def test_m1_with_large_rank_is_the_gaussian():
     plain = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5).value
     for bound in ("known-projection", "known-projection-rank1"):
         found = eps_of(M1(dim=20, rank=10**6, noise_multiplier=2.0), bound)
@@ -131,7 +131,7 @@ def test_a_large_rank_gives_the_plain_gaussian():
     z=st.floats(-0.5, 1.5).map(lambda x: 10**x),
     eps=st.floats(0, 5),
 )
-def test_bounds_come_in_order_and_tables_are_upper_bounds(dim, rank, z, eps):
+def test_m1_bounds_are_ordered_and_tables_are_upper_bounds(dim, rank, z, eps):
     mechanism = M1(dim=dim, rank=rank, noise_multiplier=z)
     one, free = (privproj.delta(mechanism, epsilon=eps, bound=f"known-projection{b}") for b in ("-rank1", ""))
     assert one.value <= free.value * (1 + 1e-9)
@@ -146,7 +146,7 @@ def test_bounds_come_in_order_and_tables_are_upper_bounds(dim, rank, z, eps):
             assert above <= exact.value * 1.15
 
 
-def test_one_release_costs_less_than_the_baseline_and_a_run_more():
+def test_m1_release_is_below_and_run_above_the_baseline():
     mechanism = M1(dim=1000, rank=256, noise_multiplier=20.0)
     single = eps_of(mechanism)
     run = eps_of(mechanism, steps=50)
@@ -159,7 +159,7 @@ def test_one_release_costs_less_than_the_baseline_and_a_run_more():
 
 @pytest.mark.parametrize("noise", [1e-3, 0.01, 0.0228])
 @pytest.mark.parametrize("delta", [1e-3, 1.56e-14])
-def test_an_answer_with_little_noise_is_close_to_its_lower_end(noise, delta):
+def test_m1_epsilon_with_little_noise_is_close_to_lower_end(noise, delta):
     # the part of the law below the tangent's cut is below every double there, which once made the bound vacuous
     found = privproj.epsilon(M1(dim=10, rank=4, noise_multiplier=noise), delta=delta)
     assert found.lower is not None and found.lower <= found.value <= found.lower * (1.0 + 1e-6)
@@ -167,7 +167,7 @@ def test_an_answer_with_little_noise_is_close_to_its_lower_end(noise, delta):
     assert farther.log10_delta < -190.0
 
 
-def test_a_fixed_projection_is_refused_but_for_the_operator_norm():
+def test_fixed_projection_is_only_supported_by_operator_norm():
     mechanism = M1(dim=1000, rank=256, noise_multiplier=20.0, fixed_projection=True)
     with pytest.raises(Refused, match="operator-norm"):
         eps_of(mechanism, steps=3)
@@ -176,7 +176,7 @@ def test_a_fixed_projection_is_refused_but_for_the_operator_norm():
 
 
 @pytest.mark.full
-def test_changes_of_all_columns_and_the_chain():
+def test_changed_columns_are_composed_as_a_chain():
     """Ten columns changed by .05: the whole change at once is far below the chain of ten links."""
     whole = M1(dim=1000, rank=256, noise_multiplier=1 / (0.05 * math.sqrt(10)))
     assert eps_of(whole) == pytest.approx(1.37, rel=5e-3, abs=0)
@@ -197,7 +197,7 @@ def column(k, rank=64, m=1e-3, z=5.0, dim=100, **more):
     return M1(dim=dim, rank=rank, noise_multiplier=z, span_dim=k, residual_misalignment=m, **more)
 
 
-def test_residual_is_a_vector_release_of_smaller_size():
+def test_residual_equals_smaller_wishart_release():
     profile = residual_profile(column(20))
     assert profile.log_delta(0.5) == VectorWishart(80, 44, 1e-3).log_delta(0.5)
     assert eps_of(column(0), "residual") == eps_of(column(0), "column-exact")
@@ -210,13 +210,13 @@ def test_residual_is_a_vector_release_of_smaller_size():
 
 @pytest.mark.full
 @pytest.mark.parametrize("changes", [{"rank": 20}, {"rank": 7}, {"m": 0.0, "shift_in_span": 0.1}])
-def test_where_there_is_no_residual(changes):
+def test_column_bounds_without_residual(changes):
     mechanism = column(20, **changes)
     assert residual_profile(mechanism) is None
     assert math.isfinite(eps_of(mechanism, "column-exact")) and math.isfinite(eps_of(mechanism, "column"))
 
 
-def test_a_residual_that_appears_is_seen_surely():
+def test_appearing_residual_has_delta_one():
     mechanism = column(3, residual_norm=0.0, other_residual_norm=1.0)
     for bound in ("column", "column-exact"):
         assert privproj.epsilon(mechanism, delta=1e-5, bound=bound).outcome == "vacuous"
@@ -238,7 +238,7 @@ def test_residual_quantiles_are_above_the_exact_profile(dim, rank, share, m):
 
 
 @pytest.mark.full
-def test_column_bounds_come_in_order():
+def test_column_bounds_are_ordered():
     for k in (0, 30):
         mechanism = column(k)
         found, rule = privproj.epsilon(mechanism, delta=1e-5, bound="column-exact"), eps_of(mechanism, "column")
@@ -248,7 +248,7 @@ def test_column_bounds_come_in_order():
 
 
 @pytest.mark.full
-def test_column_exact_is_what_its_two_parts_leak_together():
+def test_column_exact_matches_simulation_of_both_parts():
     rng = np.random.default_rng(5)
     dim, rank, k, m, z, count, eps = 40, 30, 5, 0.02, 3.0, 400_000, 0.8
     mechanism = column(k, rank=rank, m=m, z=z, dim=dim)
@@ -280,12 +280,12 @@ def test_column_exact_is_what_its_two_parts_leak_together():
         ({"span_dim": 3, "residual_misalignment": 0.1, "shift_in_span": 0.1}, "column-exact", "not both"),
     ],
 )
-def test_what_is_missing_is_named(given, bound, words):
+def test_missing_parameters_of_m1_are_named(given, bound, words):
     with pytest.raises((InvalidParameter, Refused), match=words):
         eps_of(M1(dim=40, rank=50, noise_multiplier=3.0, **given), bound)
 
 
-def test_the_published_column_bound_is_about_one_column():
+def test_column_published_rejects_several_columns():
     with pytest.raises(InvalidParameter, match="1 for column-published"):
         privproj.epsilon(column(k=70, changed_columns=2), delta=1e-5, bound="column-published")
 
@@ -298,7 +298,7 @@ def test_the_published_column_bound_is_about_one_column():
         ({"residual_misalignment": 0.02, "residual_norm": 3.0, "changed_columns": 4}, "1.2"),
     ],
 )
-def test_promises_of_a_changed_column_say_what_the_noise_multiplier_counts(promised, sensitivity):
+def test_column_assumptions_state_the_sensitivity(promised, sensitivity):
     """It follows from the promises, so it is no clip that a program has."""
     mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **promised)
     words = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))

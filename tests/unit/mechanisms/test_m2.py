@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Layer, Refused
 from privproj.distributions.squared_sensitivity import log_gaussian_delta_at
+from privproj.mechanisms.m2.beta_tail_kernels import (
+    beta_tail_delta,
+    beta_tail_epsilon,
+    beta_tail_value,
+    log_tail_profile,
+)
 from privproj.mechanisms.m2.mixture_rdp import log_energy_moment
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics import kernels
+from privproj.numerics.special import beta_constant, beta_tail_scale
+from privproj.profiles.gaussian import log_gaussian_delta
 
 
 def log_delta(bound, eps, **parameters):
@@ -25,7 +32,7 @@ def log_delta(bound, eps, **parameters):
 
 @settings(max_examples=60, deadline=None)
 @given(settings_of_m2)
-def test_order_of_the_bounds(setting):
+def test_m2_bounds_are_ordered(setting):
     dim, rank, mu, eps = setting
     given = {"dim": dim, "rank": rank, "noise_multiplier": 1 / mu, "change_rank": 1}
     exact, free = log_delta("exact-rank1", eps, **given), log_delta("rank-free", eps, **given)
@@ -50,7 +57,7 @@ def test_rank_free_is_below_the_sharp_published_bound_at_rank_two(dim, rank, mu,
 
 @settings(max_examples=25, deadline=None)
 @given(settings_of_m2)
-def test_monotone_in_rank_and_dim(setting):
+def test_rank_free_is_monotone_in_rank_and_dim(setting):
     dim, rank, mu, eps = setting
     for bound in ("rank-free", "exact-rank1", "beta-tail"):
         here = log_delta(bound, eps, dim=dim, rank=rank, noise_multiplier=1 / mu, change_rank=1)
@@ -74,7 +81,7 @@ def test_mixture_moment_is_below_the_gaussian_moment(setting, alpha):
     assert value >= exact * (1 - 1e-13)
 
 
-def test_full_rank_is_the_gaussian_mechanism():
+def test_m2_with_full_rank_is_the_gaussian():
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.3), delta=1e-6)
     for bound in ("rank-free", "exact-rank1", "gaussian"):
         result = privproj.epsilon(M2(dim=50, rank=50, noise_multiplier=1.3), delta=1e-6, bound=bound)
@@ -86,16 +93,16 @@ def test_full_rank_is_the_gaussian_mechanism():
     )
 
 
-def test_large_dimension_concentrates_on_the_mean_energy():
+def test_exact_rank1_concentrates_for_large_dimension():
     d, r, mu = 10**8, 10**6, 20.0
     value = log_delta("rank-free", 1.0, dim=d, rank=r, noise_multiplier=1 / mu).upper
-    assert value == pytest.approx(kernels.log_gaussian_delta(1.0, mu * math.sqrt(r / d)), rel=1e-4, abs=0)
+    assert value == pytest.approx(log_gaussian_delta(1.0, mu * math.sqrt(r / d)), rel=1e-4, abs=0)
 
 
 @pytest.mark.parametrize(
     ("dim", "rank", "mu", "eps"), [(2, 1, 3.0, 0.5), (64, 4, 1.0, 8.0), (768, 16, 2.0, 1.0), (5000, 4999, 0.7, 0.2)]
 )
-def test_exact_rank1_against_mpmath(dim, rank, mu, eps):
+def test_exact_rank1_matches_mpmath(dim, rank, mu, eps):
     with mp.workdps(20):
         truth = float(mp.log(reference.expected_profile(eps, mu, dim, rank)))
     low, high = log_delta("exact-rank1", eps, dim=dim, rank=rank, noise_multiplier=1 / mu)
@@ -119,7 +126,7 @@ def random_losses(rng, dim, rank, change, mu, count):
 
 @pytest.mark.full
 @pytest.mark.parametrize("change_rank", [1, 5])
-def test_simulated_mechanism_never_exceeds_the_bound(change_rank):
+def test_simulated_m2_never_exceeds_rank_free(change_rank):
     rng = np.random.default_rng(11)
     dim, rank, mu = 24, 3, 2.5
     change = np.zeros((dim, 6))
@@ -156,7 +163,7 @@ def test_replace_is_refused_for_rank_one():
     assert privproj.epsilon(mechanism, delta=1e-5, relation="replace").usable
 
 
-def test_rank_of_the_change():
+def test_change_rank_is_limited_by_the_shape():
     mechanism = M2(dim=64, rank=4, noise_multiplier=1.0)
     with pytest.raises(InvalidParameter, match="columns"):
         privproj.epsilon(mechanism, delta=1e-5, bound="beta-tail")
@@ -172,7 +179,7 @@ def test_rank_of_the_change():
     assert one_column.status == "proved"
 
 
-def test_rank_query_is_the_last_that_fits():
+def test_rank_returns_the_largest_rank_that_fits():
     blank = M2(dim=2048, noise_multiplier=1.0)
     found = privproj.rank(blank, epsilon=1.0, delta=1e-5)
     for rank, fits in ((found.value, True), (found.value + 1, False)):
@@ -183,7 +190,7 @@ def test_rank_query_is_the_last_that_fits():
     assert privproj.rank(M2(dim=64, noise_multiplier=50.0), epsilon=1.0, delta=1e-5).value == 64
 
 
-def test_published_settings():
+def test_m2_bounds_match_published_values():
     given = {"dim": 2048, "rank": 16}
     for bound, k, expected in (("beta-tail", 10, 0.7787), ("rank-free", None, 0.3814), ("gaussian", None, 3.7306)):
         found = privproj.sigma(M2(**given, change_rank=k), epsilon=1.0, delta=1e-5, bound=bound)
@@ -192,14 +199,14 @@ def test_published_settings():
 
 @pytest.mark.parametrize("c", [1e-9, 1.0, 499.0, 501.0, 5e3, 1e5])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 3.5), (8.0, 1016.0), (50.0, 0.5)])
-def test_energy_moments_are_the_confluent_function_on_both_sides_of_kummers_formula(a, b, c):
+def test_energy_moments_match_the_confluent_function(a, b, c):
     found = log_energy_moment(a, b, c)
     with mp.workdps(60):
         exact = mp.log(mp.hyp1f1(a, a + b, c))
     assert 0.0 <= found - exact <= 1e-11 + 1e-14 * float(exact)
 
 
-def test_reused_projection_exceeds_what_fresh_projections_are_charged():
+def test_reused_projection_exceeds_bound_for_fresh_ones():
     """The adaptive attack of a fixed projection: from the second step on the gradient lies in the known span."""
     rng = np.random.default_rng(8)
     dim, rank, z, steps, count = 64, 2, 3.0, 12, 100_000
@@ -216,7 +223,7 @@ def test_reused_projection_exceeds_what_fresh_projections_are_charged():
     assert gains.mean() <= plain + 5 * gains.std() / math.sqrt(count)
 
 
-def test_the_rank_is_never_assumed():
+def test_beta_tail_requires_change_rank_or_columns():
     blank = M2(dim=2048, columns=10, noise_multiplier=0.5)
     for bound in ("rank-free", "exact-rank1", "mixture-rdp", "good-event", "good-event-q", "beta-tail"):
         with pytest.raises(InvalidParameter, match="rank"):
@@ -224,7 +231,7 @@ def test_the_rank_is_never_assumed():
     assert [row.bound.name for row in privproj.compare(blank, delta=1e-5) if row.result] == ["gaussian"]
 
 
-def test_replacing_a_record_doubles_the_promised_rank():
+def test_replace_doubles_the_assumed_rank():
     one, two = (
         privproj.epsilon(m2(0.8, change_rank=k), delta=1e-5, bound="beta-tail", relation=relation).value
         for k, relation in ((4, "replace"), (8, "add-remove"))
@@ -232,7 +239,7 @@ def test_replacing_a_record_doubles_the_promised_rank():
     assert one == two
 
 
-def test_subsampled_rdp_is_above_the_composed_profile_and_below_the_gaussian_one():
+def test_subsampled_rdp_lies_between_profile_and_gaussian_rdp():
     for q in (0.001, 0.01, 0.2):
         run = {"steps": 200, "sampling_rate": q}
         assert eps_of(m2(0.4), "rank-free", **run) <= eps_of(m2(0.4), "mixture-rdp", **run)
@@ -241,13 +248,9 @@ def test_subsampled_rdp_is_above_the_composed_profile_and_below_the_gaussian_one
 
 def brute_minimum(a, b, k, mu, eps, sharp):
     """The bound on a dense grid of tau, and at tau = 1."""
-    grid = math.log(a / b) + np.linspace(-30, 60, 1500) * kernels.beta_tail_scale(a, b)
-    values = [
-        kernels.beta_tail_value(t, a, b, kernels.beta_constant(a, b), math.log(k), mu, eps, sharp)
-        for t in grid
-        if -200 < t < 35
-    ]
-    return min([*values, kernels.log_tail_profile(eps, mu, sharp), 0.0])
+    grid = math.log(a / b) + np.linspace(-30, 60, 1500) * beta_tail_scale(a, b)
+    values = [beta_tail_value(t, a, b, beta_constant(a, b), math.log(k), mu, eps, sharp) for t in grid if -200 < t < 35]
+    return min([*values, log_tail_profile(eps, mu, sharp), 0.0])
 
 
 @pytest.mark.full
@@ -260,10 +263,10 @@ def brute_minimum(a, b, k, mu, eps, sharp):
     eps=st.floats(-4, 2).map(lambda x: 10.0**x),
     sharp=st.booleans(),
 )
-def test_tau_is_optimal(dim, share, k, mu, eps, sharp):
+def test_beta_tail_is_minimal_over_tau(dim, share, k, mu, eps, sharp):
     rank = 1 + round(share**3 * (dim - 2))
     a, b = rank / 2, (dim - rank) / 2
-    found, _ = kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)
+    found, _ = beta_tail_delta(a, b, float(k), mu, eps, sharp)
     brute = brute_minimum(a, b, k, mu, eps, sharp)
     assert found <= brute + 1e-10 * (1 + abs(brute))
 
@@ -279,14 +282,14 @@ def test_tau_is_optimal(dim, share, k, mu, eps, sharp):
 )
 def test_epsilon_inverts_delta_on_the_safe_side(dim, rank, k, mu, log10_delta, sharp):
     a, b, log_delta = rank / 2, (dim - rank) / 2, log10_delta * math.log(10)
-    eps = kernels.beta_tail_epsilon(a, b, float(k), mu, log_delta, sharp)
-    assert kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] <= log_delta
+    eps = beta_tail_epsilon(a, b, float(k), mu, log_delta, sharp)
+    assert beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] <= log_delta
     if eps > 1e-12:
-        assert kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] >= log_delta - 1e-11
+        assert beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] >= log_delta - 1e-11
 
 
-def test_published_bound_at_a_given_tau_is_never_below_the_minimum():
-    found = math.exp(kernels.beta_tail_delta(8.0, 1016.0, 10.0, 1.2841916, 1.0, False)[0])
+def test_beta_tail_at_given_tau_is_not_below_minimum():
+    found = math.exp(beta_tail_delta(8.0, 1016.0, 10.0, 1.2841916, 1.0, False)[0])
     for tau in (0.01, 0.02, 0.03, 0.05, 0.2):
         assert float(reference.beta_tail_bound(1, 1.2841916, 2048, 16, 10, tau, False)) >= found
 
@@ -294,14 +297,14 @@ def test_published_bound_at_a_given_tau_is_never_below_the_minimum():
 @pytest.mark.parametrize(
     "layers", ["96x8x2", Layer(dim=96, rank=8, count=2), ["96x8x2"], [Layer(dim=96, rank=8, count=2)]]
 )
-def test_layers_are_the_same_however_they_are_given(layers):
+def test_layers_from_text_and_objects_are_equal(layers):
     usual = M2(layers=(Layer(dim=96, rank=8, count=2),), noise_multiplier=0.5)
     found = M2(layers=layers, noise_multiplier=0.5)
     assert found == usual and hash(found) == hash(usual)
     assert privproj.epsilon(found, delta=1e-5, steps=3, sampling_rate=0.1).value
 
 
-def test_what_is_no_layer_is_refused():
+def test_invalid_layers_are_rejected():
     for layers in ("96", [96], 96):
         with pytest.raises(InvalidParameter, match="for instance 768x16x24"):
             M2(layers=layers, noise_multiplier=0.5)

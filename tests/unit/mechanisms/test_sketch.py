@@ -27,7 +27,7 @@ def eps_of(mechanism, bound, delta=1e-5, **run):
 
 
 @given(gamma=sizes, rank=st.integers(1, 500), n=st.integers(1, 50), log10_delta=st.floats(-12, -2))
-def test_bounds_come_in_order(gamma, rank, n, log10_delta):
+def test_sketch_bounds_are_ordered(gamma, rank, n, log10_delta):
     mechanism, delta = Sketch(rank=rank, gamma=gamma, eigenvalues=n), 10**log10_delta
     best, tight_one, printed = (eps_of(mechanism, bound, delta) for bound in ("rdp-best", "rdp-tight", "rdp"))
     assert best <= tight_one * (1 + 1e-9) <= printed * (1 + 2e-9)
@@ -37,7 +37,7 @@ def test_bounds_come_in_order(gamma, rank, n, log10_delta):
 
 
 @pytest.mark.parametrize(("gamma", "alpha"), [(1.3, 1.1), (2, 1.9), (3, 2.0), (3, 3.7), (10, 9.0), (1000, 4.0)])
-def test_no_spectrum_is_worse_than_one_eigenvalue(gamma, alpha):
+def test_one_eigenvalue_is_the_worst_spectrum(gamma, alpha):
     """``D_alpha`` of random pairs of covariances, from its definition, against both curves at the spectrum's norm."""
     rng = np.random.default_rng(7)
     mechanism = Sketch(rank=2, gamma=gamma)
@@ -53,7 +53,7 @@ def test_no_spectrum_is_worse_than_one_eigenvalue(gamma, alpha):
 
 
 @given(share=st.floats(1e-9, 0.999), alpha=st.floats(-5, 3).map(lambda x: 1 + 10**x))
-def test_brackets_against_50_digits(share, alpha):
+def test_divergence_brackets_match_50_digits(share, alpha):
     with mpmath.workdps(50):
         a, t = mpmath.mpf(alpha), mpmath.mpf(share / alpha)
         first = a * mpmath.log1p(-t) - mpmath.log1p(-a * t)
@@ -67,7 +67,7 @@ def test_brackets_against_50_digits(share, alpha):
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 16, 64, 1000])
 @pytest.mark.parametrize("nu", [1e-4, 0.03, 0.5, 4.0, 300.0, 1e6])
-def test_exact_rank1_against_50_digits(rank, nu):
+def test_sketch_exact_rank1_matches_50_digits(rank, nu):
     spread = math.sqrt(rank / 2) * min(nu, 1.0)
     for eps in (0.0, 0.3 * spread, 2 * spread, 6 * spread):
         with mpmath.workdps(60):
@@ -90,7 +90,7 @@ def test_exact_rank1_against_50_digits(rank, nu):
             assert low <= mpmath.log(exact) <= high < low + 1e-9
 
 
-def test_exact_rank1_is_what_the_sketch_leaks():
+def test_sketch_exact_rank1_matches_simulation():
     """The mechanism itself is drawn, with and without one column; the likelihood ratio gives the divergence."""
     rng = np.random.default_rng(3)
     rank, noise, count = 5, 0.7, 400_000
@@ -115,7 +115,7 @@ def test_exact_rank1_is_what_the_sketch_leaks():
     assert max(gains.mean(), 1e-3) > 0.5 * exact
 
 
-def test_releases_of_rank_one_changes_add_their_ranks():
+def test_sketch_releases_add_their_ranks():
     one, many = Sketch(rank=64, gamma=50), Sketch(rank=4, gamma=50)
     assert eps_of(many, "exact-rank1", steps=16) == eps_of(one, "exact-rank1")
     assert eps_of(Sketch(rank=4, gamma=50, layer_count=16), "exact-rank1") == eps_of(one, "exact-rank1")
@@ -123,7 +123,7 @@ def test_releases_of_rank_one_changes_add_their_ranks():
 
 
 @pytest.mark.parametrize("bound", ["rdp-best", "rdp-tight", "rdp", "tcdp", "lora-one-step", "exact-rank1"])
-def test_every_bound_of_several_layers_asks_that_their_sketches_are_independent(bound):
+def test_layers_of_sketches_require_independence(bound):
     layers = {n: Sketch(rank=4, gamma=50, eigenvalues=2, layer_count=n) for n in (1, 2)}
     asks = {
         n: Requirement.INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).assumes
@@ -132,7 +132,7 @@ def test_every_bound_of_several_layers_asks_that_their_sketches_are_independent(
     assert asks == {1: False, 2: True}
 
 
-def test_clipping_makes_it_a_proof_and_a_promise_does_not():
+def test_enforced_norms_make_sketch_bounds_proved():
     given = {"rank": 16, "frobenius_bound": 1.0, "sensitivity": 0.01, "noise_sigma": 1.0}
     assert privproj.epsilon(Sketch(**given, enforced=True), delta=1e-5).status == "proved"
     promised = privproj.epsilon(Sketch(**given), delta=1e-5)
@@ -142,7 +142,7 @@ def test_clipping_makes_it_a_proof_and_a_promise_does_not():
     assert promised.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
 
 
-def test_one_lora_step_is_covered_and_training_is_not():
+def test_lora_one_step_rejects_several_steps():
     clip, batch, noise, rank = 1.0, 100, 0.5, 8
     step = Sketch(
         rank=rank, frobenius_bound=clip, sensitivity=2 * clip / batch, noise_sigma=noise, step_smoothness=0.01
@@ -168,12 +168,12 @@ def test_one_lora_step_is_covered_and_training_is_not():
         ({"gamma": 5.0, "layer_count": 0}, "layer_count"),
     ],
 )
-def test_bad_parameters_are_named(given, words):
+def test_invalid_sketch_parameters_are_named(given, words):
     with pytest.raises(InvalidParameter, match=words):
         eps_of(Sketch(rank=4, **given), "rdp-best")
 
 
-def test_what_is_refused():
+def test_unsupported_sketch_queries_are_refused():
     with pytest.raises(Refused, match="gamma above 1"):
         eps_of(Sketch(rank=4, gamma=0.9), "rdp-best")
     with pytest.raises(Refused, match="5/2"):
@@ -188,7 +188,7 @@ def test_what_is_refused():
         eps_of(Sketch(rank=4, gamma=20.0), "rdp-best", sampling_rate=0.1, sampling="poisson")
 
 
-def test_ranks_that_fit():
+def test_sketch_rank_returns_ranks_that_fit():
     public = PublicSketch(noise_multiplier=5.0)
     smallest = privproj.rank(public, epsilon=0.9, delta=1e-5)
     assert smallest.side == "upper bound"

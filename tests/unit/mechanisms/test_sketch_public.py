@@ -7,7 +7,7 @@ import pytest
 
 import privproj
 from privproj import PublicSketch
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 
 def eps_of(mechanism, bound, delta=1e-5, **run):
@@ -15,16 +15,16 @@ def eps_of(mechanism, bound, delta=1e-5, **run):
 
 
 @pytest.mark.parametrize(("rank", "z"), [(1, 2.0), (4, 1.0), (30, 0.5)])
-def test_public_sketch_is_what_it_leaks(rank, z):
+def test_public_sketch_matches_simulation(rank, z):
     rng = np.random.default_rng(rank)
     shift = rng.chisquare(rank, 500_000) / rank / z**2
     for eps in (0.0, 0.5, 2.0):
-        draws = gaussian_arrays.gaussian_deltas(np.array(eps), np.sqrt(shift))
+        draws = gaussian_deltas(np.array(eps), np.sqrt(shift))
         exact = privproj.delta(PublicSketch(rank=rank, noise_multiplier=z), epsilon=eps, bound="exact-rank1").value
         assert abs(draws.mean() - exact) <= 5 * draws.std() / math.sqrt(len(draws)) + 1e-12
 
 
-def test_public_bounds_come_in_order_and_approach_the_gaussian():
+def test_public_sketch_bounds_are_ordered():
     for run in ({}, {"steps": 100}, {"steps": 300, "sampling_rate": 0.01}):
         mechanism = PublicSketch(rank=16, noise_multiplier=2.0)
         one, free, norm = (eps_of(mechanism, b, **run) for b in ("exact-rank1", "rank-free", "operator-norm"))

@@ -28,7 +28,7 @@ def bound_of(mechanism, bound, delta=1e-5, **run):
     m=st.floats(-9, -0.3).map(lambda x: 10.0**x),
     log10_delta=st.floats(-9, -2),
 )
-def test_bounds_come_in_order(dim, rank, m, log10_delta):
+def test_wishart_bounds_are_ordered(dim, rank, m, log10_delta):
     mechanism = Wishart(dim=dim, rank=rank, misalignment=m)
     exact = bound_of(mechanism, "exact", 10**log10_delta)
     for split in ("even", "optimal", 0.2):
@@ -41,14 +41,14 @@ def test_bounds_come_in_order(dim, rank, m, log10_delta):
 @given(
     dim=st.integers(2, 400), rank=st.integers(1, 400), m=st.floats(-8, -0.5).map(lambda x: 10.0**x), eps=st.floats(0, 5)
 )
-def test_profile_grows_with_misalignment_and_falls_with_epsilon(dim, rank, m, eps):
+def test_wishart_delta_is_monotone(dim, rank, m, eps):
     low = VectorWishart(dim, rank, m).log_delta(eps)
     assert low.lower <= VectorWishart(dim, rank, 1.3 * m).log_delta(eps).upper
     assert VectorWishart(dim, rank, m).log_delta(eps + 0.1).lower <= low.upper
     assert low.upper >= log_infinite(rank, m) - 1e-9
 
 
-def test_epsilon_and_misalignment_are_inverses():
+def test_wishart_epsilon_and_misalignment_are_inverses():
     found = privproj.misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5)
     assert found.side == "lower bound"
     answer = bound_of(Wishart(dim=1000, rank=16, misalignment=found.value), "exact")
@@ -56,7 +56,7 @@ def test_epsilon_and_misalignment_are_inverses():
 
 
 @pytest.mark.full
-def test_composed_releases_cost_more_than_one_and_less_than_basic_composition():
+def test_composed_wishart_is_below_basic_composition():
     mechanism = Wishart(dim=1000, rank=64, misalignment=8e-6)
     one = bound_of(mechanism, "exact", 1e-5)
     twenty = bound_of(mechanism, "exact", 1e-5, steps=20)
@@ -66,7 +66,7 @@ def test_composed_releases_cost_more_than_one_and_less_than_basic_composition():
     assert sampled < twenty
 
 
-def test_what_is_refused():
+def test_unsupported_wishart_queries_are_refused():
     mechanism = {"dim": 1000, "rank": 16, "misalignment": 8e-6}
     with pytest.raises(Refused, match="fresh"):
         bound_of(Wishart(**mechanism, fixed_projection=True), "exact", steps=2)
@@ -95,7 +95,7 @@ def test_early_bounds_are_above_the_exact_profile(dim, rank, m):
     assert exact <= tail <= early * (1 + 1e-6)
 
 
-def test_early_bound_at_given_values_is_no_better_than_the_best():
+def test_early_bound_at_given_values_is_above_the_best():
     given = {"dim": 50, "rank": 40, "misalignment": 1e-8}
     best = bound_of(Wishart(**given), "early")
     for t, eta, radius in ((2.0, 0.5, 400.0), (1.0, 0.1, 350.0), (4.0, 1.0, 330.0)):
@@ -107,7 +107,7 @@ def test_early_bound_at_given_values_is_no_better_than_the_best():
         privproj.evaluate("wishart.early.epsilon", **given, t=2, eta=0.5, R=100)
 
 
-def test_exact_tail_is_the_probability_that_an_inner_product_is_small():
+def test_exact_tail_matches_simulation():
     rng = np.random.default_rng(2)
     mechanism, t = Wishart(dim=30, rank=12, misalignment=0.05), 6.0
     g = rng.standard_normal((400_000, 2, 12))
@@ -123,13 +123,13 @@ def test_exact_tail_is_the_probability_that_an_inner_product_is_small():
 
 @pytest.mark.parametrize("bound", ["early-corollary", "rp-gd"])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_what_is_no_guarantee_says_why_and_what_to_use(bound, allowed):
+def test_flawed_bounds_name_reason_and_alternative(bound, allowed):
     with pytest.raises(Refused, match="Use exact"):
         bound_of(Wishart(dim=100, rank=200, misalignment=1e-6), bound, allow_refuted=allowed)
 
 
 @pytest.mark.full
-def test_ranks_that_fit_are_an_interval():
+def test_wishart_rank_returns_an_interval():
     found = privproj.rank(Wishart(dim=1000, misalignment=8e-6), epsilon=0.2, delta=1e-5)
     assert found.lower < found.value == found.upper
     for rank, fits in ((found.lower, 1), (found.value, 1), (found.lower - 1, 0), (found.value + 1, 0), (64, 1)):
@@ -137,7 +137,7 @@ def test_ranks_that_fit_are_an_interval():
 
 
 @pytest.mark.parametrize("log_delta", [-706.0, -720.0, -740.0, -760.0])
-def test_quantiles_are_not_asked_for_below_what_doubles_hold(log_delta):
+def test_quantile_of_tiny_delta_is_infinite(log_delta):
     release = Wishart(dim=1000, rank=256, misalignment=1e-12)
     column = M1(dim=1000, rank=256, noise_multiplier=20.0, span_dim=0, residual_misalignment=1e-9)
     assert published_loss(release, -700.0, -700.0) < math.inf

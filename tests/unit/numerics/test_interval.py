@@ -1,4 +1,4 @@
-"""Ends of an enclosure lie outward."""
+"""Enclosures are rounded outward."""
 
 import math
 
@@ -14,7 +14,7 @@ def test_log1m_exp(x):
     assert math.exp(log1m_exp(x)) + math.exp(x) == pytest.approx(1.0, rel=1e-15, abs=0)
 
 
-def test_outward_contains_and_never_exceeds_one():
+def test_widen_outward_contains_value_and_is_at_most_one():
     assert widen_outward(-1e-15).upper == 0.0
     low, high = widen_outward(-300.0)
     assert low < -300.0 < high

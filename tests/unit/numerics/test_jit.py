@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from privproj.numerics import jit
-from privproj.numerics.inverse_kernels import with_globals
 from privproj.numerics.jit import (
     COMPILE_ROWS,
     COMPILE_ROWS_WITHOUT_CACHE,
@@ -20,7 +19,8 @@ from privproj.numerics.jit import (
     expect_rows,
     over_rows,
 )
-from privproj.numerics.kernels import log_add
+from privproj.numerics.root_finding import with_globals
+from privproj.numerics.special import log_add
 
 TABLE = (1.0, 2.0, 4.0, 8.0, 16.0)
 

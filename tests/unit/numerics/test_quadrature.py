@@ -1,4 +1,4 @@
-"""Quadrature: exact where it must be, refused where it cannot be."""
+"""Quadrature: exact for polynomials, and an error if it does not converge."""
 
 import math
 
@@ -30,6 +30,6 @@ def test_log_integral_of_a_normal_density(centre, log_width, start, cut):
     assert math.exp(value) == pytest.approx(0.5 * math.erfc(-cut / math.sqrt(2)), rel=1e-11, abs=0)
 
 
-def test_log_integral_refuses_what_it_cannot_do():
+def test_log_integral_raises_not_converged():
     with pytest.raises(NotConverged):
         log_integral(lambda t: -abs(t) + math.sin(1e5 * t), 0.3, 1.0)

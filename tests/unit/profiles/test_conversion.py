@@ -1,4 +1,4 @@
-"""The two readings of every curve are exact inverses."""
+"""Both conversions of every curve are exact inverses."""
 
 import contextlib
 import math
@@ -12,6 +12,7 @@ from mpmath import mp
 
 import privproj
 from privproj import Refused
+from privproj.accounting.query import composition_of
 from privproj.numerics.interval import ANSWER_STEP, Enclosure, digits_above, digits_below
 from privproj.profiles.conversion import (
     delta_value,
@@ -26,7 +27,7 @@ from privproj.targets import delta_target, full_target
 
 
 def obeys_both_laws(mechanism, bound, run, eps, delta):
-    """How many of the two laws were put to the test."""
+    """Check both round trips and return how many could be checked."""
     tried = 0
     found = privproj.epsilon(mechanism, delta=delta, bound=bound, **run).value
     if math.isfinite(found):
@@ -40,18 +41,18 @@ def obeys_both_laws(mechanism, bound, run, eps, delta):
 
 
 SLOW = {"early", "early-exact-tail", "column", "column-exact", "mixture-rdp"}
-"""Bounds whose two directions search for each other: seconds a question."""
+"""Bounds with nested root finding, which take seconds per query."""
 INTEGRALS = {"residual", "exact", "known-projection", "secret-projection", "known-projection-rank1", "two-stage"}
 
 
 def one_release_each():
-    """Every guarantee, the slow ones marked; laws that are integrals are asked in the full run."""
+    """Every bound, the slow ones marked; profiles that are integrals belong to the full run."""
     marks = {name: [pytest.mark.full] for name in INTEGRALS} | {name: [pytest.mark.slow] for name in SLOW}
     return [pytest.param(b, marks=marks.get(b.name, [])) for b in GUARANTEES]
 
 
 @pytest.mark.parametrize("bound", one_release_each(), ids=ids)
-def test_readings_of_one_release_are_exact_inverses(bound):
+def test_conversions_of_one_release_are_exact_inverses(bound):
     draw = random.Random(bound.name)
     tried = 0
     z = 40.0 if bound.name.startswith("classical") else 1.0
@@ -63,7 +64,7 @@ def test_readings_of_one_release_are_exact_inverses(bound):
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "m2" else ()) for n in RUNS])
-def test_readings_of_a_run_are_exact_inverses(name):
+def test_conversions_of_a_run_are_exact_inverses(name):
     mechanism, run = RUNS[name]
     draw = random.Random(name)
     assert sum(
@@ -73,7 +74,7 @@ def test_readings_of_a_run_are_exact_inverses(name):
 
 
 class Noisy:
-    """A curve ``delta = e^-eps`` whose two directions are off by noise of 1e-7 of eps, a different one each time."""
+    """A curve ``delta = e^-eps`` whose conversions have random errors of 1e-7 of eps."""
 
     digits = 5
 
@@ -89,7 +90,7 @@ class Noisy:
 
 
 class Led(Noisy):
-    """The same, where a search for delta ends a relative 1e-8 of the logarithm above or below."""
+    """The same for a rule whose delta has a relative error of 1e-8 in its logarithm."""
 
     leads_with_epsilon = True
 
@@ -101,7 +102,7 @@ class Led(Noisy):
 
 
 @pytest.mark.parametrize("curve", [Noisy(), Led()])
-def test_laws_hold_for_a_curve_that_is_neither_monotone_nor_its_own_inverse(curve):
+def test_conversions_are_exact_for_an_arbitrary_curve(curve):
     draw, naive = random.Random(5), 0
     for _ in range(200):
         delta, eps = 10 ** draw.uniform(-12, -0.1), draw.uniform(0.01, 20.0)
@@ -115,7 +116,7 @@ def test_laws_hold_for_a_curve_that_is_neither_monotone_nor_its_own_inverse(curv
     assert naive > 20, "the curve is too tame to show anything"
 
 
-def test_a_curve_meets_what_it_answers_and_no_less():
+def test_meets_holds_at_the_reported_epsilon_only():
     curve, draw = Noisy(), random.Random(6)
     for _ in range(50):
         delta = 10 ** draw.uniform(-12, -0.1)
@@ -129,7 +130,7 @@ numbers = st.floats(-150.0, 17.0).map(lambda x: 10.0**x)
 
 @settings(max_examples=300, deadline=None)
 @given(x=numbers, digits=st.integers(4, 13))
-def test_a_number_is_between_its_neighbours_of_so_many_digits(x, digits):
+def test_digits_below_and_above_enclose_the_number(x, digits):
     low, high = digits_below(x, digits), digits_above(x, digits)
     assert low <= x <= high <= low * (1.0 + 1.001 * 10.0 ** (1 - digits))
     for y in (low, high):
@@ -140,14 +141,14 @@ def test_a_number_is_between_its_neighbours_of_so_many_digits(x, digits):
 
 @settings(max_examples=300, deadline=None)
 @given(x=st.floats(1e-9, 1e9))
-def test_a_number_that_is_written_with_ten_digits_is_itself(x):
+def test_digits_below_keeps_a_number_with_ten_digits(x):
     written = float(f"{x:.12e}")
     assert digits_below(written) == written == digits_above(written)
 
 
 @settings(max_examples=200, deadline=None)
 @given(log_delta=st.floats(-690.0, -1e-8))
-def test_what_is_printed_for_a_log_delta_is_not_below_it(log_delta):
+def test_printed_delta_is_an_upper_bound(log_delta):
     with mp.workdps(50):
         assert mp.mpf(delta_value(log_delta)) >= mp.exp(log_delta)
         assert mp.mpf(log10_value(log_delta)) >= mp.mpf(log_delta) / mp.log(10)
@@ -155,7 +156,7 @@ def test_what_is_printed_for_a_log_delta_is_not_below_it(log_delta):
 
 @settings(max_examples=200, deadline=None)
 @given(log_delta=st.floats(-690.0, -1e-8))
-def test_a_printed_delta_is_above_its_log_and_is_met_by_it(log_delta):
+def test_printed_delta_is_met_by_its_log_delta(log_delta):
     upper = read_log_delta(Steep(log_delta), 1.0).upper
     assert log_delta <= upper <= log_delta + 1.001 * ANSWER_STEP
     assert is_within(delta_target(delta_value(upper), None), log_delta)
@@ -164,7 +165,7 @@ def test_a_printed_delta_is_above_its_log_and_is_met_by_it(log_delta):
 
 
 class Steep:
-    """A curve that has one delta."""
+    """A curve with a constant delta."""
 
     def __init__(self, log_delta):
         self.value = log_delta
@@ -176,9 +177,9 @@ class Steep:
         return Enclosure(-math.inf, 0.0 if self.value <= log_delta else math.inf)
 
 
-def test_a_reading_does_not_depend_on_what_was_asked_before():
+def test_log_delta_does_not_depend_on_earlier_queries():
     mechanism, run = RUNS["m2"]
-    question = privproj.accounting.query.composition_of(mechanism, None, run)
+    question = composition_of(mechanism, None, run)
     fresh = {eps: question.curve().log_delta(eps) for eps in (0.05, 0.3, 0.31, 1.0, 2.0)}
     used = question.curve()
     read_epsilon(used, delta_target(1e-9, None))
@@ -186,7 +187,7 @@ def test_a_reading_does_not_depend_on_what_was_asked_before():
         assert used.log_delta(eps) == fresh[eps]
 
 
-def test_a_search_that_begins_far_below_what_passes_ends():
+def test_read_epsilon_converges_from_a_small_start():
     for begin in (0.0, 1e-200, 1e-9, 0.3, 3.0):
         tried = []
 
@@ -202,14 +203,14 @@ def test_a_search_that_begins_far_below_what_passes_ends():
         assert read_epsilon(Late(-20.0), delta_target(1e-7, None)).upper == 3.7
 
 
-def test_an_epsilon_asked_at_the_end_of_a_curve_at_zero_is_found():
+def test_read_epsilon_of_a_curve_that_ends_at_zero():
     gaussian = privproj.Gaussian(noise_multiplier=3.876523491089105)
     assert 0.0 <= privproj.epsilon(gaussian, bound="rdp", delta=0.1555982374990468).value < 1e-11
 
 
 @settings(max_examples=200, deadline=None)
 @given(log_delta=st.floats(-2e6, -1e3))
-def test_a_printed_log10_delta_asks_for_the_log_it_stands_for(log_delta):
+def test_printed_log10_delta_round_trip(log_delta):
     upper = read_log_delta(Steep(log_delta), 1.0).upper
     assert floor_log_delta(delta_target(None, log10_value(upper))) >= upper
 
@@ -221,7 +222,7 @@ def test_a_printed_log10_delta_asks_for_the_log_it_stands_for(log_delta):
         (privproj.M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), {"bound": "good-event", "split": 0.5}),
     ],
 )
-def test_both_laws_hold_for_a_rule_that_leads_with_epsilon(mechanism, asked):
+def test_conversions_are_exact_for_an_epsilon_delta_rule(mechanism, asked):
     draw = random.Random(8)
     for _ in range(150):
         delta = 10 ** draw.uniform(-8, -1)
@@ -232,7 +233,7 @@ def test_both_laws_hold_for_a_rule_that_leads_with_epsilon(mechanism, asked):
         assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **asked).value <= 1.1 * eps
 
 
-def test_no_delta_of_a_good_event_is_above_that_of_ever_being_sampled():
+def test_good_event_delta_is_at_most_that_of_being_sampled():
     mechanism = privproj.M2(dim=840, rank=1, noise_multiplier=0.0365721, change_rank=1)
     asked = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}
     for eps in (0.0, 0.2, 5.0):

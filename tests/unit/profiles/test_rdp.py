@@ -14,7 +14,7 @@ def eps_of(bound, z, delta=1e-5, **run):
     return privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, bound=bound, **run).value
 
 
-def test_rdp_conversion_is_the_best_order():
+def test_rdp_conversion_uses_the_best_order():
     z, delta = 2.0, 1e-6
     by_hand = min(
         a / (2 * z * z) + math.log(1 / (a * delta)) / (a - 1) + math.log1p(-1 / a)
@@ -23,7 +23,7 @@ def test_rdp_conversion_is_the_best_order():
     assert eps_of("rdp", z, delta) == pytest.approx(by_hand, rel=1e-7, abs=0)
 
 
-def test_concentrated_conversion():
+def test_concentrated_curve_conversion():
     rho, delta = 0.125, 1e-6
     assert eps_of("zcdp", 2.0, delta) == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1 / delta)), rel=1e-12, abs=0)
     truncated = ConcentratedCurve(rho, omega=3.0)
@@ -38,7 +38,7 @@ def test_concentrated_conversion():
 
 @pytest.mark.parametrize("rho", [1e-12, 0.125, 5e11, 1e24])
 @pytest.mark.parametrize("far", [1e-3, 1.0, 1e3])
-def test_a_concentrated_delta_is_enclosed_as_closely_as_its_cancellation_allows(rho, far):
+def test_concentrated_log_delta_enclosure_is_tight(rho, far):
     eps = rho + far * math.sqrt(rho)
     ends = ConcentratedCurve(rho).log_delta(eps)
     with mpmath.workdps(50):
@@ -56,6 +56,6 @@ def test_renyi_divergences_add(bound):
     assert eps_of(bound, 30.0, steps=900) == pytest.approx(eps_of(bound, 1.0), rel=1e-9, abs=0)
 
 
-def test_renyi_orders_may_be_whole():
+def test_renyi_curve_with_integer_orders():
     curve = RenyiCurve(lambda a: a / 2, integer_orders=True)
     assert curve.epsilon(-11.5).upper >= RenyiCurve(lambda a: a / 2).epsilon(-11.5).upper

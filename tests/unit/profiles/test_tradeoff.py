@@ -16,12 +16,12 @@ def curve_of(mechanism, **run):
 
 
 def scanned_tradeoff(curve, rates, epsilons):
-    """The best of the trade-off functions of these epsilons and their deltas, by the textbook formula."""
+    """The best trade-off function of these epsilons, by the closed form (Dong, Roth, Su 2022)."""
     points = list(zip(epsilons, profile_points(curve, epsilons), strict=True))
     return [max(0.0, *(max(1 - d - math.exp(e) * a, math.exp(-e) * (1 - d - a)) for e, d in points)) for a in rates]
 
 
-def test_trade_off_of_the_gaussian_is_the_known_one_from_below():
+def test_tradeoff_of_gaussian_matches_closed_form():
     curve = curve_of(Gaussian(noise_multiplier=0.8))
     rates = [1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9]
     for rate, found in zip(rates, tradeoff(curve, rates), strict=True):
@@ -32,7 +32,7 @@ def test_trade_off_of_the_gaussian_is_the_known_one_from_below():
     assert all(coarse <= found for coarse, found in zip(grid, tradeoff(curve, rates), strict=True))
 
 
-def test_rates_are_consistent_with_the_profile():
+def test_tradeoff_is_consistent_with_the_profile():
     curve = curve_of(M2(dim=256, rank=16, noise_multiplier=0.5))
     found = true_positive_rates(curve, [0.001, 0.01, 0.1])
     assert found == sorted(found)
@@ -51,7 +51,7 @@ def test_rates_are_consistent_with_the_profile():
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_the_best_epsilon_is_found(mechanism, run):
+def test_tradeoff_uses_the_best_epsilon(mechanism, run):
     curve = curve_of(mechanism, **run)
     rates = [1e-6, 1e-3, 0.05, 0.4, 0.97]
     dense = scanned_tradeoff(curve, rates, [0.0, *(math.exp(-9.0 + 0.02 * i) for i in range(750))])
@@ -60,13 +60,13 @@ def test_the_best_epsilon_is_found(mechanism, run):
 
 
 @pytest.mark.parametrize("bound", ["classical", "zcdp", "rdp", "two-sided"])
-def test_a_bound_without_an_answer_at_epsilon_zero_has_an_advantage(bound):
+def test_advantage_of_a_bound_that_fails_at_epsilon_zero(bound):
     exact = 2 * stats.norm.cdf(0.25) - 1
     found = advantage(composition_of(Gaussian(noise_multiplier=2.0), bound, {}).curve())
     assert exact <= found < 0.8
     assert found <= privproj.delta(Gaussian(noise_multiplier=2.0), epsilon=0.5, bound=bound).value + math.tanh(0.25)
 
 
-def test_the_advantage_is_the_delta_that_is_printed_at_epsilon_zero():
+def test_advantage_is_the_printed_delta_at_epsilon_zero():
     for mechanism in (Gaussian(noise_multiplier=1.3), M2(dim=64, rank=5, noise_multiplier=0.4)):
         assert advantage(curve_of(mechanism)) == privproj.delta(mechanism, epsilon=0.0).value

@@ -1,0 +1,280 @@
+"""``privproj audit``: attacks that can refute a claimed epsilon, but not confirm one.
+
+The parameters of each function below are the options of its command.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from json import dumps, loads
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+from privproj_cli import render
+from privproj_cli.options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
+from privproj_cli.output import bar
+
+from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
+from privproj.errors import InvalidParameter
+from privproj.io.jobs import open_pool, rows_in_order
+from privproj.lazy import import_extra
+from privproj.mechanisms import M2, Gaussian
+from privproj.parameters import number, probability, whole_number
+from privproj.result import round_outward
+from privproj.run import percent
+from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
+from privproj.training.algorithms import load as load_algorithm
+
+if TYPE_CHECKING:
+    from privproj.contrib.audit import AuditVerdict
+
+command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
+
+Count = Annotated[int, Number(whole_number("a whole number >= 1").check)]
+Small = Annotated[int, Number(whole_number("a whole number from 1 to 10000", 1, 10**4).check)]
+Trials = Annotated[int, Number(whole_number("a whole number from 8 to 1e+07", 8, 10**7).check)]
+Workers = Annotated[int, WORKERS]
+Seed = Annotated[int | None, Number(whole_number("a whole number from 0 to 1e+09", 0, 10**9).check)]
+Share = Annotated[float, Number(probability)]
+Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
+Fault = Annotated[str | None, OneOf(FAULTS)]
+LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
+Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
+"""Types of options."""
+
+Finding = tuple[dict[str, Any], str, dict[str, Any]]
+"""The outcome of an audit: its JSON record, the first line of its text, and further lines by label."""
+
+
+def needing_torch(name: str) -> Any:
+    """Import an audit of the training code; the error names the extra if torch is not installed."""
+    return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
+
+
+def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
+    """Return a verdict as a finding: the claim, the lower bound and the largest detectable epsilon."""
+    claim = verdict.claimed_epsilon
+    named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
+    elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
+    weak = claim is not None and verdict.ceiling < claim and not verdict.refuted
+    least, most = round_outward(verdict.epsilon_lower, up=False), round_outward(verdict.ceiling)
+    parts = {
+        "shown": f"epsilon at least {least} with {percent(verdict.confidence)} confidence",
+        "ceiling": f"{most} is the most that {verdict.trials} {trials} can show; an audit never confirms",
+        "attack": auc_words(verdict.auc),
+        "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * weak,
+    }
+    first = f"{verdict.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}"
+    return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
+
+
+def auc_words(area: float) -> str:
+    """Return the area under the ROC curve of an attack, with its scale."""
+    return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
+
+
+def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
+    """Return the record of an audit without a bound on epsilon."""
+    nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
+    verdict = "separates" if separates else "does not separate"
+    return {**nothing, "auc": area, "verdict": verdict, "trials": trials, **more}
+
+
+def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count = 200, claim: Claim = None) -> Finding:
+    """A matrix times a Wishart matrix gives itself away.
+
+    Args:
+        dim: Rows of the query.
+        columns: Columns of the query.
+        rank: Degrees of freedom of the Wishart matrix.
+        draws: Releases.
+        claim: Claimed epsilon.
+    """
+    import numpy as np
+
+    from privproj.contrib.audit.symmetry import symmetry_test
+
+    rng = np.random.default_rng()
+    query = rng.standard_normal((dim, columns))
+    other = query.copy()
+    other[0, 0] += 1.0
+    test = symmetry_test(query, other, rank, draws, rng)
+    record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
+    words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
+    return record, f"{record['verdict']}: {words}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
+
+
+# --- the release itself -----------------------------------------------------------------------------
+
+
+def mechanism(
+    mechanism: str, noise_multiplier: float, dim: float | None = None, rank: float | None = None, steps: Count = 20,
+    delta: Share = 1e-3, claim: Claim = None, fault: Fault = None, confidence: Share = 0.999, trials: Trials = 4000,
+    workers: Workers = 2, seed: Seed = None,
+) -> Finding:  # fmt: skip
+    """A canary gradient through the real release code.
+
+    Args:
+        mechanism: What is audited.
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        dim: Side of the layer that is projected.
+        rank: Rank.
+        steps: Releases in a run.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        fault: Plant a fault, to see it found.
+        confidence: Confidence of the lower bound.
+        trials: Runs, half of them with the canary.
+        workers: Processes.
+        seed: Make the audit repeatable.
+    """
+    shape: Any = {"dim": dim, "rank": rank}
+    for name, value in shape.items():
+        if (value is None) is (mechanism == "m2"):
+            refused = "nothing" if value is None else value
+            raise InvalidParameter(f"--{name}", refused, "--dim and --rank for m2, and for nothing else")
+    z: Any = {"noise_multiplier": noise_multiplier}
+    claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
+    release = needing_torch("scenes")
+    scene, runs = release.Scene(mechanism=claimed, steps=steps, fault=fault, seed=seed), trials // 2
+    parts = max(1, min(50, runs // 20))
+    sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
+    scores: Any = ([], [])
+    with bar(parts, "auditing") as step:
+        for lines in rows_in_order(partial(score_parts, scene, sizes), range(parts), partial(open_pool, workers)):
+            for line in lines.splitlines():
+                for arm, more in zip(scores, loads(line), strict=True):
+                    arm.extend(more)
+                step(1)
+    return judged(release.judge_scene(scene, scores, delta, confidence, claim), fault=fault)
+
+
+def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
+    """Return the scores of parts of the runs, one line of JSON for each part."""
+    import torch
+
+    torch.set_num_threads(1)
+    scores = (scene.scores(sizes[i], sizes[i], i) for i in numbers)
+    return "".join(dumps([arm.tolist() for arm in arms]) + "\n" for arms in scores)
+
+
+def loader(
+    noise_multiplier: float, batches: Count = 16, epochs: Count = 16, delta: Share = 1e-3, claim: Claim = None,
+    fault: LoaderFault = None, confidence: Share = 0.999, trials: Trials = 2000, seed: Seed = None,
+) -> Finding:  # fmt: skip
+    """A canary in the batches of the real balls-in-bins loader.
+
+    Args:
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        batches: Batches of an epoch.
+        epochs: Epochs of a run.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        fault: Plant a fault, to see it found.
+        confidence: Confidence of the lower bound.
+        trials: Runs, half of them with the canary.
+        seed: Make the audit repeatable.
+    """
+    audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
+    scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
+    verdict = audit.judge_scene(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
+    return judged(verdict, fault=fault)
+
+
+def one_run(
+    noise_multiplier: float, canaries: Count = 1000, guesses: Count = 200, delta: Share = 1e-3, claim: Claim = None,
+    confidence: Share = 0.95, seed: Seed = None,
+) -> Finding:  # fmt: skip
+    """Many canaries in one release.
+
+    Args:
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        canaries: Orthogonal canary gradients.
+        guesses: Guesses.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        confidence: Confidence of the lower bound.
+        seed: Make the audit repeatable.
+    """
+    z = Gaussian(noise_multiplier=noise_multiplier)
+    verdict, right = needing_torch("scenes").one_run(z, canaries, guesses, delta, confidence, claim, seed)
+    record, first, parts = judged(verdict, "guesses")
+    hits = f"{right} of {verdict.trials} guesses right ({percent(right / verdict.trials)})"
+    return record, first, {**parts, "attack": f"{hits}, {parts['attack']}, in one run"}
+
+
+# --- trained models -----------------------------------------------------------------------------------
+
+
+def membership(
+    noise_multiplier: float, mechanism: Algorithm = "m2", rank: float = 16,
+    attack: Literal["poison", "calibrated"] = "poison", models: Trials = 200, records: float = 200,
+    steps: float = 30, clip: float = 4.0, delta: Share = 1e-3, claim: Claim = None, confidence: Share = 0.95,
+    journal: Annotated[str | None, PATH] = None, workers: Workers = 2, seed: Seed = None,
+) -> Finding:  # fmt: skip
+    """Shadow models with and without a canary record, or a calibrated-loss attack.
+
+    Args:
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        mechanism: Training algorithm.
+        rank: Rank, where the algorithm has one.
+        attack: Which attack.
+        models: Shadow models, half with the canary.
+        records: Training records.
+        steps: Steps.
+        clip: Clip.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        confidence: Confidence of the lower bound.
+        journal: Keep scores here, and go on from them.
+        workers: Processes.
+        seed: Make the audit repeatable.
+    """
+    module, has_rank = needing_torch("membership"), load_algorithm(mechanism).rank != "none"
+    shape = {"rank": rank if has_rank else None, "records": records, "steps": steps, "clip": clip, "seed": seed}
+    game = module.Game(mechanism=mechanism, noise_multiplier=noise_multiplier, **shape)
+    if attack == "calibrated":
+        area, rates, beyond = module.calibrated_loss_attack(game, confidence)
+        first = f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"
+        record = unbounded(beyond, area, 1, rates=rates, confidence=confidence)
+        return record, first, {"rate": [rate_words(rate, confidence) for rate in rates]}
+    half = models // 2
+    with bar(2 * half, "training shadow models") as step:
+        scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
+    from privproj.contrib.audit.epsilon_lower import balanced_accuracy, judge
+
+    best, claimed = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
+    verdict = judge(*scores, delta=delta, confidence=confidence, claim=claimed)
+    record, first, parts = judged(verdict, balanced_accuracy=best)
+    return record, first, {**parts, "best": f"{percent(best)} balanced accuracy (optimistic: 50 % is guessing)"}
+
+
+def rate_words(rate: dict[str, float], confidence: float) -> str:
+    """Return a true positive rate at a false positive rate, with its confidence interval."""
+    at, share, low, high, sure = map(percent, (*rate.values(), confidence))
+    return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
+
+
+def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
+    """Add an audit to the command; the exit code is 1 if it refutes a claim."""
+
+    def run(json: bool, **parameters: Any) -> int:
+        began = time.monotonic()
+        record, first, parts = audit(**{name: value for name, value in parameters.items() if value is not None})
+        seconds = time.monotonic() - began
+        text = "\n".join([first, *render.labelled({**parts, "took": f"{seconds:.1f} s"})])
+        click.echo(render.as_json({**record, "seconds": seconds}) if json else text)
+        refuted = {"refuted": True, "separates": record["claimed_epsilon"] is not None}
+        return int(refuted.get(record["verdict"], False))
+
+    options = [one for one in options_from(audit) if one.name not in [argument.name for argument in arguments]]
+    name, (words, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")
+    command.command(name, params=[*arguments, *options, json_option()], help=words, short_help=words)(run)
+
+
+add(symmetry)
+add(mechanism, click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])))
+for other in (loader, one_run, membership):
+    add(other)

@@ -1,0 +1,9 @@
+"""What the feature adds to the core: a command."""
+
+COMMANDS = {
+    "audit": (
+        "Training and audits",
+        "Attacks that can refute a claimed epsilon; none confirms one.",
+        "privproj.contrib.audit.command:command",
+    )
+}

@@ -1,0 +1,101 @@
+"""``privproj certify``: prove the answer to a query in ball arithmetic, and save the proof."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from privproj_cli.options import (
+    Group,
+    Once,
+    command_with,
+    file_argument,
+    json_option,
+    option,
+    option_of,
+    verbose_option,
+)
+from privproj_cli.query import QuestionGroup, bound_option, refuted_option, show_result
+from privproj_cli.run import show_run
+
+import privproj
+from privproj.contrib.certify.certificate import prove
+from privproj.errors import InvalidParameter, Unanswered
+from privproj.io.files import read_data, refuse_same_file
+from privproj.io.run_file import from_data
+from privproj.mechanisms.base import Mechanism
+from privproj.numerics.interval import UNKNOWN
+from privproj.result import Outcome, Result
+from privproj.run import RunOptions
+from privproj.targets import TARGET_PARAMETERS
+
+
+def proof_option() -> Once:
+    """Return the option for the file of the certificate."""
+    return Once(["--output", "-o"], help="Save the proof as JSON, for `privproj verify`.", metavar="FILE")
+
+
+def proved(result: Result, path: str | None) -> Result:
+    """Return the result with the number that is proved, and save the certificate if there is a path."""
+    try:
+        result, certificate = prove(result)
+    except Unanswered as error:
+        error.result = replace(result, value=None, interval=UNKNOWN, outcome=Outcome(error.outcome))
+        raise
+    if path is not None:
+        certificate.save(path)
+    return result
+
+
+def certify_query(
+    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool,
+    output: str | None, **options: Any,
+) -> int:  # fmt: skip
+    """Answer a query about a mechanism, prove the answer and print it; returns the exit code."""
+    result = getattr(privproj, quantity)(mechanism, **options, **run)
+    return show_result(proved(result, output), mechanism, run, clip, json, verbose)
+
+
+class CertifiedQueries(QuestionGroup):
+    """The queries of one quantity, with the words that they have without ``certify``."""
+
+    path = "privproj certify"
+
+
+class Queries(Group):
+    """The quantities that can be proved."""
+
+    members = "epsilon, delta, sigma or run"
+
+
+command = Queries("certify", help="Prove an epsilon, delta or sigma in ball arithmetic (extra: certify).")
+
+for quantity in ("epsilon", "delta", "sigma"):
+    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
+    options = [json_option(), verbose_option(), bound_option(), refuted_option(), proof_option(), clip]
+    command.add_command(CertifiedQueries(quantity, partial(certify_query, quantity), options))
+
+
+@command.add_command
+@command_with(
+    "run",
+    file_argument(),
+    *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta")),
+    proof_option(),
+    json_option(),
+    verbose_option(),
+)
+def certify_run(
+    file: str, epsilon: float | None, delta: float | None, output: str | None, json: bool, verbose: bool
+) -> int:
+    """Epsilon or delta of a run file: phases composed jointly, in ball arithmetic.
+
+    \b
+    Example:
+      privproj certify run examples/run.toml --delta 1e-5
+    """
+    refuse_same_file("--output", output, file)
+    if (epsilon is None) == (delta is None):
+        raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon")
+    schedule = from_data(read_data(file), file)
+    result = schedule.epsilon(delta=delta) if epsilon is None else schedule.delta(epsilon=epsilon)  # pyright: ignore
+    return show_run(proved(result, output), schedule, None, json, verbose)

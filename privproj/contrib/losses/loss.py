@@ -1,0 +1,289 @@
+"""Privacy loss distributions of runs, and conversion of a run to other kinds of privacy.
+
+The true privacy curve of a run is convex and holds in both the add and remove directions. Therefore upper bounds of
+the curve at grid points define a pair of distributions that dominates the run (C18), whatever its bound is. Runs are
+composed as schedules before that.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu, require_no_options
+from privproj.accounting.query import build_result
+from privproj.accounting.renyi import renyi_curve
+from privproj.accounting.schedule import Schedule, phase_of
+from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.mechanisms import Mechanism
+from privproj.numerics.interval import next_up
+from privproj.parameters import real
+from privproj.profiles.privacy_profile import Curve, LazyBounds, PrivacyProfile, shallow
+from privproj.profiles.tradeoff import tradeoff
+from privproj.result import Result, Side
+from privproj.run import Run, RunOptions
+
+__all__ = ["Conversion", "PrivacyLoss", "convert", "privacy_loss"]
+
+if TYPE_CHECKING:
+    from privproj.composition.dominating_pairs import DominatingPair
+    from privproj.numerics.arrays import Array
+
+Form = Literal["mu", "rho", "renyi", "trade-off", "dp-accounting"]  # kinds of privacy to which a run can be converted
+
+CUT_MASS = 1e-15  # delta; target mass of the truncated tails, as in dp-accounting; the truncated mass is counted
+
+LOSSES_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
+
+
+@dataclass(frozen=True)
+class PrivacyLoss(Schedule):
+    """A run with its privacy loss distribution on a grid, an upper bound.
+
+    ``above`` dominates every neighboring pair in both directions, so everything computed from it is an upper bound. It
+    has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``, the mass of an infinite
+    loss. The masses under the other dataset are ``exp(-losses)`` times as large; ``infinity_mass_q`` is the mass at
+    loss minus infinity. ``+`` and ``*`` compose runs, not distributions, and lose nothing.
+
+    Args:
+        phases: The phases in their order, as those of a schedule.
+        discretization: The grid step of the composition of the phases; None lets the composer choose.
+        assumes: Further assumptions of every result.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.losses import privacy_loss
+    >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
+    >>> round(float(loss.above.losses @ loss.above.masses), 3)  # 1/(2 z^2)
+    0.125
+    >>> round((loss * 4).epsilon(delta=1e-5).value, 4), loss * 4 == loss + loss * 3
+    (4.3772, True)
+    """
+
+    @cached_property
+    def _curve(self) -> Curve:
+        """The privacy curve, composed once."""
+        return super().curve()
+
+    def curve(self) -> Curve:
+        """Return the privacy curve of the whole run."""
+        return self._curve
+
+    @cached_property
+    def above(self) -> "DominatingPair":
+        """The distribution that dominates the run, from the curve at the grid points.
+
+        Raises:
+            PrecisionLimit: Losses are too large for double precision.
+        """
+        from privproj.composition.dominating_pairs import outline_step
+
+        shape = outline_step(_as_profile(self.curve()), Run(), CUT_MASS)
+        return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION).above
+
+    @property
+    def rests_on(self) -> Result:
+        """The bound, status and assumptions of the run, as a result whose value is not used."""
+        return build_result(self, "curve", 1.0, curve=self.curve())
+
+    def __repr__(self) -> str:
+        basis = self.rests_on
+        return (
+            f"<privacy loss of {basis.run['steps']} releases: {basis.bound}, {basis.status}, {basis.run['relation']}>"
+        )
+
+
+def _as_profile(curve: Curve) -> PrivacyProfile:
+    """Return a curve that holds in both directions as the privacy profile of one release."""
+    if isinstance(curve, PrivacyProfile) and curve.table is not None and curve.excess is None:
+        return replace(curve, resolution=LOSSES_PER_DEVIATION)
+    ordinary = shallow(curve)
+
+    # Rounded outward by more than the rounding errors of epsilon and of exp (PrivacyProfile.table).
+    def upper(at: "Array") -> "Array":
+        import numpy as np
+
+        logs = np.array([ordinary.log_delta(eps * (1.0 - 4e-15)).upper for eps in at.tolist()])
+        return np.where(logs > -690.0, np.exp(np.maximum(logs, -700.0)) * (1.0 + 4e-15), 0.0)
+
+    table = LazyBounds(lambda at: 0.0 * at, upper)
+    return PrivacyProfile(log_delta=ordinary.log_delta, table=table, resolution=LOSSES_PER_DEVIATION)
+
+
+def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **options: Unpack[RunOptions]) -> PrivacyLoss:
+    """Return a run with its privacy loss distribution, which composes and which :func:`convert` accepts.
+
+    Args:
+        run: A mechanism, or a schedule, which has its own bounds and runs.
+        bound: The name of a bound of the mechanism; None takes its default.
+        **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
+
+    Returns:
+        The privacy loss.
+
+    Raises:
+        InvalidParameter: A value is out of range, or a schedule is given options.
+        Refused: The bound does not support this mechanism and run.
+
+    >>> from privproj import M2
+    >>> from privproj.contrib.losses import privacy_loss
+    >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
+    >>> loss.above.infinity_mass < 1e-14
+    True
+    """
+    if isinstance(run, Schedule):
+        require_no_options(bound, options, "a schedule")
+        shared = {field.name: getattr(run, field.name) for field in fields(Schedule)}
+        return run if isinstance(run, PrivacyLoss) else PrivacyLoss(**shared)
+    phase = phase_of(run, getattr(run, "name", ""), bound, **options)
+    phase.check()
+    return PrivacyLoss((phase,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A run in another kind of privacy.
+
+    Attributes:
+        to: The kind of privacy.
+        value: The number, the list of numbers, or the object.
+        side: An upper bound for privacy parameters and losses, a lower bound for false negative rates; exact if the
+            conversion loses nothing.
+        means: The definition of the guarantee, as text.
+        rests_on: The bound, status and assumptions, as a :class:`privproj.Result` whose value is not used.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.losses import convert
+    >>> convert(Gaussian(noise_multiplier=2.0), "rho", steps=8).means
+    'the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)'
+    """
+
+    to: Form
+    value: Any
+    side: Side
+    means: str
+    rests_on: Result
+
+
+def convert(
+    run: Mechanism | Schedule,
+    to: Form,
+    *,
+    at: float | Sequence[float] | None = None,
+    bound: str | None = None,
+    **options: Unpack[RunOptions],
+) -> Conversion:
+    """Return a run in another kind of privacy, rounded to the safe side.
+
+    ===============  ==============================  ======================================================
+    ``to``           ``at``                          ``value``
+    ===============  ==============================  ======================================================
+    "mu"             the slack, 1e-9 by default      of Gaussian differential privacy, rounded up
+    "rho"            None                            of zero-concentrated differential privacy, rounded up
+    "renyi"          an order above 1, or several    the divergences there, rounded up
+    "trade-off"      false positive rates            the least false negative rates, rounded down
+    "dp-accounting"  None                            a ``PrivacyLossDistribution`` that dominates the run
+    ===============  ==============================  ======================================================
+
+    Args:
+        run: A privacy loss, a schedule or a mechanism.
+        to: The kind of privacy.
+        at: See the table.
+        bound: The name of a bound of the mechanism; None takes its default. Renyi divergences are those of the Renyi
+            bound of the mechanism if this bound has none.
+        **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
+
+    Returns:
+        The value with its side, bound and assumptions.
+
+    Raises:
+        InvalidParameter: A value is out of range, or a loss or a schedule is given options.
+        Refused: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted bound.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.losses import convert
+    >>> [round(value, 9) for value in convert(Gaussian(noise_multiplier=2.0), "renyi", at=[2, 4], steps=8).value]
+    [2.0, 4.0]
+    >>> [round(rate, 4) for rate in convert(Gaussian(noise_multiplier=2.0), "trade-off", at=[0.01, 0.1]).value]
+    [0.9661, 0.7828]
+    """
+    loss = privacy_loss(run, bound=bound, **options)
+    if not isinstance(to, str) or to not in CONVERSIONS:
+        raise unknown_name("to", to, "a kind of privacy", get_args(Form))
+    if any(not phase.is_guarantee for phase in loss.phases):
+        raise Refused("a refuted bound has no loss that could be converted")
+    if at is not None and to in ("rho", "dp-accounting"):
+        raise InvalidParameter("at", at, f"no at with to={to}")
+    if to == "renyi":
+        loss = _with_renyi_bounds(loss)
+    several = isinstance(at, list | tuple)
+    values, side = CONVERSIONS[to](loss, at if several else [at])
+    # Renyi bounds of several phases have no joint curve, so divergences are added.
+    rests_on = build_result(loss, "curve", 1.0) if to == "renyi" else loss.rests_on
+    value = values if several else values[0]
+    return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
+
+
+def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
+    """Return the mu of the run at each slack."""
+    mus = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
+    for mu in (mu for mu in mus if not mu.usable):
+        raise Refused(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
+    return [float(mu) for mu in mus], mus[0].side
+
+
+def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
+    """Return rho from the mu without slack: the loss distribution is a coarsening of that of two Gaussians."""
+    (mu,), side = _to_mu(loss, [0.0])
+    # rho = mu^2 / 2
+    return [next_up(next_up(mu * mu) / 2.0)], side
+
+
+def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
+    """Return the sums of the divergences of the phases at each order."""
+    orders = [real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in at]
+    totals = [0.0] * len(orders)
+    for phase in loss.phases:
+        curve: Any = phase.curve()
+        totals = [next_up(total + curve.divergence_at(order)) for total, order in zip(totals, orders, strict=True)]
+    for order, value in zip(orders, totals, strict=True):
+        if not value < math.inf:
+            raise Refused(f"this run has no finite Renyi divergence at order {order:g}; expected a smaller order")
+    return totals, Side.UPPER
+
+
+def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
+    """Return the loss with the Renyi bounds of its phases; raises :class:`Refused` if a phase has none."""
+    for phase in loss.phases:
+        if phase.accountant is not None:
+            raise Refused(f"phase {phase.name} has another accountant, which must compute its Renyi divergences")
+    phases = tuple(renyi_curve(phase)[0] for phase in loss.phases)
+    return replace(loss, phases=phases)
+
+
+def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
+    """Return lower bounds of false negative rates."""
+    rates = [real("at", rate, "a false positive rate from 0 to 1", 0.0, 1.0) for rate in at]
+    return tradeoff(loss.curve(), rates), Side.LOWER
+
+
+def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
+    """Return the dominating distribution as dp-accounting's class."""
+    from privproj.integrations.dp_accounting import symmetric_distribution
+
+    return [symmetric_distribution(loss.above)], Side.UPPER
+
+
+# definition of the guarantee of each kind
+MEANS = {
+    "mu": "delta(epsilon) is at most the larger of that of two Gaussians at the distance value, and of the slack",
+    "rho": "the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)",
+    "renyi": "the Renyi divergence of this order, in both orders of neighbours, is at most value",
+    "trade-off": "an attack with this false positive rate has at least the false negative rate value",
+    "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
+}
+
+# for each kind, the function from a privacy loss and a list ``at`` to the values and their side
+CONVERSIONS: dict[str, Any] = dict(
+    zip(MEANS, (_to_mu, _to_rho, _to_renyi, _to_tradeoff, _to_dp_accounting), strict=True)
+)

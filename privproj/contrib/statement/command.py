@@ -1,0 +1,179 @@
+"""``privproj report``: a privacy statement for a model card, as text, Markdown or one self-contained HTML page."""
+
+import html
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from hashlib import sha256
+from importlib.resources import files
+from math import floor, log10
+from string import Template
+from typing import Any
+
+import click
+from privproj_cli.ledger import planned_delta, read_begun
+from privproj_cli.options import Once, OneOf, command_with, file_argument, option, option_of
+from privproj_cli.query import QuestionGroup, bound_option, target_options
+from privproj_cli.render import WIDEST, wrap_line
+
+from privproj.accounting.lower_bound import known_size, warnings_of_delta
+from privproj.accounting.phase import Phase
+from privproj.accounting.schedule import phase_of
+from privproj.contrib.statement import statement as statements
+from privproj.contrib.statement.statement import BEGIN, END, Statement
+from privproj.errors import InvalidParameter
+from privproj.io.files import digest_of, read_data, refuse_same_file, write_text
+from privproj.io.ledger import Account
+from privproj.io.run_file import from_data
+from privproj.mechanisms import Mechanism
+from privproj.profiles.tradeoff import profile_points
+from privproj.result import round_outward
+from privproj.run import RunOptions
+from privproj.targets import delta_target
+from privproj.version import __version__
+
+DRAWN_AFTER = "What the best attack could reach"
+ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it anew from the line below, and compares."
+
+
+def produce(
+    data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
+    style: str | None, output: str | None, **author_words: str | None,
+) -> int:  # fmt: skip
+    """Compute the statement, write or print it, and return the exit code.
+
+    Files among the ``author_words`` are replaced by their digests. Warnings about the ``phases`` go to standard error.
+    """
+    ending = (output or "").rsplit(".", 1)[-1].lower()
+    if ending in ("pdf", "docx"):
+        raise InvalidParameter(
+            "--output", output, "a file of text, Markdown (.md) or HTML (.html)", "print a page of HTML"
+        )
+    chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
+    fields = {name: words for name, words in author_words.items() if words is not None}
+    for name in {*fields} & {*statements.DIGESTS}:
+        refuse_same_file("--output", output, fields[name])
+        fields[name] = digest_of(fields[name], f"--{name}")
+    target: Any = delta_target(delta, None).delta
+    statement = statements.statement_from(data, target, chosen, author_words={**fields, **digests})
+    if output is None:
+        click.echo(written(statement))
+    else:
+        write_text(output, written(statement) + "\n")
+        click.echo(f"wrote {output}: epsilon {round_outward(statement.epsilon)} at delta {target:g}")
+    notes = dict.fromkeys(note for phase in phases for note in phase.notes)
+    for line in wrap_line("warning: ", *notes, *warnings_of_delta(known_size(phases), target)):
+        click.echo(line, err=True)
+    return 0 if statement.result.usable else 4
+
+
+def written(statement: Statement) -> str:
+    """Return a statement as text in its style: a page, or lines between its first and last mark."""
+    if statement.style == "html":
+        return as_html(statement)
+    is_text, lines = statement.style == "text", [BEGIN[statement.style]]
+    for section in statements.sections(statement):
+        lines += ["", section.title] if is_text else ["", f"### {section.title}", ""]
+        label = ("  " if is_text else "") + ("- " if section.items else "")
+        # The width does not depend on the terminal, since `verify` compares lines.
+        lines += wrap_line(label, *section.lines, width=WIDEST) if is_text else [label + line for line in section.lines]
+    fence = ([], []) if is_text else (["", "```json"], ["```", ""])
+    return "\n".join([*lines, "", ORIGIN, *fence[0], statement.line, *fence[1], END])
+
+
+def as_html(statement: Statement) -> str:
+    """Return the statement as one self-contained HTML page."""
+    parts = []
+    for section in statements.sections(statement):
+        tag, item = ("<ul>{}</ul>", "<li>{}</li>") if section.items else ("{}", "<p>{}</p>")
+        lines = (item.format(html.escape(words).replace(" %", "&nbsp;%")) for words in section.lines)
+        parts += [f"<h2>{html.escape(section.title)}</h2>", tag.format("\n" + "\n".join(lines) + "\n").strip()]
+        parts += [drawing(statement)] if statement.result.usable and section.title == DRAWN_AFTER else []
+    line = html.escape(statement.line, quote=False)
+    return filled("statement.html", parts="\n".join(parts), computed_from=ORIGIN, line=line)
+
+
+def drawing(statement: Statement) -> str:
+    """Return an SVG plot of delta against epsilon, on a logarithmic scale, with the claim marked."""
+    epsilon, delta = statement.epsilon, float(statement.result.delta or 0.0)
+    # The axis ends at 1, 2, 4 or 6 times a power of ten, with room for the label of the claim.
+    room = max(1.618 * epsilon, 0.1)
+    top = next(end for times in (1, 2, 4, 6, 10) if (end := times * 10.0 ** floor(log10(room))) >= room)
+    lowest = Decimal(repr(delta)).adjusted() - 3
+
+    def across(eps: float) -> str:
+        return f"{60 + 280 * eps / top:.1f}"
+
+    def down(power: float) -> str:
+        return f"{20 + 190 * power / lowest:.1f}"
+
+    x = [top * i / 60 for i in range(61)]
+    least = 10.0 ** (lowest - 1)  # below the frame, which clips it
+    deltas = profile_points(statement.curve, x, enough=least)
+    points = (
+        f"{across(eps)},{down(log10(max(statement.factor * y, least)))}" for eps, y in zip(x, deltas, strict=True)
+    )
+    powers = range(0, lowest - 1, -max(1, -lowest // 4))
+    raised = {power: str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")) for power in powers if power}
+    return filled(
+        "statement.svg",
+        points=" ".join(points),
+        ticks_across="".join(f'<text x="{across(eps)}" y="228"> {eps:g} </text>' for eps in x[::15]),
+        ticks_down="".join(
+            f'<text x="54" y="{down(power)}" dy="4">{"10" + raised[power] if power else 1}</text>' for power in powers
+        ),
+        lines="".join(f"M60 {down(power)}H340" for power in powers),
+        x=across(epsilon),
+        y=down(log10(delta)),
+        epsilon=round_outward(epsilon),
+        delta=repr(delta),
+    )
+
+
+def filled(template: str, **fields: object) -> str:
+    """Return a template file of this folder with its fields filled in."""
+    text = files("privproj.contrib.statement").joinpath(template).read_text(encoding="utf-8")
+    return Template(text.removesuffix("\n")).substitute(fields)
+
+
+def shared_options(*hidden: str) -> list[Once]:
+    """Return the options for the style, the output and the words of the author."""
+    return [
+        option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
+        Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
+        *(option_of(name, field, type=str) for name, field in statements.AUTHOR_WORDS.items() if name not in hidden),
+    ]
+
+
+def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
+    """A privacy statement for a model card: text, Markdown or HTML."""
+    phase = phase_of(mechanism, bound=bound, **run)
+    return produce(statements.question_data(phase), {}, [phase], **options)
+
+
+command = QuestionGroup("report", report_mechanism, [bound_option(), *shared_options()])
+
+
+@command.add_command
+@command_with("run", file_argument(), *target_options("report"), *shared_options())
+def report_run(file: str, **options: Any) -> int:
+    """A run file: phases composed jointly."""
+    refuse_same_file("--output", options["output"], file)
+    schedule = from_data(read_data(file), file)
+    return produce(statements.run_data(schedule), {}, schedule.phases, **options)
+
+
+@command.add_command
+@command_with("ledger", file_argument(), *target_options("report"), *shared_options("ledger"))
+def report_ledger(file: str, delta: float | None, **options: Any) -> int:
+    """The ledger of a training run: what it released."""
+    refuse_same_file("--output", options["output"], file)
+    account, content = read_begun(file)
+    digests = {"ledger": sha256(content).hexdigest()}
+    return produce(statements.account_data(account), digests, (), planned_delta(account, delta), **options)
+
+
+def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
+    """Write the statement of a training run to its place among the files of the run."""
+    digests = {name: digest_of(paths[name]) for name in statements.DIGESTS}
+    statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_words=digests)
+    write_text(paths["statement"], written(statement) + "\n")

@@ -1,0 +1,125 @@
+"""Privacy statements as documents of ``privproj verify``, alone and with the ledger of their run."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from privproj_cli.verify import (
+    NOT_THE_PROGRAM,
+    UNPROVED,
+    DocumentKind,
+    File,
+    Rendered,
+    missing_words,
+    render_ledger,
+    render_verdict,
+    unit_words,
+)
+
+from privproj.contrib.statement import statement as statements
+from privproj.contrib.statement.command import written
+from privproj.contrib.statement.statement import DIGESTS, AgreementVerdict, StatementVerdict
+from privproj.io.files import digest_of
+from privproj.io.ledger import verify_ledger
+from privproj.result import round_outward
+from privproj.run import run_words
+
+NOT_THE_CHECKPOINT = "that the checkpoint came from this run: a digest says which file is meant, not how it was made"
+NOT_GIVEN = "that the {name} is the one whose SHA-256 the statement names, since it was not given"
+BEGINNINGS = tuple(line.encode() for line in (*statements.BEGIN.values(), statements.PARAMETERS))
+
+
+def is_statement(content: bytes) -> bool:
+    """Return whether a line begins as a statement or its parameters do."""
+    return any(line.startswith(BEGINNINGS) for line in content.split(b"\n"))
+
+
+def verify_document(document: File) -> Rendered:
+    """Check a statement by itself."""
+    return render_statement(statements.verify_statement(*document, written))
+
+
+def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
+    """Check a statement, the ledger of its run and, if it is there, the checkpoint."""
+    hashes = (sha256(ledger[0]).hexdigest(), *map(digest_of, others))
+    digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
+    statement = statements.verify_statement(*document, written)
+    verdict = statements.compare_with_ledger(statement, verify_ledger(*ledger), digests)
+    return render_agreement(verdict, digests)
+
+
+def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
+    """Return what digests cannot show: the origin of a checkpoint, and the contents of files that were not given."""
+    author_words = verdict.statement.author_words
+    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
+    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
+
+
+def render_statement(verdict: StatementVerdict) -> Rendered:
+    """Return the verdict on a statement, with its claim and the recomputed one."""
+    result = verdict.statement.result
+    phases, name = result.mechanism.get("phases"), result.mechanism["name"]
+    what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
+    about = f"{what}, relation {unit_words(result)}"
+    claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
+    record = {
+        "claim": f"{about}: {claimed}",
+        "claimed": list(verdict.claimed),
+        "found": statements.claim_of(verdict.statement),
+        "unproved": [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())],
+        "first_line": verdict.first,
+        "last_line": verdict.last,
+        "lines_outside": verdict.outside,
+        "differences": [*verdict.differences],
+        "assumes": [*result.assumes, *statements.assumed_of_persons(result)],
+        "result": result,
+    }
+    parts = {"about": about, "claimed": f"{claimed}, in the words of the file"}
+    parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.promises}
+    parts |= {"assumes": None, "warning": result.warnings, "unproved": None}
+    what = f"a privacy statement in {verdict.statement.style}"
+    return render_verdict(verdict, "statement", what, record, parts, *checked_lines(verdict))
+
+
+def checked_lines(verdict: StatementVerdict) -> list[str]:
+    """Return which lines of a file were checked, and the first ones that differ."""
+    outside = ", which is the whole file"
+    if verdict.outside:
+        outside = f"; what the other {verdict.outside} lines of the file say is not covered"
+    lines = [f"  checked:  lines {verdict.first} to {verdict.last}{outside}"]
+    for one in verdict.differences[:3]:
+        lines.append(f"  line {one['number']} says   {ascii(one['said'])[:300]}")
+        lines.append(f"  expected{'':<{len(str(one['number'])) + 4}}{ascii(one['expected'])[:300]}")
+    if len(verdict.differences) > 3:
+        lines.append(f"  and {len(verdict.differences) - 3} lines more")
+    return lines
+
+
+def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendered:
+    """Return the verdict on a statement and a ledger together, with the verdict on each."""
+    spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
+    statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
+    gap = missing_words(verdict, verdict.planned)
+    unproved = [*UNPROVED, *unproved_of_files(verdict.statement, names)]
+    here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
+    record = {
+        "missing_releases": verdict.missing,
+        "steps": spent,
+        "steps_planned": verdict.planned,
+        "unproved": [*gap, *unproved],
+        "claim": statement["claim"],
+        "found": f"{here} at delta {stated.delta!r} for the {spent} releases of the ledger",
+        "differences": list(verdict.differences),
+        "assumes": list(dict.fromkeys((*statement["assumes"], *ledger["assumes"]))),
+        "statement": statement,
+        "ledger": ledger,
+    }
+    alone = " (named by the ledger alone)"
+    assumed = [words + alone * (words not in statement["assumes"]) for words in record["assumes"]]
+    parts = {"missing": gap, "unproved": unproved, "claimed": record["claim"], "found": None}
+    parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
+    parts |= {"assumes": assumed, "warning": ledger["warnings"]}
+    what = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
+    return render_verdict(verdict, "statement and ledger", what, record, parts)
+
+
+KIND = DocumentKind("a privacy statement with its parameters", is_statement, verify_document, verify_with_ledger)

@@ -1,0 +1,13 @@
+"""What the feature adds to the core: a command, statements as documents, and the statement of a training run."""
+
+COMMANDS = {
+    "report": (
+        "Reports",
+        "A privacy statement for a model card: text, Markdown, HTML.",
+        "privproj.contrib.statement.command:command",
+    )
+}
+
+DOCUMENTS = {"statement": "privproj.contrib.statement.document:KIND"}
+
+TRAIN_DOCUMENTS = {"statement": ("statement.md", "privproj.contrib.statement.command:write_statement_of_training")}

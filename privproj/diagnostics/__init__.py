@@ -1,8 +1,0 @@
-"""Numbers that describe a training run and guarantee nothing.
-
-The names below are the public interface; importing the package loads none of them.
-"""
-
-from privproj.lazy import lazy_names
-
-__getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,581 @@
+"""Kernels of ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared sensitivity ``X`` (C4, C5).
+
+The functions are kernels (:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. A row is
+``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
+``b`` is inf; ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
+
+**Coordinate.** ``X = m w``, ``m = E X``, ``w = e^s / (1 + q (e^s - 1))`` with ``q = a/(a+b)``, 0 for a Gamma
+distribution, and ``y = (1-q) / (1 + q (e^s - 1))``. The density of ``s`` is unimodal with its peak at ``s = 0``, and
+``d ln f/ds = -a y (e^s - 1)``. With ``k(x) = d ln h/d ln x`` the peak of ``h f`` is where ``a (e^s - 1) = k``.
+
+**The whole integral** is a sum over equidistant ``s`` from the peak outwards. For an integrand that is analytic in a
+strip the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums, each
+shifted by a quarter of the step: their differences give the size ``D_1`` of that error for any phase, and about the
+size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4`` or ``D_2^2``. The
+reported error is ``64 D_1^4 + 4 D_2^2`` (observed, not proved).
+
+**The integral up to a cut** uses one Gauss rule of 24 nodes, or one on either side of the peak. The Legendre
+coefficients of degree 22 and 23, which the rule gives too, are near the square root of its error, and their square is
+reported (observed, not proved).
+"""
+
+import math
+from math import exp, expm1, fabs, hypot, inf, log, log1p, sqrt
+
+from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, RELATIVE_ERROR_PER_NAT, outward_margin
+from privproj.numerics.quadrature import LOG_NEGLIGIBLE_HEIGHT, gauss_legendre, legendre
+from privproj.numerics.root_finding import newton_start, newton_step, root_of
+from privproj.numerics.special import (
+    LOG_SQRT_2PI,
+    beta_constant,
+    beta_fraction,
+    gamma_fraction,
+    gamma_series,
+    log_add,
+    log_residual,
+    stirling_remainder,
+)
+from privproj.profiles.gaussian import gaussian_terms
+from privproj.profiles.privacy_profile import KernelColumns
+
+# soundness: more than P(X > c)/P(X > M(c)): e where hazards increase, 3.2 (measured) for the shape 1/2 (C5)
+TAIL_GROWTH = 4.0
+
+SQRT_3 = math.sqrt(3.0)  # soundness: sqrt 3, in the steepness of C20
+
+# soundness: a |s| up to which the density is a difference of two terms near its peak; their rounding is 5e-14
+EXACT_NATS = 100.0
+
+# most terms of a tail's series or continued fraction; shapes of 2.5e11 require 4e6 and 4e4 at the mean
+MOST_TAIL_TERMS = 10_000_000
+
+# soundness: the smaller shape up to which the margin of special functions covers the rounding of a fraction
+LARGEST_MEASURED_SHAPE = 5e5
+
+# soundness: relative error of a delta of C5 for larger shapes, over the root of the shape, with which the number of
+# terms of its tails grows (measured: below 3e-16)
+FRACTION_ROUNDING = 2e-15
+
+# soundness: nats below the peak at which an integrand is truncated for a Gauss rule; e^-31 is 3e-14
+NATS_TO_EDGE = 31.0
+
+NATS_OF_SLACK = 7.0  # nats, tolerance for the place of this truncation
+
+# soundness: relative error allowed for what lies beyond both edges: e^-30 over the log slope there
+CUT_ERROR = 2e-14
+
+STEP_IN_WIDTHS = 1.4  # step of one of the four sums, in widths of the peak: a normal density then has D_1 = 9e-5
+
+# longest step of one of the four sums in s; all functions are analytic up to pi/2 from the real line
+LONGEST_STEP = 1.0
+
+MOST_TERMS = 20_000  # most terms of a sum in one direction; beyond, the result is unknown
+
+LARGEST_RISE = 60.0  # soundness: nats above the supposed peak; if a term is larger, the result is unknown
+
+# soundness: Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23
+GAUSS_24 = tuple(
+    (x, w, 45.0 * w * legendre(22, 2.0 * x - 1.0)[0], 47.0 * w * legendre(23, 2.0 * x - 1.0)[0])
+    for x, w in gauss_legendre(24)
+)
+
+MOST_POWER = math.exp(LARGEST_RISE)  # soundness: e^LARGEST_RISE
+
+
+def beta_gamma_params(row):
+    """Return the parameters of a row as ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)``."""
+    a, b, scale, any_rank = row[0], row[1], row[2], row[3]
+    if b == inf:
+        return a, b, scale * a, 0.0, 1.0, inf, 0.5 * log(a) - LOG_SQRT_2PI - stirling_remainder(a), any_rank
+    n = a + b
+    return a, b, scale * (a / n), a / n, b / n, scale, beta_constant(a, b), any_rank
+
+
+def log_shape(s, rise, dist):
+    """Return ``ln f(s) - ln f(0)``; ``rise`` is ``e^s - 1``."""
+    a, b, _, q, rest, _, _, _ = dist
+    far = fabs(s) > 0.7
+    if b == inf:
+        return a * (s - rise) if far or a * fabs(s) < EXACT_NATS else a * log_residual(rise, 1.0 + rise)
+    # a s - n ln(1 + q (e^s - 1)), from the smaller of a and b
+    if a <= b and (far or a * fabs(s) < EXACT_NATS):
+        return a * s - (a + b) * log1p(q * rise)
+    if b < a and (far or b * fabs(s) < EXACT_NATS):
+        return -b * s - (a + b) * log1p(rest * expm1(min(-s, 700.0)))
+    # a [ln(1 + d) - d] + b [ln(1 + e) - e], as a d + b e = 0
+    spread = 1.0 + q * rise
+    d, e = rest * rise / spread, -q * rise / spread
+    return a * log_residual(d, 1.0 + d) + b * log_residual(e, 1.0 + e)
+
+
+def exponentials(s):
+    """Return ``e^s`` and ``e^s - 1``, both without cancellation, constant for ``s >= 700``."""
+    if s < -0.7:
+        growth = exp(s)
+        return growth, growth - 1.0
+    rise = expm1(min(s, 700.0))
+    return 1.0 + rise, rise
+
+
+def squared_sensitivity_at(growth, rise, dist):
+    """Return the squared sensitivity ``x = m e^s / (1 + q (e^s - 1))``."""
+    return dist[2] * (growth / (dist[4] + dist[3] * growth))
+
+
+def coordinate(x, dist):
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700."""
+    w = x / dist[2]
+    rest = 1.0 - dist[3] * w
+    if rest <= 1e-300:
+        return 700.0
+    # e^s = w (1 - q)/(1 - q w)
+    return log1p((w - 1.0) / rest) if 0.5 < w < 2.0 else min(700.0, log(max(w, 1e-300)) + log(dist[4] / rest))
+
+
+def log_slope_of_delta(eps, x):
+    """Return ``k = d ln h/d ln x = (mu/2) phi(u)/h``, and ``-d ln k/d ln x``."""
+    _, gain, _, here = gaussian_terms(eps, x)
+    k = 0.5 * sqrt(x) * here / gain if gain > 0.0 else 0.5 * (eps / x * eps + 1.0)
+    # -d ln k/d ln x = k - 1 - x h''/h', x h''/h' = eps^2/(2 x) - 1/2 - x/8 (C3)
+    return k, k - 0.5 + 0.125 * x - 0.5 * eps * (eps / x)
+
+
+def find_peak(eps, dist, guess):
+    """Return ``(s, width)`` near the peak of ``h f``, by Newton's method on ``ln a (e^s - 1) = ln k`` in a bracket."""
+    a, _, mean, q, rest, top, _, _ = dist
+    k, _ = log_slope_of_delta(eps, mean)
+    low, high = 0.0, log1p(min(k / a, 1e300))
+    if top < inf:
+        # k falls with x, and x stays below its supremum
+        low = min(log1p(min(log_slope_of_delta(eps, top)[0] / a, 1e300)), high)
+    s = guess
+    if not low < s < high:
+        # a (w - 1) = eps^2/(2 m w), where k is nearly eps^2/(2 x)
+        ratio = 0.5 * eps / a * (eps / mean)
+        w = 0.5 + sqrt(0.25 + ratio)
+        s = log(w)
+        if not (q * w < 0.5 and low < s < high):
+            s = 0.5 * (low + high)
+    width = 1.0
+    for _ in range(80):
+        growth, rise = exponentials(s)
+        k, fall = log_slope_of_delta(eps, squared_sensitivity_at(growth, rise, dist))
+        y = rest / (rest + q * growth)
+        # -d^2 ln(h f)/ds^2 = y (a e^s + y k (-d ln k/d ln x)) at the top
+        bend = y * (a * growth + y * k * max(fall, 0.0))
+        width = 1.0 / sqrt(max(bend, 1e-300))
+        if rise <= 0.0:
+            break
+        # if h rounds to 1, the peak lies below
+        excess = log(a * rise) - log(k) if k > 0.0 else inf
+        if excess > 0.0:
+            high = s
+        else:
+            low = s
+        # Newton in ln(e^s - 1)
+        moved = log1p(rise * exp(min(700.0, -excess / (1.0 + y * max(fall, 0.0) * rise / growth))))
+        if k <= 0.0 or not low <= moved <= high:
+            moved = 0.5 * (low + high)
+        step, s = fabs(moved - s), moved
+        if k > 0.0 and step < 0.1 * width:
+            break
+    return s, width
+
+
+def add_outwards(eps, dist, start, stride, height, by_parts):
+    """Return the sums of the integrand and of ``-dh/deps f`` over ``start, start + stride, ...``, over ``e^height``.
+
+    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The third number bounds the remainder; it is
+    negative if the series does not converge.
+    """
+    total, fall, s, last = 0.0, 0.0, start, inf
+    for _ in range(MOST_TERMS):
+        growth, rise = exponentials(s)
+        x = squared_sensitivity_at(growth, rise, dist)
+        level, gain, loss, here = gaussian_terms(eps, x)
+        if by_parts:
+            log_tail, hazard = log_tail_and_hazard(s, growth, rise, dist)
+            power = exp(min(LARGEST_RISE, level + log_tail - height))
+            term = 0.5 * dist[4] / (dist[4] + dist[3] * growth) * sqrt(x) * here * power
+            loss *= hazard
+        else:
+            power = exp(min(LARGEST_RISE, level + log_shape(s, rise, dist) + dist[6] - height))
+            term = gain * power
+        if power >= MOST_POWER:
+            break
+        total += term
+        fall += loss * power
+        if term <= 4e-18 * total and term < last:
+            # the remainder falls faster than a geometric series (the integrand is log-concave)
+            return total, fall, term * term / (last - term) if last < inf else 0.0
+        last = term
+        s += stride
+    return total, fall, -1.0
+
+
+def sum_on_line(eps, dist, start, step, height, by_parts):
+    """Return the sums of :func:`add_outwards` over all ``start + k step``, and a bound of the remainder or -1."""
+    right, right_fall, right_rest = add_outwards(eps, dist, start, step, height, by_parts)
+    left, left_fall, left_rest = add_outwards(eps, dist, start - step, -step, height, by_parts)
+    rest = right_rest + left_rest if min(right_rest, left_rest) >= 0.0 else -1.0
+    return right + left, right_fall + left_fall, rest
+
+
+def find_peak_by_parts(eps, dist):
+    """Return ``(s, width)`` of the peak of ``dh/ds P(X > x)``, near ``x = 2 eps``, by Newton's method."""
+    s, width = coordinate(2.0 * eps, dist), 1.0
+    for _ in range(12):
+        growth, rise = exponentials(s)
+        spread = dist[4] + dist[3] * growth
+        y, mu = dist[4] / spread, sqrt(squared_sensitivity_at(growth, rise, dist))
+        _, hazard = log_tail_and_hazard(s, growth, rise, dist)
+        u, v = eps / mu - 0.5 * mu, eps / mu + 0.5 * mu
+        width = 2.0 / (v * y)
+        # d/ds [ln y + ln mu - u^2/2 + ln P(X > x)], with du/ds = -y v/2
+        slope = -dist[3] * growth / spread + 0.5 * y + 0.5 * y * u * v - hazard
+        step = max(-4.0 * width, min(4.0 * width, slope * width * width))
+        s += step
+        if fabs(step) < 0.1 * width:
+            break
+    return s, width
+
+
+def whole_integral(eps, dist, guess):
+    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, peak)``; the error is inf if the sum does not converge.
+
+    If ``h`` rises to 1 in less than a step, left of the peak, ``E[h] = int dh P(X > x)`` is summed instead.
+    """
+    top, width = find_peak(eps, dist, guess)
+    growth, rise = exponentials(top)
+    x = squared_sensitivity_at(growth, rise, dist)
+    level, gain, _, _ = gaussian_terms(eps, x)
+    if gain <= 0.0 or level < -1e300:
+        return -inf, 0.0, 0.0, top
+    height = level + log_shape(top, rise, dist) + dist[6]
+    s, by_parts = top, False
+    step = min(STEP_IN_WIDTHS * width, LONGEST_STEP)
+    # u moves by y v/2 for each unit of s; at u = 0, x = 2 eps, v = sqrt(2 eps) and y = 1 - x/supremum
+    if x > 2.0 * eps and (1.0 - 2.0 * eps / dist[5]) * sqrt(0.5 * eps) * step > STEP_IN_WIDTHS:
+        by_parts = True
+        s, width = find_peak_by_parts(eps, dist)
+        step, height = STEP_IN_WIDTHS * width, 0.0
+        growth, rise = exponentials(s)
+        height = max(log_tail_and_hazard(s, growth, rise, dist)[0], -1e300)
+    one, one_fall, one_rest = sum_on_line(eps, dist, s, step, height, by_parts)
+    two, two_fall, two_rest = sum_on_line(eps, dist, s + 0.5 * step, step, height, by_parts)
+    total, fall, difference = one + two, one_fall + two_fall, 1.0
+    for _ in range(8):
+        three, three_fall, three_rest = sum_on_line(eps, dist, s + 0.25 * step, step, height, by_parts)
+        four, four_fall, four_rest = sum_on_line(eps, dist, s - 0.25 * step, step, height, by_parts)
+        between = three + four
+        if min(min(one_rest, two_rest), min(three_rest, four_rest)) < 0.0 or total + between <= 0.0:
+            break
+        # four sums A, B, C, D a quarter of the step apart: D_1 = 2 hypot(A - C, B - D)/(A + B + C + D) whatever the
+        # phase, D_2 = |A + C - B - D|/(A + B + C + D), error 64 D_1^4 + 4 D_2^2
+        difference = 2.0 * hypot(one - two, three - four) / (total + between)
+        finer = fabs(total - between) / (total + between)
+        one, one_fall, one_rest = total, fall, one_rest + two_rest
+        two, two_fall, two_rest = between, three_fall + four_fall, three_rest + four_rest
+        total, fall, step = one + two, one_fall + two_fall, 0.5 * step
+        # A larger difference D_1 of the four sums halves the step; a smaller one only widens the result.
+        if difference <= max(3e-4, RELATIVE_ERROR_PER_NAT * fabs(height)):
+            error = 64.0 * difference**4 + 4.0 * finer * finer + (one_rest + two_rest) / total
+            return height + log(0.5 * step * total), fall / total, error, top
+    if height < LOG_NEGLIGIBLE_HEIGHT and total > 0.0 and difference < max(0.5, RELATIVE_ERROR_PER_NAT * -height):
+        # rounding of a huge exponent
+        return height + log(0.5 * step * total), fall / total, 3.0, top
+    return height, 0.0, inf, top
+
+
+def left_edge(eps, dist, s, slope, bend, height):
+    """Return a point where ``h f`` is some 40 nats below ``height``, its value at ``s``, by Newton's method.
+
+    ``slope`` is the log slope at ``s``, and ``bend`` is minus the second derivative.
+    """
+    # slope z + bend z^2/2 = 40
+    z = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
+    a, _, _, q, rest, _, _, _ = dist
+    for _ in range(60):
+        edge = s - z
+        growth, rise = exponentials(edge)
+        x = squared_sensitivity_at(growth, rise, dist)
+        level, gain, _, here = gaussian_terms(eps, x)
+        drop = height - (level + log(gain) + log_shape(edge, rise, dist) + dist[6]) if gain > 0.0 else 1e300
+        if NATS_TO_EDGE - 1.0 <= drop <= NATS_TO_EDGE + NATS_OF_SLACK:
+            return edge
+        if drop > 1e299:
+            z = 0.5 * z
+            continue
+        k = 0.5 * sqrt(x) * here / gain
+        pull = rest / (rest + q * growth) * (k - a * rise)
+        z = min(2.0 * z, max(0.1 * z, z + (NATS_TO_EDGE + 2.0 - drop) / pull)) if pull > 0.0 else 2.0 * z
+    return s - z
+
+
+def panel_sum(eps, dist, left, right, height):
+    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the first's error."""
+    width = right - left
+    total, fall, one, other = 0.0, 0.0, 0.0, 0.0
+    for i in range(24):
+        row = GAUSS_24[i]
+        s = left + width * row[0]
+        growth, rise = exponentials(s)
+        level, gain, loss, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
+        power = exp(min(LARGEST_RISE, level + log_shape(s, rise, dist) + dist[6] - height))
+        if power >= MOST_POWER:
+            return 1.0, 0.0, inf
+        term = gain * power
+        total += row[1] * term
+        fall += row[1] * loss * power
+        one += row[2] * term
+        other += row[3] * term
+    if total <= 0.0:
+        return 0.0, 0.0, 0.0
+    # c = |c_22| + |c_23| over the mean; error c^2
+    share = (fabs(one) + fabs(other)) / total
+    return width * total, width * fall, width * total * min(share, 1.0) * min(share, 1.0)
+
+
+def split_panel_sum(eps, dist, left, right, height, most):
+    """Return :func:`panel_sum` of a panel in equal parts, as many as an error of ``most`` requires."""
+    total, fall, error = panel_sum(eps, dist, left, right, height)
+    parts = 1
+    while error > most and parts < 64:
+        parts = 2 * parts
+        total, fall, error = 0.0, 0.0, 0.0
+        width = (right - left) / parts
+        for i in range(parts):
+            one, two, three = panel_sum(eps, dist, left + i * width, left + (i + 1) * width, height)
+            total, fall, error = total + one, fall + two, error + three
+    return total, fall, error
+
+
+def integral_below(eps, dist, cut, guess, log_other):
+    """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, peak)``.
+
+    ``log_other`` is the log of the number to which the result is added: a far smaller result may be inaccurate.
+    """
+    a, _, _, q, rest, _, _, _ = dist
+    top, width = find_peak(eps, dist, guess)
+    s = min(top, cut)
+    growth, rise = exponentials(s)
+    x = squared_sensitivity_at(growth, rise, dist)
+    level, gain, _, here = gaussian_terms(eps, x)
+    if gain <= 0.0 or level < -1e300:
+        return -inf, 0.0, 0.0, top
+    height = level + log(gain) + log_shape(s, rise, dist) + dist[6]
+    y = rest / (rest + q * growth)
+    k = 0.5 * sqrt(x) * here / gain
+    fall_of_k = k - 0.5 + 0.125 * x - 0.5 * eps * (eps / x)
+    bend = y * (a * growth + y * k * max(fall_of_k, 0.0)) + (1.0 - y) * y * max(k - a * rise, 0.0)
+    left = left_edge(eps, dist, s, max(y * (k - a * rise), 0.0), bend, height)
+    # allow an error of 1e-13 of the sum, or of the number to which it is added
+    most = 1e-13 * max(0.1 * (s - left), exp(min(log_other - height, 300.0)))
+    if cut - top <= 2.0 * width:
+        total, fall, error = split_panel_sum(eps, dist, left, cut, height, most)
+        return height + log(total), fall / total, error / total + CUT_ERROR, top
+    growth, rise = exponentials(cut)
+    level, gain, _, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
+    if level + log(max(gain, 1e-300)) + log_shape(cut, rise, dist) + dist[6] < height - NATS_TO_EDGE:
+        value, slope, error, top = whole_integral(eps, dist, top)
+        return value, slope, error + CUT_ERROR, top
+    total, fall, error = split_panel_sum(eps, dist, left, top, height, most)
+    more, more_fall, more_error = split_panel_sum(eps, dist, top, cut, height, most)
+    total, fall, error = total + more, fall + more_fall, error + more_error
+    return height + log(total), fall / total, error / total + CUT_ERROR, top
+
+
+# --- the tail of the distribution, and the tangent of C5 ---------------------------------------------------
+
+
+def log_tail_and_hazard(s, growth, rise, dist):
+    """Return ``ln P(X > x)`` and the hazard ``f(s)/P(X > x)`` at the coordinate ``s``."""
+    a, b, _, q, rest, _, front, _ = dist
+    shape = log_shape(s, rise, dist)
+    spread = rest + q * growth
+    x, y = q * growth / spread, rest / spread
+    if s >= 0.0:
+        if b == inf:
+            over = gamma_fraction(a, a * rise, MOST_TAIL_TERMS)
+        else:
+            over = beta_fraction(b, a, y, x, -a * y * rise, MOST_TAIL_TERMS)
+        return min(0.0, front + shape + log(over)), 1.0 / over
+    if b == inf:
+        under = gamma_series(a, growth, MOST_TAIL_TERMS)
+    else:
+        under = beta_fraction(a, b, x, y, a * y * rise, MOST_TAIL_TERMS)
+    density = exp(front + shape)
+    below = min(density * under, 1.0 - 1e-16)
+    return log1p(-below), density / (1.0 - below)
+
+
+def tangent_cut(eps, dist, guess):
+    """Return the cut ``c`` where the tangent at ``M(c)`` meets ``h`` (C5), by Newton's method in a bracket.
+
+    The result is ``(s, c, ln P(X > c), M(c), relative error)``: the error bounds the effect of the remaining gap
+    between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
+    """
+    a, _, mean, q, rest, top, _, _ = dist
+    bend = inflection(eps)
+    high = coordinate(bend, dist)
+    low = -inf
+    s = guess
+    if not s < high:
+        # start where the tangent at the mean is 0, m - h/h'; near x0 if the mean excess is small
+        s = high
+        if mean > bend:
+            s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), dist))
+    best, last = (s, bend, 0.0, bend, inf), False
+    for _ in range(200):
+        growth, rise = exponentials(s)
+        spread = rest + q * growth
+        y, c = rest / spread, mean * (growth / spread)
+        log_tail, hazard = log_tail_and_hazard(s, growth, rise, dist)
+        p = min(top, max(c, mean * (1.0 + hazard / a)))
+        level, gain, _, here = gaussian_terms(eps, p)
+        level_c, gain_c, _, here_c = gaussian_terms(eps, c)
+        if gain <= 0.0:
+            break
+        k = 0.5 * sqrt(p) * here / gain
+        over = exp(min(700.0, level_c - level)) / gain
+        share, share_slope = gain_c * over, 0.5 * sqrt(c) * here_c * over
+        # (l_p(c) - h(c)) / h(p) = 1 - k (p - c)/p - h(c)/h(p)
+        gap = 1.0 - k * ((p - c) / p) - share
+        # its derivative in s: p' = hazard (p - c), c' = c y, x h''/h' = eps^2/(2 x) - 1/2 - x/8
+        moved = hazard * (p - c)
+        curve = 0.5 * eps * (eps / p) - 0.5 - 0.125 * p - k
+        slope = k / p * (c * y - moved - curve * moved * ((p - c) / p)) - share_slope * y + share * k * moved / p
+        # |gap| h(p) P(between c and the crossing) <= 4 |gap| h(p) P(X > c), if p >= x0; below, the gap is negative.
+        error = inf
+        if p < bend * (1.0 - 1e-14):
+            gap = -max(fabs(gap), 1e-300)
+        else:
+            error = TAIL_GROWTH * fabs(gap)
+            if slope > 0.0 and fabs(gap) < 0.05 and fabs(a * y * rise * gap) < 0.5 * slope:
+                error = min(error, 4.0 * fabs(gap) * hazard * fabs(gap) / slope)
+        if error < best[4]:
+            best = (s, c, log_tail, p, error)
+        if error <= 1e-14:
+            return best
+        if gap >= 0.0:
+            high = s
+        else:
+            low = s
+        if last or high < -690.0:
+            break
+        # Below x0: if M - c is constant, the root is where M is a third of that beyond x0.
+        newton = s - gap / slope if slope > 0.0 else -inf
+        s = coordinate(c + (bend - p) + (p - c) / 3.0, dist) if p < bend else newton
+        if low == -inf:
+            s = max(s, high - 3.0)
+        if not low < s < high:
+            s = 0.5 * (low + high) if low > -inf else high - 1.0
+        if high - low <= 4e-16 * fabs(high):
+            s, last = high, True
+    return best
+
+
+def inflection(eps):
+    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave (C3)."""
+    # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
+    return 2.0 * eps * (eps / (1.0 + hypot(1.0, eps)))
+
+
+def any_rank_value(eps, dist, top, cut):
+    """Return ``(ln delta, -d ln delta/deps, relative error, peak, cut)`` of ``min_p E[g_p(X)]``, by its dual form (C5).
+
+    The slope is that at a fixed cut (envelope theorem). The arguments ``top`` and ``cut`` are initial guesses.
+    """
+    mean, supremum = dist[2], dist[5]
+    # C5, case 2: h is convex on the whole range, and rank one is the worst case.
+    if supremum <= inflection(eps):
+        value, slope, error, top = whole_integral(eps, dist, top)
+        return value, slope, error, top, cut
+    # C5, case 1: the tangent at the mean lies above h from 0 on, and the bound is h(E X).
+    level, gain, loss, _ = gaussian_terms(eps, mean)
+    if gain > 0.0 and log_slope_of_delta(eps, mean)[0] <= 1.0:
+        return level + log(gain), loss / gain, 0.0, top, cut
+    # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
+    s, c, log_tail, p, loose = tangent_cut(eps, dist, cut)
+    level, gain, loss, _ = gaussian_terms(eps, p)
+    if gain <= 0.0:
+        return -inf, 0.0, 0.0, top, cut
+    above = log_tail + level + log(gain)
+    above_slope = loss / gain
+    # E[h(X); X <= c] <= P(X <= c) h(c) is omitted if it is below e^-32 < 2e-14 of the rest.
+    level, gain, _, _ = gaussian_terms(eps, c)
+    if gain <= 0.0 or level + log(gain) + min(0.0, log(max(-expm1(log_tail), 1e-300))) < above - 32.0:
+        return above, above_slope, loose + 2e-14, top, s
+    below, below_slope, error, top = integral_below(eps, dist, s, top, above)
+    if below == -inf:
+        return above, above_slope, loose + 2e-14, top, s
+    value = log_add(below, above)
+    one, other = exp(below - value), exp(above - value)
+    # the part above may be so small that its tangent is lost in rounding
+    rough = other * min(loose, 3.0) if other < 1e-20 else other * loose
+    return value, one * below_slope + other * above_slope, one * error + rough, top, s
+
+
+def rounding_of_tails(a, b):
+    """Return the relative error that the rounding of tails adds to an expectation for large shapes; else 0."""
+    return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
+
+
+def widened(value, error, dist):
+    """Return the enclosure of a log delta with this relative error, ``(-inf, inf)`` if the error is unknown."""
+    if value == -inf:
+        return -inf, LOG_OF_ZERO_FROM_ABOVE
+    # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
+    v = sqrt(2.0 * min(fabs(value), 1e300)) + SQRT_3
+    margin = outward_margin(
+        value, error + rounding_of_tails(dist[0], dist[1]), v * (v + sqrt(dist[5] if dist[5] < inf else dist[2]))
+    )
+    if not margin < inf:
+        return -inf, inf
+    return value - margin, min(0.0, value + margin)
+
+
+def mixture_ends(eps, dist, state):
+    """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 if ``any_rank`` is 0.
+
+    ``state`` is the peak and the cut of the last evaluation, where the next search begins.
+    """
+    top, cut = state
+    if dist[7] > 0.5:
+        value, slope, error, top, cut = any_rank_value(eps, dist, top, cut)
+    else:
+        value, slope, error, top = whole_integral(eps, dist, top)
+    lower, upper = widened(value, error, dist)
+    return lower, upper, slope, (top, cut)
+
+
+def mixture_log_delta(eps, row):
+    """Return the enclosure of ``ln delta`` at ``eps``; the row is ``(a, b, scale, any_rank)``."""
+    lower, upper, _, _ = mixture_ends(eps, beta_gamma_params(row), (-1.0, inf))
+    return lower, upper
+
+
+find_mixture_root = root_of(mixture_ends)
+
+
+def mixture_root(log_delta, row):
+    """Return approximately the inverse of :func:`mixture_log_delta`, and its residual."""
+    dist = beta_gamma_params(row)
+    start, top = newton_start(sqrt(dist[2]), log_delta), -1.0
+    # two Newton steps with a rough profile, which costs a tenth of an evaluation
+    for _ in range(2):
+        top, width = find_peak(start, dist, top)
+        growth, rise = exponentials(top)
+        level, gain, loss, _ = gaussian_terms(start, squared_sensitivity_at(growth, rise, dist))
+        value, slope = -inf, 0.0
+        if gain > 0.0:
+            # ln E[h(X)] is about that of sqrt(2 pi) width h f at the peak (Laplace)
+            value = level + log(gain * width) + log_shape(top, rise, dist) + dist[6] + LOG_SQRT_2PI
+            slope = loss / gain
+        moved = newton_step(start, value, slope, log_delta, 0.0, inf)
+        start = min(max(moved, 0.25 * start), 4.0 * start)
+    return find_mixture_root(log_delta, dist, (top, inf), start)
+
+
+# the kernels of C4 and C5; a row is (a, b, scale, any_rank)
+SHIFT_COLUMNS = KernelColumns(mixture_log_delta, mixture_root)

@@ -1,0 +1,139 @@
+"""Compute many rows in several processes, with a journal from which an interrupted job resumes.
+
+Rows are numbered, and a job is a function from a range of numbers to the lines of these rows, so that it can be sent to
+other processes or to a Dask cluster. Rows are written in the order of their numbers, whoever computes them.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from privproj.errors import InvalidParameter, NotConverged
+from privproj.io.files import naming, open_alone
+from privproj.lazy import import_extra
+
+Work = Callable[[range], str]
+"""A function from the numbers of some rows to these rows, one line each; workers must be able to import it."""
+
+Workers = tuple[Callable[..., Callable[[], Any]], int]
+"""A function that submits a call and returns a function that waits for its result, and how many calls to submit."""
+
+Pool = Callable[[], AbstractContextManager[Workers]]
+"""A function that opens workers."""
+
+MOST_RESTARTS = 5  # pools: a job that lost so many is given up, since memory is probably short
+SUBMITTED_PER_WORKER = 4  # batches: no worker waits while a slow batch before its own is computed
+SECONDS_PER_BATCH = 0.5  # seconds: a killed job computes at most this much again for each worker
+LARGEST_BATCH = 2**14  # rows
+
+
+@contextmanager
+def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
+    """Open this process, several processes of this machine, or the Dask cluster at an address as workers.
+
+    Raises :class:`InvalidParameter` if there is no cluster at the address. If a worker of a cluster dies, Dask sends
+    its work to another one.
+    """
+    if dask is not None:
+        distributed = import_extra("distributed", "--dask", "sweep")
+        try:
+            client = distributed.Client(dask, timeout="10s", set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InvalidParameter("dask", dask, "the address of a running scheduler", str(error)) from None
+        with client:
+            size = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+            submit = lambda *call: client.submit(*call, pure=False, retries=MOST_RESTARTS).result  # noqa: E731
+            yield submit, SUBMITTED_PER_WORKER * size
+    elif workers == 1:
+        yield partial, 1
+    else:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+            yield lambda *call: processes.submit(*call).result, SUBMITTED_PER_WORKER * workers
+
+
+def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
+    """Yield the rows of these numbers in their order, some lines at a time, while later ones are computed.
+
+    If a process dies, the pool is opened again for what is not done. Raises :class:`NotConverged` after
+    :data:`MOST_RESTARTS` pools.
+    """
+    from concurrent.futures import BrokenExecutor
+
+    waiting, size = deque[range](), 1
+    for _ in range(MOST_RESTARTS):
+        with pool() as (submit, ahead), suppress(BrokenExecutor):
+            results = deque(submit(_timed, work, batch) for batch in waiting)
+            while numbers or waiting:
+                while numbers and len(waiting) < ahead:
+                    waiting.append(numbers[:size])
+                    numbers = numbers[size:]
+                    results.append(submit(_timed, work, waiting[-1]))
+                lines, seconds = results.popleft()()
+                done = len(waiting.popleft())
+                # The next batch takes about half a second at the speed of this one, and grows at most eightfold.
+                size = max(1, min(int(done * SECONDS_PER_BATCH / max(seconds, 1e-9)), 8 * done, LARGEST_BATCH))
+                yield lines
+            return
+    raise NotConverged(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
+
+
+def _timed(work: Work, numbers: range) -> tuple[str, float]:
+    """Return the rows of these numbers, and the seconds that they took where they were computed."""
+    began = time.monotonic()
+    return work(numbers), time.monotonic() - began
+
+
+@contextmanager
+def complete_rows(
+    work: Work, size: int, path: str | Path, head: str, pool: Pool, progress: Callable[[int], object]
+) -> Iterator[BinaryIO]:
+    """Compute all rows that the journal at ``path`` lacks, and open it behind its first line.
+
+    Args:
+        work: The job.
+        size: The number of rows.
+        path: The journal. Only one process at a time may have it open.
+        head: The lines before the rows; the first one states which job the journal belongs to.
+        pool: The workers.
+        progress: Called with the number of rows that were there, then with the size of each batch.
+
+    Raises:
+        InvalidParameter: The journal belongs to another job, or another process has it open.
+    """
+    with os.fdopen(open_alone(path, "journal"), "a+b") as file:
+        count = _resume(file, head.encode(), path)
+        progress(count)
+        for lines in rows_in_order(work, range(count, size), pool):
+            with naming(path):
+                file.write(lines.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            progress(lines.count("\n"))
+        file.seek(head.index("\n") + 1)
+        yield file
+
+
+def _resume(file: BinaryIO, head: bytes, path: str | Path) -> int:
+    """Remove an incomplete last line, write the head if it is missing, and return the number of rows."""
+    file.seek(0)
+    before, good, count = file.read(len(head)), len(head), 0
+    if not head.startswith(before):
+        raise InvalidParameter("journal", path, "a journal of this very question", "name another file")
+    if len(before) < good:
+        file.truncate(0)
+        file.write(head)
+    for line in file:
+        if not line.endswith(b"\n") or b"\0" in line:
+            break
+        count += 1
+        good += len(line)
+    file.truncate(good)
+    return count

@@ -1,0 +1,208 @@
+"""Kernels of the Beta-tail bound of M2: a Gaussian term plus a union bound, minimized over ``tau`` (C16).
+
+``delta = min over tau in (0, 1] of G(tau) + k P(B > tau)`` with ``B ~ Beta(a, b)``. ``G(tau)`` is the Gaussian delta of
+C3 at ``mu sqrt(tau)`` if ``sharp``, and the two-sided tail ``T`` otherwise. Every ``tau`` is sound. ``t`` is the logit
+of ``tau``, ``c`` is ``beta_constant(a, b)`` and ``log_k = ln k``.
+"""
+
+from math import exp, expm1, fabs, inf, log, log1p, pi, sqrt
+
+from privproj.numerics.special import (
+    beta_constant,
+    beta_deviance,
+    beta_excess,
+    beta_tail_scale,
+    log_add,
+    log_beta_tail_from,
+    log_normal_density,
+    mills,
+)
+from privproj.profiles.gaussian import gaussian_shift, log_gaussian_delta, log_two_sided
+
+# ln of the least double, nearly. A search for epsilon ends where ln delta is a million times that
+LOG_LEAST_DOUBLE = -745.0
+
+
+def log_tail_profile(eps, mu, sharp):
+    """Return the log of the Gaussian term ``G`` at the sensitivity ``mu``."""
+    if sharp:
+        return log_gaussian_delta(eps, mu)
+    return log_two_sided(eps, mu)
+
+
+def log_tail_profile_slope(eps, mu, sharp):
+    """Return ``ln (dG/dmu)`` and ``d ln (dG/dmu) / d ln mu`` for ``eps > 0``."""
+    u = gaussian_shift(eps, mu)
+    # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
+    slope, curvature = log_normal_density(u), u * (u + mu)
+    if sharp:
+        return slope, curvature
+    pull = eps / mu / mu * (1.0 + exp(-eps))
+    total = pull - 0.5 * expm1(-eps)
+    return slope + log(total), curvature - 2.0 * pull / total
+
+
+def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
+    """Return the balance ``S`` at the logit ``t`` and its slope ``dS/dt``; the bound is stationary at ``S = 0``.
+
+    ``S = ln (dG/dln tau) - ln (k tau pdf(tau))``.
+    """
+    y = 1.0 / (1.0 + exp(t))
+    tau = exp(t) * y
+    m = mu * sqrt(tau)
+    slope, curvature = log_tail_profile_slope(eps, m, sharp)
+    # dG/dln tau = (m/2) dG/dm at m = mu sqrt(tau), and dln tau/dt = 1 - tau
+    balance = log(0.5 * m) + slope - (log_k + beta_deviance(a, b, tau, y) + c - log(y))
+    return balance, 0.5 * y * (1.0 + curvature) + beta_excess(a, b, tau, y) - tau
+
+
+def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
+    """Return the logit of the stationary ``tau`` nearest to the logit ``t``, or an end of the range.
+
+    Newton's method ends after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there,
+    so the error is far below rounding. If a step fails, the bracket is bisected, or searched for in steps that double.
+    """
+    scale = beta_tail_scale(a, b)
+    low, high, stride = -300.0, 35.0, 0.1 * scale
+    for _ in range(200):
+        balance, slope = beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp)
+        if balance < 0.0:
+            low = t
+        else:
+            high = t
+        if high - low <= 1e-7 * scale:
+            break
+        step = balance / slope if slope > 0.0 else inf
+        if fabs(step) <= 4.0 * scale and low < t - step < high:
+            t = t - step
+            if fabs(step) <= 3e-5 * scale:
+                return t
+        elif low > -300.0 and high < 35.0:
+            t = 0.5 * (low + high)
+        else:
+            t = min(t + stride, 35.0) if balance < 0.0 else max(t - stride, -300.0)
+            stride = 2.0 * stride
+    return 0.5 * (low + high)
+
+
+def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
+    """Return ``ln[G(tau) + k P(B > tau)]``: the bound at this ``tau`` (C16)."""
+    y = 1.0 / (1.0 + exp(t))
+    tau = exp(t) * y
+    # G(tau) + k P(B > tau) (C16)
+    tail = log_k + log_beta_tail_from(a, b, tau, y, c)
+    return log_add(log_tail_profile(eps, mu * sqrt(tau), sharp), tail)
+
+
+def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
+    """Return ``(ln delta, logit tau)``: the bound minimized over ``tau``, started at the logit ``t`` (C16).
+
+    The logit of ``tau = 1`` is ``inf``.
+    """
+    at_one = log_tail_profile(eps, mu, sharp)
+    t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
+    value = beta_tail_value(t, a, b, c, log_k, mu, eps, sharp)
+    if at_one <= value:
+        return min(at_one, 0.0), inf
+    return min(value, 0.0), t
+
+
+def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
+    """Return the logit of the best of about ten ``tau`` below (``side = -1``) or above (1) the mean of ``B``."""
+    step = 0.5 * beta_tail_scale(a, b)
+    mean = log(a / b)
+    best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
+    reach = step
+    t = mean + side * reach
+    while -200.0 < t < 35.0:
+        value = beta_tail_value(t, a, b, c, log_k, mu, eps, sharp)
+        if value < best:
+            best_t, best = t, value
+        reach = 1.3 * reach + 0.5 * step
+        t = mean + side * reach
+    return best_t
+
+
+def beta_tail_delta(a, b, k, mu, eps, sharp):
+    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps``, minimized over ``tau`` (C16).
+
+    There may be one local minimum on either side of the mean of ``B``. The smaller one is returned.
+    """
+    log_k, c = log(k), beta_constant(a, b)
+    below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
+    above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp)
+    least = beta_tail_minimum(below, a, b, c, log_k, mu, eps, sharp)
+    other = beta_tail_minimum(above, a, b, c, log_k, mu, eps, sharp)
+    return least if least[0] <= other[0] else other
+
+
+def beta_tail_share(a, b, c, log_share):
+    """Return the logit ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``.
+
+    It starts the search for ``tau``: this expression equals the tail up to a factor near 1.
+    """
+    t = log(a / b) + beta_tail_scale(a, b)
+    for _ in range(6):
+        y = 1.0 / (1.0 + exp(t))
+        x = exp(t) * y
+        slope = -beta_excess(a, b, x, y)
+        if slope > -1e-3:
+            break
+        t = min(t + (log_share - beta_deviance(a, b, x, y) - c) / slope, 30.0)
+    return t
+
+
+def tail_profile_epsilon_slope(eps, mu, sharp):
+    """Return ``ln (-dG/deps)``."""
+    u = gaussian_shift(eps, mu)
+    # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
+    if sharp:
+        return log_normal_density(u) + log(mills(u + mu) if u + mu > -35.0 else 1.0)
+    return log_normal_density(u) + log1p(exp(-eps)) - log(mu)
+
+
+def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
+    """Return the ``eps`` at which the Beta-tail bound reaches delta, rounded up, or ``inf`` if none is below 1e9.
+
+    The target is lowered by the relative error allowed to the bound, so that the result meets delta. Newton's method on
+    ``ln delta(eps)`` uses the derivative of the Gaussian term at the optimal ``tau`` (envelope theorem), starts each
+    step at the last ``tau``, and keeps a bracket. A step that is corrected for curvature has an error of third order;
+    it is the last step if this is below the tolerance.
+    """
+    log_k, c = log(k), beta_constant(a, b)
+    tolerance = 1e-14 * (1.0 - log_delta)
+    target = log_delta - 1e-12 - tolerance
+    t = beta_tail_share(a, b, c, log_delta - log_k)
+    m = mu * sqrt(1.0 / (1.0 + exp(-t)))
+    square = -2.0 * log_delta
+    eps = m * (0.5 * m + sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square)))
+    low, high = 0.0, inf
+    last, slope_last = -1.0, 0.0
+    for _ in range(100):
+        value, t_best = beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp)
+        excess = value - target
+        if excess > 0.0:
+            low = eps
+        else:
+            high = eps
+        m = mu
+        if t_best < 35.0:
+            t = t_best
+            m = mu * sqrt(1.0 / (1.0 + exp(-t)))
+        if low > 1e9 or value <= LOG_LEAST_DOUBLE * 1e6:
+            return inf
+        slope = exp(tail_profile_epsilon_slope(eps, m, sharp) - value)
+        if fabs(excess) <= tolerance:
+            return eps
+        if last >= 0.0 and fabs(excess) < 2e-5 and slope > 0.0:
+            step = excess / slope
+            bend = 0.5 * step * (slope - slope_last) / (eps - last) / slope
+            if fabs(bend) < 1e-4:
+                return eps + step * (1.0 - bend) + 4e-16 * eps
+        last, slope_last = eps, slope
+        eps = eps + excess / slope if slope > 0.0 else 2.0 * eps
+        if not low < eps < high or eps > 8.0 * last:
+            eps = 0.5 * (low + high) if high < inf else 4.0 * last
+        if high < inf and high - low <= 1e-15 * high:
+            break
+    return high

@@ -1,0 +1,80 @@
+"""Moments of the noise that a step of LoRA adds to a gradient; not a privacy guarantee.
+
+With ``A`` of shape ``r x m`` a step of LoRA moves the weights along ``q A^T A = q + u`` for each gradient row ``q``:
+``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r`` the entries of ``u`` are close to Gaussian,
+up to a constant that the paper does not state. This closeness does not imply privacy
+(:mod:`privproj.contrib.audit.symmetry`).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from privproj.errors import InvalidParameter
+from privproj.parameters import integer, real
+
+__all__ = ["lora_noise"]
+
+Initialisation = Literal["gaussian", "uniform"]
+NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetry test)"
+
+
+@dataclass(frozen=True)
+class _NoiseMoments:
+    """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` where ``|q|_1`` was given."""
+
+    mean: float
+    variance: float
+    rank_rate: float | None = None
+    warning: str = NOT_PRIVACY
+
+
+def lora_noise(
+    entry: float,
+    row_norm: float,
+    rank: int,
+    *,
+    initialisation: Initialisation = "gaussian",
+    variance: float | None = None,
+    row_sum: float | None = None,
+) -> _NoiseMoments:
+    """Return the mean and the variance of an entry of LoRA's noise ``u = q (A^T A - I)`` for a gradient row ``q``.
+
+    With entries of ``A`` of variance ``v`` the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for
+    Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are no
+    privacy guarantee.
+
+    Args:
+        entry: ``q_i``, the entry of the row, of size at most ``row_norm``.
+        row_norm: ``|q|_2``, the Euclidean norm of the row, above 0 and up to 1e100.
+        rank: ``r``, the number of rows of ``A``, at least 1.
+        initialisation: The law of the entries of ``A``: "gaussian" or "uniform" (as Kaiming's, where ``v = 2/m``).
+        variance: ``v``, above 0 and up to 1e100; ``1/rank`` unless given, which makes the mean 0.
+        row_sum: ``|q|_1``, the sum of the sizes of the entries, at least ``row_norm``; None leaves ``rank_rate`` out.
+
+    Returns:
+        A record with ``mean``, ``variance``, ``warning`` and ``rank_rate``. The total-variation distance of the entry
+        to a Gaussian with these moments is at most an unspecified constant times ``rank_rate``.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj.mechanisms.sketch.lora_noise import lora_noise
+    >>> found = lora_noise(entry=0.1, row_norm=1.0, rank=16)
+    >>> round(found.mean, 6), round(found.variance, 6)
+    (0.0, 0.063125)
+    """
+    if initialisation not in get_args(Initialisation):
+        raise InvalidParameter("initialisation", initialisation, "gaussian or uniform")
+    norm = real("row_norm", row_norm, "a positive norm of the row", 0.0, 1e100, open_low=True)
+    q = real("entry", entry, f"an entry of size at most {norm:g}, the norm of its row", -norm, norm)
+    r = integer("rank", rank, "a whole number rank >= 1")
+    v = 1.0 / r if variance is None else real("variance", variance, "a positive variance", 0.0, 1e100, open_low=True)
+    excess = q * q if initialisation == "gaussian" else -q * q / 5.0
+    rate = None
+    if row_sum is not None:
+        total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
+        # rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3.
+        rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
+    # mean (r v - 1) q_i, variance r v^2 (|q|^2 + q_i^2), for uniform entries r v^2 (|q|^2 - q_i^2/5).
+    return _NoiseMoments((r * v - 1.0) * q, r * v * v * (norm * norm + excess), rate)

@@ -1,0 +1,135 @@
+"""Bound the alignment that the Wishart mechanism assumes, and the cost of descent along a Wishart matrix.
+
+These numbers are not privacy guarantees.
+"""
+
+import math
+
+from privproj.errors import InvalidParameter
+from privproj.parameters import integer, probability, real
+
+__all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment", "preprocessing_gain"]
+
+
+def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
+    """Bound the misalignment of a normalised mean under the replace relation: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
+
+    The vector is ``f(S) = g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Under replace ``|g -
+    g'| <= 2L/n``. That ``|g|`` and ``|g'|`` are at least ``c0`` is a promise on the data. Then the chord of the unit
+    vectors is at most ``|g - g'| / c0``, and ``1 - rho`` is half its square.
+
+    Args:
+        norm_bound: ``L``, the norm to which every vector is clipped, above 0 and up to 1e100.
+        norm_floor: ``c0``, the least norm of the mean, above 0 and at most ``norm_bound``.
+        records: ``n``, the number of records, at least 1.
+
+    Returns:
+        The misalignment ``1 - rho``, a number above 0 and below 2, rounded up.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or the bound is 2 or more, which is no restriction.
+
+    >>> from privproj.mechanisms.wishart.alignment import mean_misalignment
+    >>> f"{mean_misalignment(norm_bound=1.0, norm_floor=0.5, records=1000):.4g}"
+    '8e-06'
+    """
+    bound = real("norm_bound", norm_bound, "a positive norm bound", 0.0, 1e100, open_low=True)
+    floor = real("norm_floor", norm_floor, "a positive norm floor up to the norm bound", 0.0, bound, open_low=True)
+    count = integer("records", records, "a whole number of records >= 1")
+    # 1 - rho <= 2 L^2 / (c0^2 n^2).
+    misalignment = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
+    if misalignment >= 2.0:
+        raise InvalidParameter("norm_floor", norm_floor, f"a norm floor above norm_bound/records={bound / count:.4g}")
+    return misalignment
+
+
+def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
+    """Bound the misalignment of ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere.
+
+    ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, but for
+    probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` would do, as each of two inner products has
+    two tails). The vector must be normalised again afterwards, and ``u`` must have one law for all data. Add ``beta``
+    to delta.
+
+    Args:
+        misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
+        gamma: The norm of the noise that is added, above 0 and up to 1e100.
+        dim: ``d``, the length of the vectors, at least 1.
+        beta: The probability with which the bound may fail, above 0 and below 1.
+
+    Returns:
+        The misalignment ``1 - rho'`` after preprocessing, rounded up.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or nothing is gained. To gain, ``gamma`` must be above
+            ``2 t (1+rho)/(1-rho)``, which is not the condition printed in the paper.
+
+    >>> from privproj.mechanisms.wishart.alignment import preprocessed_misalignment
+    >>> round(preprocessed_misalignment(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
+    0.007175
+    """
+    m = real("misalignment", misalignment, "a misalignment from 0 to 2", 0.0, 2.0)
+    size = real("gamma", gamma, "a positive noise norm gamma", 0.0, 1e100, open_low=True)
+    # t = sqrt((2/d) ln(8/beta)).
+    t = math.sqrt(2.0 / integer("dim", dim, "a whole number dim >= 1") * math.log(8.0 / probability("beta", beta)))
+    # 1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t) (2601.21719, Lemma 10).
+    upper = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
+    if upper >= min(m, 1.0):
+        least = 2.0 * t * (2.0 - m) / m if m > 0.0 else math.inf
+        raise InvalidParameter("gamma", gamma, f"a gamma above {least:.4g}: at this one the alignment is not raised")
+    return upper
+
+
+def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float) -> float:
+    """Return what preprocessing adds to the alignment, ``rho' - rho``.
+
+    :func:`preprocessed_misalignment` gives the formula.
+
+    Args:
+        misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
+        gamma: The norm of the noise that is added, above 0 and up to 1e100.
+        dim: ``d``, the length of the vectors, at least 1.
+        beta: The probability with which the gain may fail, above 0 and below 1; add it to delta.
+
+    Returns:
+        The gain, a number above 0.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or nothing is gained.
+
+    >>> from privproj.mechanisms.wishart.alignment import preprocessing_gain
+    >>> round(preprocessing_gain(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
+    0.492825
+    """
+    return misalignment - preprocessed_misalignment(misalignment, gamma, dim, beta)
+
+
+def descent_condition(dim: int, rank: int, failure: float) -> float:
+    """Bound the condition number of a Wishart matrix, by which gradient descent along ``M grad`` may be slower.
+
+    ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))`` exceeds ``lambda_max/lambda_min``
+    of ``M ~ W_d(I/r, r)`` with probability at least ``1 - 2b``.
+
+    Args:
+        dim: ``d``, the dimension of the gradient, at least 1.
+        rank: ``r``, the degrees of freedom of the matrix, above ``(sqrt d + u)^2``.
+        failure: ``b``, half of the probability with which the bound may fail, above 0 and below 1.
+
+    Returns:
+        The bound on the condition number, above 1.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or the rank is too small for a finite bound.
+
+    >>> from privproj.mechanisms.wishart.alignment import descent_condition
+    >>> round(descent_condition(dim=10, rank=1000, failure=1e-3), 4)
+    2.4213
+    """
+    size, count = integer("dim", dim, "a whole number dim >= 1"), integer("rank", rank, "a whole number rank >= 1")
+    # edge = sqrt d + u, u = sqrt(2 ln(1/b)).
+    edge = math.sqrt(size) + math.sqrt(2.0 * math.log(1.0 / probability("failure", failure)))
+    root = math.sqrt(count)
+    if root <= edge:
+        raise InvalidParameter("rank", rank, f"a rank above {math.ceil(edge**2)} for these dim and failure")
+    # ((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2.
+    return ((root + edge) / (root - edge)) ** 2 * (1.0 + 1e-14)
