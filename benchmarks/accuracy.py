@@ -71,7 +71,7 @@ def noise(problem, algorithm, rank, bound, epsilon, steps):
     layer = privproj.Layer(dim=FEATURES, rank=rank or 1, columns=10)
     (row, *_) = (r for r in privproj.choose(layers=layer, **target, **run)
                  if r.algorithm == (algorithm if algorithm != "lora-fa" else "dp-sgd"))  # fmt: skip
-    z, over, error = row.result.value, row.worth.noise_over_dp_sgd, row.worth.projection_error_of_run
+    z, over, error = row.result.value, row.utility.noise_over_dp_sgd, row.utility.projection_error_of_run
     if bound:
         published = privproj.sigma(privproj.M2(dim=FEATURES, rank=rank, columns=10), bound=bound, **target, **run).value
         return published, over * published / z, error
@@ -87,7 +87,7 @@ def records(problem):
 
     draw = torch.Generator().manual_seed(0)
     if problem == "mixture":
-        # Neighbouring means are 5.4 deviations apart.
+        # Neighboring means are 5.4 deviations apart.
         train, whole = 20_000, 23_000
         means = 0.12 * torch.randn(10, FEATURES, generator=draw)
         y = torch.randint(0, 10, (whole,), generator=draw)

@@ -1,4 +1,4 @@
-"""Beta-tail epsilon with tau optimised: compiled kernels against scipy's minimize_scalar and brentq, in one run.
+"""Beta-tail epsilon with tau optimized: compiled kernels against scipy's minimize_scalar and brentq, in one run.
 
 Usage: python benchmarks/beta_tail.py [POINTS]
 """
@@ -17,7 +17,7 @@ from privproj.numerics.jit import compile_kernel
 
 
 def scipy_epsilon(d, r, k, mu, delta):
-    """The plain way: epsilon by brentq at a given tau, tau by a bounded scalar minimisation of it."""
+    """The plain way: epsilon by brentq at a given tau, tau by a bounded scalar minimization of it."""
     a, b = r / 2, (d - r) / 2
 
     def at(log_tau):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import privproj
 from privproj.contrib.certify.certificate import _question_of, ball_meets, ball_profile, enclosure, target_field
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 PAGE = Path(__file__).parents[1] / "docs" / "certified.md"
@@ -127,7 +127,7 @@ def measured(settings, seed):
             rows[name].append((*row, time.process_time() - start))
             if not row[0]:
                 print(f"UNSAFE by {-row[2]:.1e}:", drawn(found))
-        except PrecisionLimit:
+        except PrecisionError:
             rows["enclosure too wide"].append(drawn(found))
     return rows
 

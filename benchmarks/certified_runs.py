@@ -26,7 +26,7 @@ from privproj.contrib.certify.certificate import (
     target_field,
 )
 from privproj.contrib.certify.grids import propose_grid
-from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
+from privproj.errors import ConvergenceError, PrecisionError, PrivprojError
 from privproj.schedule import from_data
 
 RESULTS = Path(__file__).parent / "results" / "certified_runs.json"
@@ -96,9 +96,9 @@ def compared(seed, number, long):
         found |= _compare(data, power, long)
     except TimeoutError:
         found["outcome"] = f"skipped: more than {SECONDS} s"
-    except NotConverged as error:
-        found |= {"outcome": "NotConverged", "words": str(error)[:300]}
-    except PrecisionLimit as error:
+    except ConvergenceError as error:
+        found |= {"outcome": "ConvergenceError", "words": str(error)[:300]}
+    except PrecisionError as error:
         found["outcome"] = "refused: " + str(error).split(";")[0].split(", got")[0]
     except PrivprojError as error:
         found["outcome"] = "refused: " + str(error).split(";")[0].split(", got")[0][:120]
@@ -106,7 +106,7 @@ def compared(seed, number, long):
         found |= {"outcome": "crash", "words": repr(error)[:300]}
     finally:
         signal.alarm(0)
-    if found["outcome"] in ("crash", "NotConverged") or found.get("findings"):
+    if found["outcome"] in ("crash", "ConvergenceError") or found.get("findings"):
         found["data"] = data
     return found
 
@@ -169,7 +169,7 @@ def measured(runs, seed, jobs, long):
     with Pool(jobs, maxtasksperchild=500) as pool:
         for row in pool.imap_unordered(_star, ((seed, number, long) for number in range(runs))):
             rows.append(row)
-            if row.get("findings") or row["outcome"] in ("crash", "NotConverged"):
+            if row.get("findings") or row["outcome"] in ("crash", "ConvergenceError"):
                 print(json.dumps(row), flush=True)
             if time.monotonic() - last > 20:
                 keep(rows, seed)

@@ -12,7 +12,7 @@ import flint
 import numpy as np
 
 from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
-from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
+from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
 from privproj.numerics.jit import over_rows
 
 
@@ -30,10 +30,10 @@ def main():
     rows, eps = np.array([r[0] for r in releases]), np.array([r[3] for r in releases])
     many = -(-3000 // points)
     start = time.process_time()
-    ends = over_rows(SHIFT_COLUMNS.log_delta, np.tile(eps, many), np.tile(rows, (many, 1)))
+    ends = over_rows(BETA_GAMMA_KERNELS.log_delta, np.tile(eps, many), np.tile(rows, (many, 1)))
     print(f"first call {time.process_time() - start:.2f} s")
     start = time.process_time()
-    ends = over_rows(SHIFT_COLUMNS.log_delta, np.tile(eps, many), np.tile(rows, (many, 1)))
+    ends = over_rows(BETA_GAMMA_KERNELS.log_delta, np.tile(eps, many), np.tile(rows, (many, 1)))
     print(f"{(time.process_time() - start) / many / points * 1e6:.1f} us a row")
     outside, refused = [], 0
     for i, (row, shape, z, at) in enumerate(releases):

@@ -10,7 +10,7 @@ TITLES = {
     "gaussian delta": "Gaussian, one release: delta",
     "gaussian epsilon": "Gaussian, one release: epsilon",
     "gaussian sigma": "Gaussian, one release: noise multiplier",
-    "beta-tail": "M2 Beta-tail bound, tau optimised: epsilon, for each point of a sweep",
+    "beta-tail": "M2 Beta-tail bound, tau optimized: epsilon, for each point of a sweep",
     "rank-free delta": "M2 rank-free bound: delta",
     "rank-free epsilon": "M2 rank-free bound: epsilon",
     "wishart delta": "Wishart mechanism, exact profile: delta",
@@ -31,7 +31,7 @@ stands beside the setting; no error below it means anything. Tolerances and trun
 defaults unless said otherwise, so calibrations stop at different precisions (Opacus PRV and riskcal 1e-3 in epsilon
 or so, dp-accounting 1e-4 in noise). The error of a sweep is the largest of its first 8 points (of the only one for
 one shot). The reference of the trade-off function is the middle of two curves whose half distance stands beside the
-setting, read at 3000 epsilons, for the worse of both orders of the neighbours; riskcal joins the two orders by a
+setting, read at 3000 epsilons, for the worse of both orders of the neighbors; riskcal joins the two orders by a
 rule of its own, so the sign of its difference says nothing about soundness. Others used the machine too (**load**:
 the larger average before or after the job; where none stands it was not recorded), and jobs may come from different
 runs (`--only`), a setting never: trust ratios within a setting, not milliseconds. A tool that gives no answer in

@@ -107,7 +107,7 @@ WARM = {
     "100 phases": lambda n: phases(100, n),
     "1000 phases": lambda n: phases(1000, n),
     "100 m2 phases": lambda n: phases(100, n, "m2", noise_multiplier=0.2, **OF_M2),
-    "worth, T 2000": lambda n: p.worth(m2(0.155974), epsilon=n, **COMPOSED),
+    "worth, T 2000": lambda n: p.update_utility(m2(0.155974), epsilon=n, **COMPOSED),
     "m2 good-event sigma, T 2000": lambda n: p.sigma(
         m2(change_rank=10), epsilon=n, bound="good-event", split="even", **COMPOSED
     ),

@@ -39,7 +39,7 @@ def helper(
     def run(json: bool, **options: Any) -> int:
         record = {label: ask(**options), "note": note, "assumes": [assumes.format(**options)] if assumes else []}
         lines = [f"{label} = {round_outward(record[label])}  ({scale})", f"  {note}"]
-        lines += render.labelled({"assumes": record["assumes"]})
+        lines += render.labeled({"assumes": record["assumes"]})
         click.echo(render.as_json(record) if json else "\n".join(lines))
         return 0
 
@@ -51,7 +51,7 @@ def helper(
 helper(
     alignment.mean_misalignment,
     MISALIGNMENT,
-    "Misalignment of normalised means, from the least norm of a mean.",
+    "Misalignment of normalized means, from the least norm of a mean.",
     "promise that no mean is shorter than the norm floor; pass this as --misalignment",
     "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
     BATCHES,
@@ -59,8 +59,8 @@ helper(
 helper(
     alignment.preprocessed_misalignment,
     MISALIGNMENT,
-    "What is left of a misalignment after noise and normalising again.",
-    "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
+    "What is left of a misalignment after noise and normalizing again.",
+    "after adding the noise and normalizing again; pass this as --misalignment and add beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
 )
 helper(
@@ -78,7 +78,7 @@ def lora_noise_command(json: bool, **options: Any) -> int:
 
     \b
     Example:
-      privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
+      privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialization uniform --variance 0.0026
     """
     moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
     lines = [f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}"]

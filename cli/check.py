@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter
-from privproj.io.files import read_bounded, read_data, refuse_same_file, write_text
-from privproj.io.regression import Entry, change_words, entries_from
+from privproj.errors import InvalidParameterError
+from privproj.io.files import check_not_same_file, read_bounded, read_data, write_text
+from privproj.io.regression import Entry, change_text, entries_from
 from privproj.lazy import import_extra
 
 from .options import Once, command_with, file_argument, json_option, option
@@ -52,8 +52,8 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
     names = files_of(file)
     for name in names:
         if update and not name.endswith(".toml"):
-            raise InvalidParameter("FILE", name, "a TOML file with --update")
-        refuse_same_file("--junit", junit, name)
+            raise InvalidParameterError("FILE", name, "a TOML file with --update")
+        check_not_same_file("--junit", junit, name)
     entries, errors = checked(names, junit)
     if update and not errors:
         for name, text in [(name, updated(name, entries)) for name in names]:
@@ -74,10 +74,10 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
     files: list[str] = []
     for name in names:
         if not name:
-            raise InvalidParameter("FILE", "nothing", "a file or a folder")
+            raise InvalidParameterError("FILE", "nothing", "a file or a folder")
         inner = sorted(map(str, Path(name).rglob(OF_A_FOLDER))) if Path(name).is_dir() else [name]
         if not inner:
-            raise InvalidParameter("FILE", name, f"a folder with files {OF_A_FOLDER}")
+            raise InvalidParameterError("FILE", name, f"a folder with files {OF_A_FOLDER}")
         files += inner
     return tuple(dict.fromkeys(files))
 
@@ -93,7 +93,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
     for name in files:
         try:
             entries = entries_from(read_data(name), name)
-        except InvalidParameter as error:
+        except InvalidParameterError as error:
             errors[name] = one_line(str(error))
             continue
         verdicts += [entry.checked() for entry in entries]
@@ -123,7 +123,7 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
         yield "asked", f"{entry.query} of {question['mechanism']}, {words}"
     for key, now in entry.rewritten.items() if update else ():
         old = entry.expected.get(key)
-        by = f" ({change_words(old, now)})" if key == "expect" and old is not None else ""
+        by = f" ({change_text(old, now)})" if key == "expect" and old is not None else ""
         yield "rewritten", f"{key} = {old!r}, now {now!r}{by}"
     if entry.result is not None:
         yield from (("promise", words) for words in entry.result.promises)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from privproj.accounting.utility import Choice, choose
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.mechanisms import M2
 from privproj.parameters import parameters_of
 from privproj.result import round_outward
@@ -51,15 +51,15 @@ def table(rows: tuple[Choice, ...]) -> str:
         "assumes": render.each_with_owners(assumed),
         "warning": plain.result.warnings,
     }
-    return "\n".join([*render.fit_line("", title), *lines, *render.labelled(parts)])
+    return "\n".join([*render.fit_line("", title), *lines, *render.labeled(parts)])
 
 
 def cells(row: Choice) -> tuple[str, ...]:
     """A row of the table."""
-    worth, noise = row.worth, round_outward(row.result.value or 0.0)
-    missed = f"{worth.projection_error:.4g}", render.two_digits(worth.projection_error_of_run)
-    part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
-    return row.name, str(row.rank or "-"), noise, f"{worth.noise_over_dp_sgd:.3f}", *missed, part
+    utility, noise = row.utility, round_outward(row.result.value or 0.0)
+    missed = f"{utility.projection_error:.4g}", render.two_digits(utility.projection_error_of_run)
+    part = f"{100.0 * utility.released / utility.of:.3g} %" if utility.released and utility.of else "-"
+    return row.name, str(row.rank or "-"), noise, f"{utility.noise_over_dp_sgd:.3f}", *missed, part
 
 
 def choose_algorithm(
@@ -81,8 +81,8 @@ def choose_algorithm(
 def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
     """Draw the error of the mean update against the rank, a line for each algorithm."""
     if len(ranks) < 2:
-        raise InvalidParameter("--plot", path, "several --rank with --plot")
-    errors = {(row.name, row.rank): row.worth.error for row in rows if row.algorithm}
+        raise InvalidParameterError("--plot", path, "several --rank with --plot")
+    errors = {(row.name, row.rank): row.utility.error for row in rows if row.algorithm}
     names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
     columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}
     axes: Any = {"xscale": "log", "xticks": ranks, "xticklabels": ranks, "yscale": "linear"}

@@ -9,9 +9,9 @@ from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.accounting.phase import phase_for
-from privproj.accounting.query import Schedule, build_result, composition_of, composition_of_phase
-from privproj.errors import InvalidParameter, PrivprojError
-from privproj.io.files import refuse_same_file, write_text
+from privproj.accounting.query import Composition, build_result, composition_of, composition_of_phase
+from privproj.errors import InvalidParameterError, PrivprojError
+from privproj.io.files import check_not_same_file, write_text
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
 from privproj.parameters import integer, privacy_epsilon
@@ -23,7 +23,7 @@ from privproj.targets import slack_target
 from . import render
 from .options import Once, OneOf, option
 from .output import draw, write
-from .query import EXIT_CODES, QuestionGroup, bound_option
+from .query import EXIT_CODES, QueryGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 POINTS = {"delta": profile_points, "trade-off": tradeoff}  # What a curve is drawn over, and its points there
@@ -33,7 +33,7 @@ TAKEN = {"delta": ("epsilon_max", "points", "plot"), "trade-off": ("points", "pl
 
 
 def answers(
-    mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, evaluate: Callable[[Schedule], Any]
+    mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, evaluate: Callable[[Composition], Any]
 ) -> list[Any]:
     """What each bound that is named answers; "all" stands for every bound that answers."""
     if names != ("all",):
@@ -82,12 +82,12 @@ def show_curves(
     style: str | None, output: str | None, plot: str | None, **axis: float | None,
 ) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
-    refuse_same_file("--plot", plot, output, "written too")
+    check_not_same_file("--plot", plot, output, "written too")
     shape = what or "delta"
     for name, value in {**axis, "plot": plot, "delta": delta}.items():
         if value is not None and name not in TAKEN[shape]:
             wrong = f"--{name.replace('_', '-')}"
-            raise InvalidParameter(wrong, value, f"no {wrong} with --what {shape}")
+            raise InvalidParameterError(wrong, value, f"no {wrong} with --what {shape}")
     if shape == "gdp":
         table = table_of_mu(mechanism, run, bound, DEFAULT_SLACK if delta is None else delta)
     else:
@@ -107,7 +107,7 @@ def table_of_curves(
 ) -> Table:
     """Return the curve of each bound at these places, drawn where a picture is asked for."""
 
-    def drawn(query: Schedule) -> tuple[list[float], Result]:
+    def drawn(query: Composition) -> tuple[list[float], Result]:
         curve = query.curve()
         # All points rest on what a result has; the value of that plays no role.
         return POINTS[shape](curve, x), build_result(query, "curve", 1.0, curve=curve)
@@ -141,7 +141,7 @@ def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], s
     return Table(results, results, rows, render.wrap_line("meaning: ", *render.GDP_NOTES), round_outward)
 
 
-command = QuestionGroup(
+command = QueryGroup(
     "curve",
     show_curves,
     [

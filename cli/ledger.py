@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from privproj.accounting.schedule import Remaining, Schedule
+from privproj.accounting.schedule import Composition, Remaining
 from privproj.assumptions import fixed_schedule
-from privproj.errors import InvalidParameter, Unanswered
+from privproj.errors import InvalidParameterError, QueryError
 from privproj.io.files import read_bounded, read_data
 from privproj.io.ledger import LARGEST_LEDGER, Account, parse_ledger
 from privproj.io.run_file import from_data
@@ -33,11 +33,11 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
     Example:
       privproj ledger privproj-train/ledger.jsonl
     """
-    account, _ = read_begun(file)
+    account, _ = read_started_ledger(file)
     target, delta = account.target or {}, planned_delta(account, delta)
     try:
         summary = overview(account, delta)
-    except Unanswered as error:
+    except QueryError as error:
         nothing = {"epsilon": None, "outcome": error.outcome, "reason": str(error)}
         error.result = {"steps": account.spent, "delta": delta, **nothing}
         raise
@@ -47,7 +47,7 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
     return 0 if summary["so_far"] is None else EXIT_CODES[summary["so_far"].outcome]
 
 
-def read_begun(file: str) -> tuple[Account, bytes]:
+def read_started_ledger(file: str) -> tuple[Account, bytes]:
     """Return the account of a ledger that has a phase, and its content."""
     content = read_bounded(file, "ledger", LARGEST_LEDGER)
     return parse_ledger(content, file).account, content
@@ -58,7 +58,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
-        raise InvalidParameter("--delta", "nothing", "--delta, since the ledger has no target")
+        raise InvalidParameterError("--delta", "nothing", "--delta, since the ledger has no target")
     return delta
 
 
@@ -106,7 +106,7 @@ def ledger_text(summary: dict[str, Any]) -> str:
         "warning": summary["warnings"],
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
-    return "\n".join([*first, *render.labelled(parts)])
+    return "\n".join([*first, *render.labeled(parts)])
 
 
 # --- a run file ---------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def ledger_text(summary: dict[str, Any]) -> str:
 @command_with(
     "remaining",
     file_argument(),
-    *options_from(Schedule.remaining, "epsilon", "delta"),
+    *options_from(Composition.remaining, "epsilon", "delta"),
     json_option(),
 )
 def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
@@ -134,7 +134,7 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> in
     return 0 if summary["fits"] else 4
 
 
-def plan_record(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
+def plan_record(schedule: Composition, epsilon: float, delta: float) -> dict[str, Any]:
     """Return the spent part of a budget and the steps that each phase may still take, for a plan fixed in advance."""
     rows, of_plan = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
@@ -143,7 +143,7 @@ def plan_record(schedule: Schedule, epsilon: float, delta: float) -> dict[str, A
     return record(schedule, rows, of_plan, spent, fixed_schedule(adapts=adapts))
 
 
-def record(schedule: Schedule, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
+def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
     """Return the spent part of a budget, the steps that each phase may still take, and the assumptions."""
     fields = of_plan.as_dict()
     phases = [
@@ -173,7 +173,7 @@ def remaining_text(summary: dict[str, Any], labels: dict[str, str] | None = None
     lines = [f"spent: epsilon {round_outward(summary['epsilon_spent'])} {of}"]
     if summary["epsilon_planned"] is not None:
         lines.append(f"planned: epsilon {round_outward(summary['epsilon_planned'])} {of}, all phases together")
-    lines += render.labelled(labels or {})
+    lines += render.labeled(labels or {})
     fits = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
     for entry in summary["phases"]:
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
@@ -181,7 +181,7 @@ def remaining_text(summary: dict[str, Any], labels: dict[str, str] | None = None
         lines.append(f"  {entry['phase']}: {words}")
     lines += render.fit_line("  rests on: ", f"{summary['bound']} ({summary['status']}); {summary['relation']}")
     parts = {"promise": summary["promises"], "assumes": summary["assumes"], "warning": summary["warnings"]}
-    return "\n".join(lines + render.labelled({label: "; ".join(sentences) for label, sentences in parts.items()}))
+    return "\n".join(lines + render.labeled({label: "; ".join(sentences) for label, sentences in parts.items()}))
 
 
 COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}

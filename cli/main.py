@@ -8,7 +8,7 @@ from itertools import filterfalse
 
 import click
 
-from privproj.errors import EXIT_CODES, InvalidParameter, PrivprojError, Unanswered, nearest_names
+from privproj.errors import EXIT_CODES, InvalidParameterError, PrivprojError, QueryError, nearest_names
 from privproj.parameters import is_printable
 from privproj.plugins import load, plugin_table
 from privproj.version import __version__
@@ -140,12 +140,12 @@ def exit_code(arguments: list[str] | None = None) -> int:
     try:
         # File names, for instance, must be printable.
         for word in filterfalse(is_printable, words):
-            raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
+            raise InvalidParameterError("WORD", ascii(word)[:60], "words that can be printed on one line")
         return run_command(words)
     except click.ClickException as error:
         return complain(usage_words(error), 2)
     except PrivprojError as error:
-        is_named = isinstance(error, InvalidParameter)
+        is_named = isinstance(error, InvalidParameterError)
         return complain(error.sentence(option_name(error.name)) if is_named else str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
@@ -165,7 +165,7 @@ def run_command(words: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
-    except Unanswered as error:
+    except QueryError as error:
         if error.result is not None and "--json" in words:
             from .render import as_json
 
@@ -216,7 +216,7 @@ def usage_words(error: click.ClickException) -> str:
     for name in {option, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
         return f"expected no {name}: it is what `{path}` finds"
     near = [name for name in ours if name in names] if ours else []
-    if not near and (owners := _neighbours_with(option, context)):
+    if not near and (owners := _neighbors_with(option, context)):
         return f"expected an option of `{path}`, got {option}; it is an option of {', '.join(owners)}"
     near = near if ours else nearest_names(option, names)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
@@ -228,7 +228,7 @@ def options_of(context: click.Context) -> list[str]:
     return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
 
 
-def _neighbours_with(option: str, context: click.Context) -> list[str]:
+def _neighbors_with(option: str, context: click.Context) -> list[str]:
     """Return the other commands of the group of a command that have an option."""
     group = context.parent.command if context.parent and context.parent.parent else None
     names = group.list_commands(context) if isinstance(group, Group) else ()

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from privproj.errors import InvalidParameter, PrivprojError, unknown_name
+from privproj.errors import InvalidParameterError, PrivprojError, unknown_name
 from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_number
 
 
@@ -17,11 +17,11 @@ def parse_number(option: str, text: str) -> float:
         number = float(text.replace("_", "?") if text.isascii() else "?")
     except ValueError:
         remedy = "write 10 % as 0.1, 10^-5 as 1e-5, and 100,000 or 100k as 100000 or 1e5"
-        raise InvalidParameter(option, repr(text), "a number", remedy) from None
+        raise InvalidParameterError(option, repr(text), "a number", remedy) from None
     has_digits = any(c in "123456789" for c in text.lower().split("e")[0])
     if not math.isfinite(number) or (number == 0.0 and has_digits):
         reason = f"it is too {'large' if number else 'small, and underflows'} in double precision" if has_digits else ""
-        raise InvalidParameter(option, text, "a finite number", reason)
+        raise InvalidParameterError(option, text, "a finite number", reason)
     return number
 
 
@@ -54,7 +54,7 @@ class OneOf(click.Choice):
         name = name if name.startswith("-") else name.upper()
         if value.startswith("shuffl") and "shuffle" in self.choices:
             remedy = "write shuffle, which costs one release per epoch; balls-in-bins, with its own loader, costs less"
-            raise InvalidParameter(name, value, "a sampling", remedy)
+            raise InvalidParameterError(name, value, "a sampling", remedy)
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
@@ -86,7 +86,9 @@ class Once(click.Option):
         values = opts.get(self.name)
         if isinstance(values, list) and not self.multiple:
             if len(set(values)) > 1:
-                raise InvalidParameter(self.opts[0], " and ".join(map(str, values)), f"one value of {self.opts[0]}")
+                raise InvalidParameterError(
+                    self.opts[0], " and ".join(map(str, values)), f"one value of {self.opts[0]}"
+                )
             opts = {**opts, self.name: values[0]}
         return super().consume_value(ctx, opts)
 

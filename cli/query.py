@@ -11,13 +11,13 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import bound_names, lines_of, mechanism_named, mechanism_names
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
@@ -36,7 +36,7 @@ from .options import (
 from .output import complain, write
 
 if TYPE_CHECKING:
-    from privproj.accounting.utility import Worth as Utility
+    from privproj.accounting.utility import Utility
 
 QUANTITIES = tuple(ONE_NUMBER)  # quantities that are one number
 
@@ -106,7 +106,7 @@ def refuted_option() -> Once:
     return option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True, is_rare=True)
 
 
-class QuestionGroup(Group):
+class QueryGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built on demand.
 
     ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
@@ -199,7 +199,7 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     return run_from(values, quantity)
 
 
-def answer_query(
+def evaluate_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
     **options: Any,
 ) -> int:  # fmt: skip
@@ -254,8 +254,8 @@ def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utilit
     else:
         mechanism = replace(mechanism, **solved)
     target = {"risk": result.risk} if result.risk else {"epsilon": result.epsilon, "log10_delta": result.log10_delta}
-    with suppress(InvalidParameter):  # a result outside the range of targets, such as an epsilon of 1e17
-        return privproj.worth(mechanism, **target, **setting)
+    with suppress(InvalidParameterError):  # a result outside the range of targets, such as an epsilon of 1e17
+        return privproj.update_utility(mechanism, **target, **setting)
 
 
 def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
@@ -278,12 +278,12 @@ def take_adapter(
     that whole gradients were clipped and projected.
     """
     if from_peft is None:
-        raise InvalidParameter("--from-peft", "nothing", "--from-peft with --whole-gradients")
+        raise InvalidParameterError("--from-peft", "nothing", "--from-peft with --whole-gradients")
     if values.get("layer"):
-        raise InvalidParameter("--from-peft", from_peft, "either --from-peft or --layer, not both")
+        raise InvalidParameterError("--from-peft", from_peft, "either --from-peft or --layer, not both")
     projects = "layers" in kind.__dataclass_fields__
     if projects and not whole_gradients:
-        raise Refused(
+        raise UnsupportedError(
             f"a saved PEFT directory is evidence that LoRA's factors were trained, which {kind.name} does not account "
             f"for, got --from-peft={from_peft}; use gaussian, or say --whole-gradients if each record's whole gradient "
             "was clipped and projected to these ranks"
@@ -306,11 +306,11 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
         return result
     norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
     if "noise_multiplier" not in vars(mechanism):
-        raise InvalidParameter("clip", clip, "no clip, since this mechanism has no noise multiplier")
+        raise InvalidParameterError("clip", clip, "no clip, since this mechanism has no noise multiplier")
     if result.noise_multiplier is None:
         return result
     # Standard deviation over scale, times z, times the sensitivity: C, or 2 C under replace.
-    factor = NeighbouringRelation(str(result.run["relation"])).clip_factor
+    factor = NeighboringRelation(str(result.run["relation"])).clip_factor
     return replace(result, noise_std=mechanism.deviation_over_scale * result.noise_multiplier * norm * factor)
 
 
@@ -327,14 +327,14 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
 
-def _query_group(quantity: str) -> QuestionGroup:
+def _query_group(quantity: str) -> QueryGroup:
     """Build the command of a quantity that is one number."""
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
-    return QuestionGroup(quantity, partial(answer_query, quantity), options)
+    return QueryGroup(quantity, partial(evaluate_query, quantity), options)
 
 
 COMMANDS = {
     **{quantity: _query_group(quantity) for quantity in QUANTITIES},
-    "compare": QuestionGroup("compare", compare_bounds, [json_option()]),
+    "compare": QueryGroup("compare", compare_bounds, [json_option()]),
 }

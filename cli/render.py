@@ -11,7 +11,7 @@ from privproj.sampling import IN_EPOCHS
 
 if TYPE_CHECKING:
     from privproj.accounting.comparison import Comparison
-    from privproj.accounting.utility import Worth as Utility
+    from privproj.accounting.utility import Utility
     from privproj.mechanisms.bound import Bound
 
 MOST_NAMES = 6  # owners that are named before one assumption
@@ -245,7 +245,7 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     return lines
 
 
-def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
+def labeled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     """Return each text after its label, wrapped, the label before every text; empty texts are left out."""
     lines = []
     for label, sentences in parts.items():
@@ -337,11 +337,11 @@ def utility_text(utility: "Utility") -> list[str]:
 
 def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
-    from privproj.io.run_file import what_was_run
+    from privproj.io.run_file import releases_text
 
     lines = [*fit_line("", headline(result)), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
     phases: Any = result.mechanism["phases"]
-    for phase, text in zip(phases, what_was_run(result), strict=True):
+    for phase, text in zip(phases, releases_text(result), strict=True):
         lines += fit_line(f"  {phase['name']}: ", text)
     lines += label_lines({"neighbors": neighbors_text(result.run)})
     parts: dict[str, Any] = {}
@@ -422,4 +422,4 @@ def bound_page(bound: "Bound") -> list[str]:
         "relation": ", ".join(bound.relations),
         "assumes": "; ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
-    return [first, *labelled(rows), *fit_line("  example:  ", bound.example)]
+    return [first, *labeled(rows), *fit_line("  example:  ", bound.example)]

@@ -3,9 +3,9 @@
 from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.accounting.schedule import Schedule, dp_sft
-from privproj.errors import InvalidParameter
-from privproj.io.files import read_data, refuse_same_file, write_data
+from privproj.accounting.schedule import Composition, dp_sft
+from privproj.errors import InvalidParameterError
+from privproj.io.files import check_not_same_file, read_data, write_data
 from privproj.io.run_file import from_data
 from privproj.result import Result
 from privproj.targets import RISKS, TARGET_PARAMETERS
@@ -56,12 +56,12 @@ def run_command(
 
     A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
     """
-    refuse_same_file("--output", output, file)
+    check_not_same_file("--output", output, file)
     schedule = from_data(read_data(file), file)
     of_risk = any(value is not None for value in risk.values())
     if gdp:
         if of_risk or calibrate or epsilon is not None:
-            raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
+            raise InvalidParameterError("--gdp", True, "--gdp alone, or with --delta as its slack")
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
         return show_run(result, schedule, output, json, verbose)
     _check_target(epsilon, delta, of_risk, calibrate)
@@ -77,7 +77,7 @@ def run_command(
     return show_run(result, schedule, output, json, verbose)
 
 
-def show_run(result: Result, schedule: Schedule, output: str | None, json: bool, verbose: bool = False) -> int:
+def show_run(result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool = False) -> int:
     """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
         write_data(output, schedule.as_dict())
@@ -85,15 +85,15 @@ def show_run(result: Result, schedule: Schedule, output: str | None, json: bool,
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
-    """Raise :class:`InvalidParameter` unless there is one target, as the answer or the calibration needs it."""
+    """Raise :class:`InvalidParameterError` unless there is one target, as the answer or the calibration needs it."""
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
             missing = "--epsilon" if epsilon is None else "--delta"
-            raise InvalidParameter(missing, "nothing", "--epsilon and --delta, or a risk, with --calibrate")
+            raise InvalidParameterError(missing, "nothing", "--epsilon and --delta, or a risk, with --calibrate")
     elif of_risk:
-        raise InvalidParameter("--calibrate", "nothing", "--calibrate with a risk as the target")
+        raise InvalidParameterError("--calibrate", "nothing", "--calibrate with a risk as the target")
     elif (epsilon is None) == (delta is None):
-        raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
+        raise InvalidParameterError("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
 
 
 @command_with(
@@ -119,7 +119,7 @@ def dp_sft_command(
     """
     for name, value in (("--share", options["share"]), ("--budget", budget)):
         if public and value is not None:
-            raise InvalidParameter(name, value, f"no {name} with --public, which has one stage to pay for")
+            raise InvalidParameterError(name, value, f"no {name} with --public, which has one stage to pay for")
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
     return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose)

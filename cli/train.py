@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.files import write_text
 from privproj.lazy import import_extra
 from privproj.parameters import parameters_of
@@ -39,11 +39,13 @@ def command(output: str | None, resume: str | None, json: bool, **options: Any) 
     classifier = import_extra("privproj.training.classifier", "`privproj train`", "torch")
     chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if output == "":
-        raise InvalidParameter("--output", "nothing", "a folder")
+        raise InvalidParameterError("--output", "nothing", "a folder")
     if resume is not None:
         if chosen or output:
             name = next(iter(chosen), "output")
-            raise InvalidParameter("--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}")
+            raise InvalidParameterError(
+                "--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}"
+            )
         folder = Path(resume)
         settings = classifier.saved_settings(folder)
         processes = classifier.join(settings)

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from privproj.errors import InvalidParameter, Unanswered
+from privproj.errors import InvalidParameterError, QueryError
 from privproj.io.files import LARGEST_FILE, Verdict, read_bounded
 from privproj.io.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
 from privproj.io.run_file import listed
 from privproj.plugins import load, plugin_table
 from privproj.result import Result, round_outward
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
 from . import render
 from .ledger import overview, planned_delta
@@ -82,7 +82,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
     """
     try:
         record, text = verdict_on(file, delta)
-    except Unanswered as error:
+    except QueryError as error:
         error.result = {"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}
         raise
     write(render.as_json(record) if json else text)
@@ -93,15 +93,15 @@ def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
     """Check one document, or a document and a ledger in either order, also by the file of a checkpoint."""
     if len(files) > 3:
         expected = "one file, or a document, the ledger of its run and a checkpoint"
-        raise InvalidParameter("FILE", f"{len(files)} files", expected)
+        raise InvalidParameterError("FILE", f"{len(files)} files", expected)
     documents = {kind: (content, file) for kind, content, file in map(read_document, files[:2])}
     ledger = documents.pop("ledger", None)
     kinds = {name: _kind_named(name) for name in documents}
     verify_both = [kind.verify_with_ledger for kind in kinds.values() if kind.verify_with_ledger and ledger]
     if len(files) > 1 and not verify_both:
-        raise InvalidParameter("FILE", ", ".join(files), "one file, or a document and the ledger of its run")
+        raise InvalidParameterError("FILE", ", ".join(files), "one file, or a document and the ledger of its run")
     if delta is not None and documents:
-        raise InvalidParameter("--delta", delta, "no --delta, which is for a ledger alone")
+        raise InvalidParameterError("--delta", delta, "no --delta, which is for a ledger alone")
     if not documents:
         assert ledger is not None
         return render_ledger(verify_ledger(*ledger), delta)
@@ -122,13 +122,13 @@ def read_document(file: str) -> tuple[str, bytes, str]:
     if content.startswith(b'{"ledger"'):
         return "ledger", content, file
     if len(content) > LARGEST_FILE:
-        raise InvalidParameter("FILE", file, f"a file of at most {LARGEST_FILE} bytes, unless it is a ledger")
+        raise InvalidParameterError("FILE", file, f"a file of at most {LARGEST_FILE} bytes, unless it is a ledger")
     kinds = {name: _kind_named(name) for name in plugin_table("DOCUMENTS")}
     for name, kind in kinds.items():
         if kind.recognizes(content):
             return name, content, file
     nouns = " or ".join(["a ledger", *(kind.noun for kind in kinds.values())])
-    raise InvalidParameter("FILE", file, f"{nouns}, as privproj writes it")
+    raise InvalidParameterError("FILE", file, f"{nouns}, as privproj writes it")
 
 
 def render_verdict(
@@ -140,7 +140,7 @@ def render_verdict(
     """
     sentences = {label: record[label] if words is None else words for label, words in parts.items()}
     lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
-    lines += [*render.labelled(sentences), *more]
+    lines += [*render.labeled(sentences), *more]
     for sentence, holds in verdict.claims.items():
         lines += render.wrap_line(f"  {'yes' if holds else 'NO':<10}", sentence)
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, "\n".join(lines)
@@ -186,7 +186,7 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
 
 def unit_words(result: Result, more: str = "") -> str:
     """Return the relation of a result with the difference between neighboring data sets."""
-    relation = NeighbouringRelation(str(result.run["relation"]))
+    relation = NeighboringRelation(str(result.run["relation"]))
     return f"{relation} ({relation.difference}{more})"
 
 

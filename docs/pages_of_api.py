@@ -19,7 +19,7 @@ MODULES = {
     "privproj": "questions, mechanisms, answers",
     "privproj.accounting": "what comparisons, choices and columns return",
     "privproj.errors": "what is raised on purpose",
-    "privproj.run": "what is said of a run: its steps, its batches, who are neighbours",
+    "privproj.run": "what is said of a run: its steps, its batches, who are neighbors",
     "privproj.schedule": "runs of several phases",
     "privproj.io": "certificates and ledgers",
     "privproj.training": "the torch adapter (extra `torch`)",
@@ -34,7 +34,7 @@ MODULES = {
     "privproj.contrib.mixing": "Gaussian mixing in two stages",
 }
 """The public modules; what each lists in ``__all__`` is the public interface."""
-FOR_USERS = {"Phase": {"as_dict"}, "Schedule": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",
+FOR_USERS = {"Phase": {"as_dict"}, "Composition": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",
              "calibrated", "risk", "gdp_mu", "meets", "more_steps", "remaining"}}  # fmt: skip
 """Of classes whose other members answer the core: those that a user calls."""
 RETURNS = r"(.*?)(?:\nReturns:\n((?:    [^\n]*(?:\n|$)|\n(?=    ))+)(.*))?"
@@ -93,7 +93,7 @@ def _place(member: Documented) -> tuple[int, str, str]:
 def _is_error(member: Documented) -> bool:
     """True for an exception."""
     bases = {str(base) for base in member.bases}
-    return bool(bases & {"Exception", "ValueError", "PrivprojError", "Unanswered"})
+    return bool(bases & {"Exception", "ValueError", "PrivprojError", "QueryError"})
 
 
 def _entry(member: Documented, level: int = 3) -> str:

@@ -13,7 +13,7 @@ from privproj_cli.main import exit_code
 
 from privproj.accounting.phase import phase_for
 from privproj.contrib.certify.ball_profiles import ball_entry
-from privproj.errors import PrivprojError, Refused
+from privproj.errors import PrivprojError, UnsupportedError
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import GUARANTEES, Bound
 from privproj.mechanisms.registry import registry
@@ -39,13 +39,13 @@ COMPOSES = {
     "PrivacyProfile": "A privacy profile. It becomes a pair of privacy loss distributions on a lattice, one that "
     "dominates and, where lower values are known, one that is dominated; these are composed with every error bounded "
     "([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
-    "DepthCurve": "Two privacy profiles of independent losses. They are composed like two releases, and over a run "
-    "like twice as many, through privacy loss distributions ([C13](../proofs.md#c13)).",
+    "TailLevelsCurve": "Two privacy profiles of independent losses. They are composed like two releases, and over a "
+    "run like twice as many, through privacy loss distributions ([C13](../proofs.md#c13)).",
     "RenyiCurve": "A Renyi curve. Divergences add order by order; the sum is converted at the best order.",
     "BestCurve": "Two Renyi curves. Each adds order by order; the smaller converted value is reported.",
     "ConcentratedCurve": "A concentrated curve: rho adds over releases, and the conversion has a closed form.",
     "ComposedRule": "An (epsilon, delta) rule, known at one point at a time: the smaller of basic and advanced "
-    "composition, the slack of the latter optimised.",
+    "composition, the slack of the latter optimized.",
     "GoodEventCurve": "A good event for the whole run, and a Gaussian run outside it: the failure is counted once for "
     "each release, the Gaussian run composes in closed form or through privacy loss distributions.",
     "single": "One release only: a second one is refused.",
@@ -129,7 +129,7 @@ def kind_of_run(form: Any) -> str:
         return type(form).__name__
     try:
         return type(form.over_run(Run(steps=2))).__name__
-    except Refused:
+    except UnsupportedError:
         return "single"
 
 
@@ -146,7 +146,7 @@ def runs(form: Any, run: Run) -> bool:
     """Return whether the bound accounts for the run."""
     try:
         form.over_run(run)
-    except Refused:
+    except UnsupportedError:
         return False
     return True
 

@@ -33,9 +33,9 @@ def main() -> None:
     audit(fault=None)
     audit(fault="reused-projection")
     query = np.random.default_rng().standard_normal((64, 8))
-    neighbour = query.copy()
-    neighbour[0, 0] += 1.0
-    test = symmetry_test(query, neighbour, rank=16, draws=200)
+    neighbor = query.copy()
+    neighbor[0, 0] += 1.0
+    test = symmetry_test(query, neighbor, rank=16, draws=200)
     print(f"Wishart matrix without noise: area under the curve {test.auc:g}; every release separates: {test.separates}")
 
 

@@ -5,13 +5,17 @@ from privproj.accounting.calibration import (
     sigma as sigma,
     steps as steps,
 )
-from privproj.accounting.utility import choose as choose, worth as worth
+from privproj.accounting.utility import choose as choose, update_utility as update_utility
 from privproj.accounting.vectorized import deltas as deltas, epsilons as epsilons, sigmas as sigmas
 from privproj.accounting.comparison import compare as compare
 from privproj.accounting.query import delta as delta, epsilon as epsilon
 from privproj.accounting.config import evaluate as evaluate
-from privproj.accounting.lower_bound import lower_bound as lower_bound
-from privproj.errors import InvalidParameter as InvalidParameter, PrivprojError as PrivprojError, Refused as Refused
+from privproj.accounting.lower_bounds import lower_bound as lower_bound
+from privproj.errors import (
+    InvalidParameterError as InvalidParameterError,
+    PrivprojError as PrivprojError,
+    UnsupportedError as UnsupportedError,
+)
 from privproj.accounting.gdp import gdp_mu as gdp_mu
 from privproj.mechanisms import (
     M1 as M1,

@@ -42,12 +42,12 @@ class Requirement(RequirementText):
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
-        "each record's batch in an epoch is fixed without looking at the other records, so that a neighbouring data "
+        "each record's batch in an epoch is fixed without looking at the other records, so that a neighboring data "
         "set has the same batches but for the records that differ",
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "the number of records is public: neighbours share it (zero-out, replace), or rate, steps and divisor are "
+        "the number of records is public: neighbors share it (zero-out, replace), or rate, steps and divisor are "
         "constants fixed without looking at it",
     )
     ONE_RECORD_PER_USER = (
@@ -241,10 +241,10 @@ class DataAssumption(Enum):
 
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"
     ALIGNMENT = (
-        "neighbouring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do"
+        "neighboring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do"
     )
     UNIT_VECTOR = (
-        "the query is a unit vector (for every batch that is sampled), and neighbouring ones have 1 - cos(v, v') <= "
+        "the query is a unit vector (for every batch that is sampled), and neighboring ones have 1 - cos(v, v') <= "
         "{most}: the sensitivity is sqrt(2 misalignment)"
     )
     SECRET_PROJECTION = "the projection stays secret"
@@ -253,9 +253,9 @@ class DataAssumption(Enum):
         "orthogonal to that span it has norm {first} before and {second} after, with 1 - cos at most {m}; within it "
         "the change is at most {alpha}: the sensitivity is {size}"
     )
-    EIGENVALUE_RATIO = "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= {least} for all neighbours"
+    EIGENVALUE_RATIO = "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= {least} for all neighbors"
     EIGENVALUE_FLOOR = "lambda_min(Q Q^T) >= {limit} for every data set"
-    SENSITIVITY = "|Q - Q'|_F <= {limit} for all neighbours"
+    SENSITIVITY = "|Q - Q'|_F <= {limit} for all neighbors"
     FROBENIUS_NORM = "|Q|_F <= {limit} for every data set"
     RECORD_IS_COLUMN = "a record is one column of Q, so that Q Q^T - Q' Q'^T has rank one"
     EIGENVALUE_RATIO_OF_COLUMN = "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least}, B_S the column's norm"

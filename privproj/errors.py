@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 __all__ = [
-    "InvalidParameter",
-    "MissingPackage",
-    "NotConverged",
-    "PrecisionLimit",
+    "ConvergenceError",
+    "InvalidParameterError",
+    "MissingPackageError",
+    "PrecisionError",
     "PrivprojError",
-    "Refused",
-    "Unanswered",
+    "QueryError",
+    "UnsupportedError",
 ]
 
 
@@ -43,7 +43,7 @@ class PrivprojError(Exception):
     exit_code = 5
 
 
-class Unanswered(PrivprojError):
+class QueryError(PrivprojError):
     """Base class of errors of valid queries without a value; ``result`` is the :class:`privproj.Result`.
 
     Attributes:
@@ -63,7 +63,7 @@ class Unanswered(PrivprojError):
     result: Any = None
 
 
-class InvalidParameter(PrivprojError, ValueError):
+class InvalidParameterError(PrivprojError, ValueError):
     """Raised for a value outside its domain, and for missing or contradictory parameters.
 
     It is also a ValueError. The message states what was expected, the name, the value and a remedy, which are
@@ -75,10 +75,10 @@ class InvalidParameter(PrivprojError, ValueError):
         expected: What was expected.
         remedy: What to do instead; empty if there is no remedy.
 
-    >>> from privproj import Gaussian, InvalidParameter
+    >>> from privproj import Gaussian, InvalidParameterError
     >>> try:
     ...     Gaussian(noise_multiplier=-1.0)
-    ... except InvalidParameter as error:
+    ... except InvalidParameterError as error:
     ...     print(error.name, error.value, error, sep=" | ")
     noise_multiplier | -1.0 | expected a noise multiplier from 1e-12 to 1e+12, got noise_multiplier=-1
     """
@@ -113,7 +113,7 @@ class InvalidParameter(PrivprojError, ValueError):
         return f"expected {self.expected}, got {name}={int(self.value) if is_whole else self.value}{tail}"  # pyright: ignore
 
 
-class MissingPackage(PrivprojError):
+class MissingPackageError(PrivprojError):
     """Raised if a package of an optional extra is not installed.
 
     Args:
@@ -122,8 +122,8 @@ class MissingPackage(PrivprojError):
         extra: The extra that has it.
         otherwise: What to do instead.
 
-    >>> from privproj.errors import MissingPackage
-    >>> print(MissingPackage("matplotlib", "--plot", "plot"))
+    >>> from privproj.errors import MissingPackageError
+    >>> print(MissingPackageError("matplotlib", "--plot", "plot"))
     expected matplotlib to be installed, which --plot needs; pip install 'privproj[plot]'
     """
 
@@ -139,16 +139,16 @@ class MissingPackage(PrivprojError):
         )
 
 
-class Refused(Unanswered):
+class UnsupportedError(QueryError):
     """Raised if no bound is sound for a query, or if the named bound is not.
 
     Attributes:
         result: The :class:`Result` without a value, of outcome refused; None where no query had begun.
 
-    >>> from privproj import Gaussian, Refused, epsilon
+    >>> from privproj import Gaussian, UnsupportedError, epsilon
     >>> try:
     ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="classical")
-    ... except Refused as error:
+    ... except UnsupportedError as error:
     ...     print(str(error.result.outcome), error.result.value)
     refused None
     """
@@ -157,30 +157,30 @@ class Refused(Unanswered):
     outcome = "refused"
 
 
-class NotConverged(Unanswered):
+class ConvergenceError(QueryError):
     """Raised if a search or a quadrature did not reach its accuracy.
 
     Attributes:
         result: The :class:`Result` without a value, of outcome not_converged; None where no query had begun.
 
     >>> from privproj import Gaussian, steps
-    >>> from privproj.errors import NotConverged
+    >>> from privproj.errors import ConvergenceError
     >>> try:
     ...     steps(Gaussian(noise_multiplier=1e6), epsilon=100.0, delta=1e-5)
-    ... except NotConverged as error:
+    ... except ConvergenceError as error:
     ...     print(error)
     more than 1e+08 steps fit; expected a target that fewer steps use up
     """
 
 
-class PrecisionLimit(Unanswered):
+class PrecisionError(QueryError):
     """Raised if a number is below what the arithmetic can resolve.
 
     >>> from privproj import Gaussian, epsilon
-    >>> from privproj.errors import PrecisionLimit
+    >>> from privproj.errors import PrecisionError
     >>> try:
     ...     epsilon(Gaussian(noise_multiplier=1e-3), delta=1e-5, steps=9, sampling_rate=0.1)
-    ... except PrecisionLimit as error:
+    ... except PrecisionError as error:
     ...     print(error.outcome)
     precision_limit
     """
@@ -188,13 +188,13 @@ class PrecisionLimit(Unanswered):
     outcome = "precision_limit"
 
 
-class GridLimit(PrecisionLimit):
+class GridSizeError(PrecisionError):
     """Raised if the grid of a composition would take too much memory or time; a coarser grid may not."""
 
 
-def raise_within(error: InvalidParameter, where: str) -> NoReturn:
+def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
     """Raise the error again with its place, for instance a file and an entry, before the parameter."""
-    raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
+    raise InvalidParameterError(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
 
 
 @contextmanager
@@ -202,16 +202,16 @@ def within(where: str) -> Iterator[None]:
     """Add a place to the message of an error about a parameter or a bound."""
     try:
         yield
-    except InvalidParameter as error:
+    except InvalidParameterError as error:
         raise_within(error, where)
-    except Refused as error:
+    except UnsupportedError as error:
         error.args = (f"{where}: {error}",)
         raise
 
 
 def unknown_name(
     name: str, value: object, what: str, allowed: Iterable[str], remedy: str = "", *, word: str | None = None
-) -> InvalidParameter:
+) -> InvalidParameterError:
     """Return the error for a value (or its ``word``) that is not one of the ``allowed`` names.
 
     It suggests the nearest names. If none is near it lists all of them, or states the remedy if they are many.
@@ -219,11 +219,11 @@ def unknown_name(
     names = list(dict.fromkeys(allowed))
     near = nearest_names(str(value) if word is None else word, names)
     if near:
-        return InvalidParameter(name, value, what, f"did you mean {' or '.join(near)}?")
+        return InvalidParameterError(name, value, what, f"did you mean {' or '.join(near)}?")
     # At most 12 names are listed.
     if len(names) <= 12 or not remedy:
-        return InvalidParameter(name, value, f"{what}: {', '.join(names)}")
-    return InvalidParameter(name, value, what, remedy)
+        return InvalidParameterError(name, value, f"{what}: {', '.join(names)}")
+    return InvalidParameterError(name, value, what, remedy)
 
 
 def nearest_names(word: str, names: Iterable[str]) -> list[str]:

@@ -33,16 +33,16 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
         except ModuleNotFoundError as error:
             if not extra or error.name is None or error.name.startswith("privproj"):
                 raise
-            from privproj.errors import MissingPackage
+            from privproj.errors import MissingPackageError
 
-            words = str(MissingPackage(error.name, f"{module}.{name}", extra))
+            words = str(MissingPackageError(error.name, f"{module}.{name}", extra))
             raise ModuleNotFoundError(words, name=error.name) from error
 
     return find, lambda: [*(name for name in vars(sys.modules[module]) if name.startswith("__")), *home_of]
 
 
 def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -> Any:
-    """Return a module of an optional extra; raise :class:`privproj.errors.MissingPackage` if it is not installed.
+    """Return a module of an optional extra; raise :class:`privproj.errors.MissingPackageError` if it is not installed.
 
     Args:
         module: The module to import.
@@ -53,6 +53,6 @@ def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -
     try:
         return import_module(module)
     except ImportError as error:
-        from privproj.errors import MissingPackage
+        from privproj.errors import MissingPackageError
 
-        raise MissingPackage(error.name, needed_by, extra, otherwise) from None
+        raise MissingPackageError(error.name, needed_by, extra, otherwise) from None

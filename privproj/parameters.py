@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 from unicodedata import category
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 SMALLEST_NOISE = 1e-12  # smallest accepted noise multiplier
 
@@ -33,11 +33,11 @@ def real(
     """Return the value as a float in ``[low, high]``, excluding open ends.
 
     Raises:
-        InvalidParameter: The value is anything else, including nan, strings and booleans.
+        InvalidParameterError: The value is anything else, including nan, strings and booleans.
     """
     number = _converted(float, name, value, expected)
     if not low <= number <= high or (open_low and number == low) or (open_high and number == high):
-        raise InvalidParameter(name, value, expected)
+        raise InvalidParameterError(name, value, expected)
     return number
 
 
@@ -45,14 +45,14 @@ def integer(name: str, value: object, expected: str, low: int = 1, high: int = M
     """Return the value as an int in ``[low, high]``; an integral float such as ``1e5`` is accepted.
 
     Raises:
-        InvalidParameter: The value is anything else, including ``2.5``, nan, strings and booleans.
+        InvalidParameterError: The value is anything else, including ``2.5``, nan, strings and booleans.
     """
     is_whole = isinstance(value, float) and value.is_integer()
     number = _converted(int if is_whole else operator.index, name, value, expected)
     if number > high and ">=" in expected:
-        raise InvalidParameter(name, value, f"{expected} and <= {high:g}")
+        raise InvalidParameterError(name, value, f"{expected} and <= {high:g}")
     if not low <= number <= high:
-        raise InvalidParameter(name, value, expected)
+        raise InvalidParameterError(name, value, expected)
     return number
 
 
@@ -64,7 +64,7 @@ def _converted(convert: Callable[[Any], Any], name: str, value: object, expected
     except (TypeError, ValueError, OverflowError):
         is_quoted = isinstance(value, str) and value.strip()[:1].isdigit()
         advice = "write it as a number, without quotes" if is_quoted else ""
-        raise InvalidParameter(name, value, expected, advice) from None
+        raise InvalidParameterError(name, value, expected, advice) from None
 
 
 # characters that change the text direction
@@ -90,19 +90,21 @@ def quoted(value: object) -> str:
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return the value if it is True or False; raise :class:`InvalidParameter` otherwise."""
+    """Return the value if it is True or False; raise :class:`InvalidParameterError` otherwise."""
     if not isinstance(value, bool):
-        raise InvalidParameter(name, value, "true or false")
+        raise InvalidParameterError(name, value, "true or false")
     return value
 
 
 def probability(name: str, value: object) -> float:
-    """Return the value as a number above 0 and below 1; raise :class:`InvalidParameter` otherwise."""
+    """Return the value as a number above 0 and below 1; raise :class:`InvalidParameterError` otherwise."""
     return real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
 
 
 def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
-    """Return the value as an epsilon up to 1e9, above 0 or, if ``zero``, from 0 on; raise :class:`InvalidParameter`."""
+    """Return the value as an epsilon up to 1e9, above 0 or, if ``zero``, from 0 on; raise
+    :class:`InvalidParameterError`.
+    """
     expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
     return real(name, value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
 
@@ -116,7 +118,7 @@ class Kind:
 
     ``words`` names the type in error messages about files. ``fits`` returns whether a file may contain a value, which
     is not converted. ``rule`` is its JSON schema. ``check`` returns the validated value and raises
-    :class:`InvalidParameter` for a value outside the range.
+    :class:`InvalidParameterError` for a value outside the range.
     """
 
     words: str
@@ -250,7 +252,7 @@ def check_parameters(record: object) -> None:
     """Replace every parameter that was given by its validated value, even in a frozen record.
 
     Raises:
-        InvalidParameter: A value is outside its range, or a required one is missing.
+        InvalidParameterError: A value is outside its range, or a required one is missing.
     """
     for name, declared in parameters_of(type(record)).items():
         value = getattr(record, name)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from privproj.assumptions import short_name
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.numerics.interval import UNKNOWN, Enclosure
 
 SCHEMA = 1  # Version of the fields of a result as JSON
@@ -235,7 +235,7 @@ class Result:
 
     def __float__(self) -> float:
         if self.value is None or not self.usable or self.side is Side.NONE:
-            raise InvalidParameter("result", str(self), "an answer that is a guarantee, to take it as a number")
+            raise InvalidParameterError("result", str(self), "an answer that is a guarantee, to take it as a number")
         return float(self.value)
 
     def __repr__(self) -> str:

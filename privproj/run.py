@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.parameters import (
     SHARE,
     Parameter,
@@ -23,7 +23,7 @@ from privproj.sampling import (
     IN_EPOCHS,
     SCHEMES,
     WHOLE_DATA,
-    NeighbouringRelation,
+    NeighboringRelation,
     RelationName,
     Sampling,
     SamplingName,
@@ -32,7 +32,7 @@ from privproj.sampling import (
     scheme_of,
 )
 
-__all__ = ["NeighbouringRelation", "RunOptions", "Sampling"]
+__all__ = ["NeighboringRelation", "RunOptions", "Sampling"]
 
 
 ASSUMED_POISSON = (
@@ -57,7 +57,7 @@ class RunOptions(TypedDict):
         dataset_size: The number of records, which is public. A warning is issued unless delta is below one over it.
         batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
         epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
-        relation: "add-remove", "replace" or "zero-out", see :class:`NeighbouringRelation`; unless given, it is
+        relation: "add-remove", "replace" or "zero-out", see :class:`NeighboringRelation`; unless given, it is
             that of the bound, else of the mechanism, else of the sampling.
         group_size: The number of records of one user, from 1 to 1e6; 1 unless given.
         discretization: The step of the grid of losses in a composition, from 1e-12 to 1; chosen unless given.
@@ -138,7 +138,7 @@ class Run:
     dataset_size: int | None = parameter(
         whole_number("a whole number dataset_size >= 1", 1, 10**12), "Number of records.", "N"
     )
-    relation: NeighbouringRelation | None = parameter(one_of(*NeighbouringRelation), "Neighbouring relation.")
+    relation: NeighboringRelation | None = parameter(one_of(*NeighboringRelation), "Neighboring relation.")
     group_size: int = parameter(
         whole_number("from 1 to 1e6 records of one person", 1, 10**6),
         "Protect the K records of one person.  [default: 1]",
@@ -165,10 +165,12 @@ class Run:
         scheme = Sampling.POISSON if given is None else member_named(Sampling, "sampling", given)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
-            raise InvalidParameter("sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch")
+            raise InvalidParameterError(
+                "sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch"
+            )
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
-            raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         chosen = WHOLE_DATA if self.sampling is None else record
         notes = [chosen.why_default] if chosen.why_default and self.relation is None else []
         if self.sampling is None and rate < 1.0 and self.public_size:
@@ -176,8 +178,8 @@ class Run:
         set_field(self, "notes", (*self.notes, *notes))
         set_field(self, "sampling", None if rate == 1.0 and not record.counts_epochs else scheme)
         relation = chosen.default_relation if self.relation is None else self.relation
-        is_member = isinstance(relation, NeighbouringRelation)
-        set_field(self, "relation", relation if is_member else member_named(NeighbouringRelation, "relation", relation))
+        is_member = isinstance(relation, NeighboringRelation)
+        set_field(self, "relation", relation if is_member else member_named(NeighboringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
         """Check the numbers of batches and the maximum batch size, which belong to one scheme each."""
@@ -186,20 +188,20 @@ class Run:
             if value != default and name not in SCHEMES[scheme].options:
                 owners = [other for other, record in SCHEMES.items() if name in record.options]
                 remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
-                raise InvalidParameter(name, value, f"no {name}", remedy)
+                raise InvalidParameterError(name, value, f"no {name}", remedy)
         for name, expected in SCHEMES[scheme].needs.items():
             if getattr(self, name) is None:
-                raise InvalidParameter(name, "nothing", expected)
+                raise InvalidParameterError(name, "nothing", expected)
         if self.batches_per_record > (self.batches or 1):
             expected = "a whole number of batches for each record, from 1 to the number of batches"
-            raise InvalidParameter("batches_per_record", self.batches_per_record, expected)
+            raise InvalidParameterError("batches_per_record", self.batches_per_record, expected)
         if self.max_batch_size is not None and self.dataset_size is None:
-            raise InvalidParameter("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
         if self.dataset_size is not None:
             object.__setattr__(self, "public_size", True)
             if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
                 expected = f"a dataset_size of which sampling_rate={self.sampling_rate:g} is whole records, a batch"
-                raise InvalidParameter("dataset_size", self.dataset_size, expected)
+                raise InvalidParameterError("dataset_size", self.dataset_size, expected)
 
     @property
     def group_rate(self) -> float:
@@ -218,12 +220,12 @@ class Run:
         return round(batch) if abs(batch - round(batch)) < 1e-6 else None
 
     def check_pair(self) -> None:
-        """Raise :class:`Refused` for a pair of sampling scheme and relation without a theorem."""
+        """Raise :class:`UnsupportedError` for a pair of sampling scheme and relation without a theorem."""
         scheme, relation = self.scheme, self.relation
         if relation is not None and relation in scheme.why_refused:
-            raise Refused(scheme.why_refused[relation])
+            raise UnsupportedError(scheme.why_refused[relation])
         if relation not in scheme.relations:
-            raise Refused(
+            raise UnsupportedError(
                 f"no amplification theorem here for sampling={self.sampling} with relation={relation}; "
                 "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
             )
@@ -283,8 +285,8 @@ def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
     """Return the run of the keys of a file or the command line, without the calibrated parameter.
 
     The sizes of batches and epochs become ``(q, T) = (B/N, ceil(E ceil(N/B)))``. Where each record is used once per
-    epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameter` where a key
-    would be dropped or contradicts another.
+    epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameterError` where
+    a key would be dropped or contradicts another.
     """
     rate, steps, sizes = 1.0, 1, [keys[name] for name in ("batch_size", "dataset_size") if name in keys]
     if len(sizes) == 2:  # check the sizes before other keys
@@ -314,7 +316,7 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 
 
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameter` for keys that need another one, and for redundant keys.
+    """Raise :class:`InvalidParameterError` for keys that need another one, and for redundant keys.
 
     The number of steps has no default for sampled runs.
     """
@@ -344,7 +346,7 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     }
     for broken, name, expected in rules:
         if broken:
-            raise InvalidParameter(name, keys.get(name, "nothing"), expected, remedies.get(name, ""))
+            raise InvalidParameterError(name, keys.get(name, "nothing"), expected, remedies.get(name, ""))
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
@@ -352,7 +354,7 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
     size = integer("dataset_size", dataset_size, "a whole number dataset_size >= 1")
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
-        raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")
+        raise InvalidParameterError("batch_size", batch, f"a batch size of at most dataset_size={size}")
     count = EPOCHS.check("epochs", epochs)
     # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))

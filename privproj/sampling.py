@@ -12,7 +12,7 @@ RelationName = Literal["add-remove", "replace", "zero-out"]
 SamplingName = Literal["poisson", "fixed", "partition", "balls-in-bins", "shuffle"]
 
 
-class NeighbouringRelation(StrEnum):
+class NeighboringRelation(StrEnum):
     """The relation between two neighboring datasets.
 
     A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and zero-out, and ``2 C``
@@ -23,8 +23,8 @@ class NeighbouringRelation(StrEnum):
         REPLACE: One record is replaced by any other.
         ZERO_OUT: One record is replaced by nothing; the number of records stays.
 
-    >>> from privproj.run import NeighbouringRelation
-    >>> NeighbouringRelation("replace").clip_factor
+    >>> from privproj.run import NeighboringRelation
+    >>> NeighboringRelation("replace").clip_factor
     2.0
     """
 
@@ -35,7 +35,7 @@ class NeighbouringRelation(StrEnum):
     @property
     def clip_factor(self) -> float:
         """The sensitivity of a clipped sum over its clipping norm: 2 under replace, else 1."""
-        return 2.0 if self is NeighbouringRelation.REPLACE else 1.0
+        return 2.0 if self is NeighboringRelation.REPLACE else 1.0
 
     @property
     def difference(self) -> str:
@@ -75,16 +75,16 @@ class Sampling(StrEnum):
 class Scheme:
     """A sampling scheme: what it supports and requires. Its composition is in :mod:`privproj.composition`."""
 
-    relations: tuple[NeighbouringRelation, ...]
+    relations: tuple[NeighboringRelation, ...]
     """The relations that it supports."""
 
-    default_relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
+    default_relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE
     """The default relation."""
 
     why_default: str = ""
     """Why the default relation is not add-remove."""
 
-    why_refused: Mapping[NeighbouringRelation, str] = field(default_factory=dict)
+    why_refused: Mapping[NeighboringRelation, str] = field(default_factory=dict)
     """Why a relation is not supported, if there is a specific reason."""
 
     assumes: str = ""
@@ -132,10 +132,10 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
         "which keep positions, or sampling=poisson or balls-in-bins"
     )
     return Scheme(
-        relations=(NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
-        default_relation=NeighbouringRelation.ZERO_OUT,
+        relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
+        default_relation=NeighboringRelation.ZERO_OUT,
         why_default=f"relation is zero-out: {have} a theorem for zero-out and replace only; under add-remove {shifts}",
-        why_refused={NeighbouringRelation.ADD_REMOVE: refused},
+        why_refused={NeighboringRelation.ADD_REMOVE: refused},
         assumes=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
         in_positions=True,
@@ -158,11 +158,11 @@ def _words_of_shuffle(run: Mapping[str, Any]) -> str:
 
 
 # a release on the whole dataset
-WHOLE_DATA = Scheme(relations=tuple(NeighbouringRelation), varies_in_size=False, is_one_sided=False, attains_pair=True)
+WHOLE_DATA = Scheme(relations=tuple(NeighboringRelation), varies_in_size=False, is_one_sided=False, attains_pair=True)
 
 SCHEMES = {
     Sampling.POISSON: Scheme(
-        relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+        relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
         assumes=Requirement.POISSON_SAMPLING,
         options=("max_batch_size",),
         draws_records_apart=True,
@@ -171,8 +171,8 @@ SCHEMES = {
         attains_pair=True,
     ),
     Sampling.FIXED: Scheme(
-        relations=(NeighbouringRelation.REPLACE,),
-        default_relation=NeighbouringRelation.REPLACE,
+        relations=(NeighboringRelation.REPLACE,),
+        default_relation=NeighboringRelation.REPLACE,
         why_default="relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then "
         "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip, which is half of "
         "the sigma/C that a DP-SGD program is given",
@@ -184,9 +184,9 @@ SCHEMES = {
         "partition", "a partition has", attains_pair=True, words=lambda run: "each record in one batch of a partition"
     ),
     Sampling.BALLS_IN_BINS: Scheme(
-        relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+        relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
         why_refused={
-            NeighbouringRelation.REPLACE: "sampling=balls-in-bins has no theorem with relation=replace: its proof "
+            NeighboringRelation.REPLACE: "sampling=balls-in-bins has no theorem with relation=replace: its proof "
             "compares a batch with the record to one without it; use relation=zero-out, which keeps the number of "
             "records too"
         },
@@ -219,7 +219,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """Return the member of an enum; raises :class:`InvalidParameter` for any other value."""
+    """Return the member of an enum; raises :class:`InvalidParameterError` for any other value."""
     try:
         return kind(value)
     except ValueError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import NUMBER, Parameter, privacy_epsilon, probability, real
 
 TARGET_PARAMETERS = {
@@ -80,12 +80,12 @@ AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """Return the target at an epsilon from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
+    """Return the target at an epsilon from 0 to 1e9; raises :class:`InvalidParameterError` for any other value."""
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
 
 
 def slack_target(delta: float) -> Target:
-    """Return the target at a slack from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
+    """Return the target at a slack from 0 to below 1; raises :class:`InvalidParameterError` for any other value."""
     slack = real("delta", delta, "a slack from 0 to below 1", 0.0, 1.0, open_high=True)
     return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
 
@@ -94,7 +94,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
     """Return the target at ``delta`` or ``10^log10_delta``; raises unless exactly one is given."""
     if (delta is None) == (log10_delta is None):
         value = "nothing" if delta is None else delta
-        raise InvalidParameter("delta", value, "either delta (for instance 1e-6) or log10_delta")
+        raise InvalidParameterError("delta", value, "either delta (for instance 1e-6) or log10_delta")
     if delta is not None:
         delta = probability("delta", delta)
         return Target(delta, math.log(delta), math.log10(delta), by_log=False)
@@ -118,27 +118,31 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
     """Return the target at a risk; raises unless it is one risk, and ``fpr`` is below ``tpr``."""
     if advantage is not None:
         if tpr is not None or fpr is not None:
-            raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
+            raise InvalidParameterError("advantage", advantage, "either an advantage, or tpr and fpr, not both")
         return RiskTarget(probability("advantage", advantage))
     for name, value in (("tpr", tpr), ("fpr", fpr)):
         if value is None:
-            raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
+            raise InvalidParameterError(
+                name, "nothing", "a true positive rate tpr and a false positive rate fpr together"
+            )
     hit, false = probability("tpr", tpr), probability("fpr", fpr)
     if hit <= false:
-        raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
+        raise InvalidParameterError("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
     return RiskTarget(hit, false)
 
 
 def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
-    """Return the target at ``(epsilon, delta)`` or at a risk; raises :class:`InvalidParameter` for any other."""
+    """Return the target at ``(epsilon, delta)`` or at a risk; raises :class:`InvalidParameterError` for any other."""
     risk = [name for name in RISKS if values.get(name) is not None]
     if not risk:
         if values.get("epsilon") is None:
-            raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+            raise InvalidParameterError("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
         return full_target(*map(values.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
     for name in TARGETS:
         if values.get(name) is not None:
-            raise InvalidParameter(name, values[name], f"either epsilon and delta, or {' and '.join(risk)}, not both")
+            raise InvalidParameterError(
+                name, values[name], f"either epsilon and delta, or {' and '.join(risk)}, not both"
+            )
     return risk_target(*map(values.get, RISKS))
 
 
@@ -148,7 +152,7 @@ def target_names(query: str) -> tuple[str, ...]:
 
 
 def target_from(values: Mapping[str, Any], query: str) -> Any:
-    """Return the target of a query; raises :class:`InvalidParameter` if it is missing, doubled or out of range."""
+    """Return the target of a query; raises :class:`InvalidParameterError` if it is missing, doubled or out of range."""
     epsilon, delta, log10_delta = (values.get(name) for name in TARGETS)
     if query == "delta":
         return epsilon_target(epsilon)  # pyright: ignore[reportArgumentType]

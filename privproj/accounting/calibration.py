@@ -11,17 +11,17 @@ from functools import cache, lru_cache, partial
 from typing import Any, NotRequired, Unpack
 
 from privproj.accounting.phase import Phase, check_mechanism, numerics_of
-from privproj.accounting.query import Schedule, build_result, composition_of, query_of
+from privproj.accounting.query import Composition, build_result, composition_of, query_of
 from privproj.accounting.vectorized_kernels import meets_in_columns
-from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused, Unanswered
+from privproj.errors import ConvergenceError, InvalidParameterError, PrivprojError, QueryError, UnsupportedError
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure
-from privproj.numerics.root_finding import find_crossing, largest_integer, minimise
+from privproj.numerics.root_finding import find_crossing, largest_integer, minimize
 from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE
 from privproj.profiles.conversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before
 from privproj.profiles.gaussian import find_noise
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
-from privproj.profiles.tradeoff import gaussian_spread, risk_of
+from privproj.profiles.tradeoff import gaussian_mu_of_risk, risk_of
 from privproj.result import Outcome, Result, Side, risk_words
 from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import IN_EPOCHS
@@ -73,7 +73,7 @@ class _SigmaOptions(_CalibrationOptions):
 def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
 
-    The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighbouring data sets apart, such as a
+    The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighboring data sets apart, such as a
     membership attack, can reach at most.
 
     Args:
@@ -89,11 +89,11 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
         meets the target.
 
     Raises:
-        InvalidParameter: A value is outside its domain, two targets are given, or the mechanism has no noise multiplier
-            or already has it set.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+        InvalidParameterError: A value is outside its domain, two targets are given, or the mechanism has no noise
+            multiplier or already has it set.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import M2, sigma
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
@@ -122,11 +122,11 @@ def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
         depends on the rank, one beyond may fit too. ``value`` is None (outcome vacuous) if no rank fits.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or the mechanism has no rank, already has it set, or has
+        InvalidParameterError: A value is outside its domain, or the mechanism has no rank, already has it set, or has
             layers.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import M2, rank
     >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
@@ -134,7 +134,7 @@ def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
-        raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
+        raise InvalidParameterError("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
     return _calibrate("rank", mechanism, _solve_rank, asked)[2]
 
 
@@ -151,10 +151,10 @@ def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
         None (outcome vacuous) if not even one fits.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or ``steps`` is given.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: More than 1e8 releases fit, or a quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+        InvalidParameterError: A value is outside its domain, or ``steps`` is given.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: More than 1e8 releases fit, or a quadrature or a search did not reach its accuracy.
+        PrecisionError: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import Gaussian, steps
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
@@ -178,10 +178,10 @@ def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
         data set at every step fits, and None (outcome vacuous) if not even a rate of 1e-12 does.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or ``sampling_rate`` is given.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+        InvalidParameterError: A value is outside its domain, or ``sampling_rate`` is given.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import Gaussian, rate
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
@@ -194,7 +194,7 @@ def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     if wanted in IN_EPOCHS:
         remedy = f"{wanted} uses every record in each epoch; steps finds how many epochs fit"
-        raise InvalidParameter("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
+        raise InvalidParameterError("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
     return _calibrate("rate", mechanism, _solve_rate, {**asked, "sampling": wanted, "sampling_rate": 0.5})[2]
 
 
@@ -208,14 +208,15 @@ def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> 
             of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring vectors. No
+        A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighboring vectors. No
         more than 1.96 is tried. ``value`` is None (outcome vacuous) if not even 1e-15 fits.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or the mechanism has no misalignment or already has it set.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+        InvalidParameterError: A value is outside its domain, or the mechanism has no misalignment or already has it
+            set.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import Wishart, misalignment
     >>> f"{misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value:.4g}"
@@ -226,8 +227,8 @@ def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> 
 
 
 def _calibrate(
-    quantity: str, mechanism: Mechanism, solve: Callable[[Schedule, Any], Result], asked: Mapping[str, Any]
-) -> tuple[Schedule, Any, Result]:
+    quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], asked: Mapping[str, Any]
+) -> tuple[Composition, Any, Result]:
     """Return the query without the calibrated parameter, its target and its result."""
     target = target_from(asked, quantity)
     run: Any = {name: value for name, value in asked.items() if name not in (*target_names(quantity), "bound")}
@@ -236,18 +237,20 @@ def _calibrate(
 
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
-    """Raise :class:`InvalidParameter` unless the mechanism has this parameter and its value is None."""
+    """Raise :class:`InvalidParameterError` unless the mechanism has this parameter and its value is None."""
     check_mechanism(mechanism)
     if parameter not in vars(mechanism):
-        raise InvalidParameter("mechanism", mechanism.name, f"a mechanism with a {parameter}")
+        raise InvalidParameterError("mechanism", mechanism.name, f"a mechanism with a {parameter}")
     if vars(mechanism)[parameter] is not None:
-        raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
+        raise InvalidParameterError(
+            parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds"
+        )
 
 
 def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
-    """Raise :class:`InvalidParameter` if the options of the run contain the calibrated parameter."""
+    """Raise :class:`InvalidParameterError` if the options of the run contain the calibrated parameter."""
     for parameter in (name for name in names if name in run):
-        raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
+        raise InvalidParameterError(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
 class Search:
@@ -256,7 +259,7 @@ class Search:
     ``query_at`` returns the query at ``x``: a noise multiplier, ``1/q``, ... The last curves are cached.
     """
 
-    def __init__(self, query_at: Callable[[Any], Schedule], target: FullTarget | RiskTarget) -> None:
+    def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
         self.query_at, self.target = query_at, target
         # How many curves are kept for the last checks.
         self.curve = lru_cache(maxsize=8)(lambda x: query_at(x).curve())
@@ -272,10 +275,10 @@ class Search:
         if not isinstance(target, RiskTarget):
             return log_excess(self.curve(x), replace(target, epsilon=target.epsilon * (1.0 - self._margin(x, margin))))
         try:
-            spread = gaussian_spread(risk_of(self.curve(x), target), target.fpr)
-        except Unanswered:  # too little noise for a finite risk
+            spread = gaussian_mu_of_risk(risk_of(self.curve(x), target), target.fpr)
+        except QueryError:  # too little noise for a finite risk
             return math.inf
-        return math.log(spread / gaussian_spread(target.value, target.fpr)) if spread > 0.0 else -math.inf
+        return math.log(spread / gaussian_mu_of_risk(target.value, target.fpr)) if spread > 0.0 else -math.inf
 
     def meets(self, x: Any, margin: float = 0.0) -> bool:
         """Return whether the result at ``x`` meets the target when re-evaluated by any public function (C24, C30).
@@ -347,7 +350,7 @@ class Search:
         return n + onwards * (largest_integer(lambda k: passes(n + onwards * k), 0, abs(end - n)) or 0)
 
 
-def noise_factor(query: Schedule, target: FullTarget | RiskTarget) -> float:
+def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
     """Return the smallest common factor of all noise multipliers with which a composition meets a target."""
     search = Search(query.scaled, target)
     rtol = COMPOSED_RTOL if isinstance(target, RiskTarget) else 1e-7
@@ -355,11 +358,11 @@ def noise_factor(query: Schedule, target: FullTarget | RiskTarget) -> float:
     if factor == math.inf:
         pair = "" if isinstance(target, RiskTarget) else f"epsilon {target.epsilon:g} and delta {target.delta:g}"
         missed = risk_words(target.parameters()) if isinstance(target, RiskTarget) else pair
-        raise Refused(f"no common factor of the noise meets {missed}")
+        raise UnsupportedError(f"no common factor of the noise meets {missed}")
     return factor
 
 
-def steps_after(query: Schedule, target: FullTarget) -> int:
+def steps_after(query: Composition, target: FullTarget) -> int:
     """Return the largest number of steps of the last phase with which a composition meets a target; 0 if none does."""
     *before, last = query.phases
     search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
@@ -383,7 +386,7 @@ def _smallest_passing(passes: Callable[[float], bool], start: float, step: float
 
 
 @query_of("sigma")
-def solve_sigma(query: Schedule, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
+def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Return the smallest noise multiplier with which a composition meets a target.
 
     With ``roughly`` it meets the target too, but is only within :data:`ROUGH_NOISE_RTOL` of the smallest, and has no
@@ -431,7 +434,7 @@ def solve_sigma(query: Schedule, target: FullTarget | RiskTarget, *, roughly: bo
 
 
 @query_of("rank")
-def _solve_rank(query: Schedule, target: FullTarget) -> Result:
+def _solve_rank(query: Composition, target: FullTarget) -> Result:
     """Return the largest and the smallest rank that meet a target."""
     search = Search(lambda rank: query.with_mechanism(rank=rank), target)
     excess, limit, shape = search.excess, query.only.mechanism.rank_limit, query.only.mechanism.with_rank
@@ -440,7 +443,7 @@ def _solve_rank(query: Schedule, target: FullTarget) -> Result:
     best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(guide, limit)
     if shape == "u-shaped" and excess(best) > 0.0:
         ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
-        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
+        best = round(math.exp(minimize(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
     smallest, largest = (
         None if shape == other or excess(best) > 0.0 else search.last_whole(best, end, guide=guide)
         for other, end in (("grows", 1), ("falls", limit))
@@ -465,21 +468,21 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
         if at(scan[i]) <= 0.0:
             return round(math.exp(scan[i]))
     best = min(range(13), key=lambda i: at(scan[i]))
-    return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
+    return round(math.exp(minimize(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
 
 
 @query_of("steps")
-def _solve_steps(query: Schedule, target: FullTarget) -> Result:
+def _solve_steps(query: Composition, target: FullTarget) -> Result:
     """Return the largest number of steps that meets a target."""
     search = Search(lambda count: query.with_run(steps=count), target)
     largest = search.last_whole(1, MOST_STEPS, guess=steps_guess([], query.only.guess(), target))
     if largest == MOST_STEPS:
-        raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
+        raise ConvergenceError(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
     return _largest_result(query, "steps", search, largest, largest)
 
 
 @query_of("rate")
-def _solve_rate(query: Schedule, target: FullTarget) -> Result:
+def _solve_rate(query: Composition, target: FullTarget) -> Result:
     """Return the largest sampling rate that meets a target."""
     sampling = query.only.run.sampling
     search = Search(lambda x: query.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
@@ -489,7 +492,7 @@ def _solve_rate(query: Schedule, target: FullTarget) -> Result:
 
 
 @query_of("misalignment")
-def _solve_misalignment(query: Schedule, target: FullTarget) -> Result:
+def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
     """Return the largest misalignment that meets a target."""
     search = Search(lambda x: query.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, query.only.run.single
@@ -500,7 +503,7 @@ def _solve_misalignment(query: Schedule, target: FullTarget) -> Result:
 
 
 def _largest_result(
-    query: Schedule, quantity: str, search: Search, x: Any, value: float | None, **details: Any
+    query: Composition, quantity: str, search: Search, x: Any, value: float | None, **details: Any
 ) -> Result:
     """Return the result of a search for the largest value, which ended at ``x``; vacuous if there is none."""
     if not value:
@@ -508,7 +511,7 @@ def _largest_result(
     return search.result(quantity, x, value, Enclosure(value, math.inf), side=Side.LOWER, **details)
 
 
-def _vacuous_result(query: Schedule, quantity: str, **fields: Any) -> Result:
+def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
     """Return the result of a calibration in which no value meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
     why = f"nothing meets this target; expected a larger {larger}, or an easier run"
@@ -541,7 +544,7 @@ def _plain_run(run: Run) -> Run:
 def _wanted_spread(target: FullTarget | RiskTarget) -> float:
     """Return the approximate ``mu`` of a Gaussian release that meets the target."""
     if isinstance(target, RiskTarget):
-        return gaussian_spread(target.value, target.fpr)
+        return gaussian_mu_of_risk(target.value, target.fpr)
     near = classical_noise(target) if target.epsilon else 1.0
     noise = find_noise(target.epsilon, target.log_delta, rtol=1e-3, near=near)
     return 1.0 / min(noise.upper, LARGEST_NOISE)
@@ -576,7 +579,7 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
     Poisson sampling stands for balls-in-bins, and for a good-event bound its Gaussian release at half of delta. It is
     nan for a run that needs no numerical composition.
     """
-    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.good_event import GoodEvent
 
     squares, composed = [], len(releases) > 1
@@ -588,7 +591,7 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
                 return math.nan
             composed = composed or not form.closed_form or run.sampling_rate < 1.0 or run.allocates
             plain = _plain_run(run)
-            squares.append(plain.steps * outline_step(form, plain).deviation ** 2)
+            squares.append(plain.steps * describe_coarsely(form, plain).deviation ** 2)
     except PrivprojError:
         return math.inf
     return math.sqrt(math.fsum(squares)) if composed else math.nan
@@ -661,9 +664,9 @@ def rough_crossing(
 # --- an attack risk in place of epsilon and delta -------------------------------------------------------
 
 
-def _solve_sigma_at_risk(query: Schedule, target: RiskTarget, search: Search) -> Result:
+def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search) -> Result:
     """Return the smallest noise multiplier at a risk, with a lower end for Gaussian curves (C30)."""
-    spread = gaussian_spread(target.value, target.fpr)
+    spread = gaussian_mu_of_risk(target.value, target.fpr)
     # relative accuracy for a closed form
     guess, rtol = min(max(1.0 / spread, SMALLEST_NOISE), LARGEST_NOISE), 1e-12
     if not query.only.run.single:

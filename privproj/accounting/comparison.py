@@ -9,7 +9,7 @@ from privproj.accounting.calibration import solve_sigma
 from privproj.accounting.config import SOLVERS
 from privproj.accounting.phase import Phase, check_mechanism, phase_for
 from privproj.accounting.query import composition_of, composition_of_phase
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered
+from privproj.errors import InvalidParameterError, PrivprojError, QueryError
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import Baseline, baselines_of, bounds_of
@@ -75,7 +75,7 @@ def compare(
         reasons.
 
     Raises:
-        InvalidParameter: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
+        InvalidParameterError: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
 
     >>> from privproj import M2, compare
     >>> rows = compare(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
@@ -83,7 +83,7 @@ def compare(
     [('rank-free', 0.7382), ('mixture-rdp', 0.8536)]
     """
     if (delta is None) == (epsilon is None):
-        raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
+        raise InvalidParameterError("delta", delta, "exactly one of delta and epsilon")
     quantity = "delta" if delta is None else "epsilon"
     target = target_from({"delta": delta, "epsilon": epsilon}, quantity)
     check_mechanism(mechanism)
@@ -104,7 +104,7 @@ def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
 
 def _short_reason(bound: Bound, error: PrivprojError) -> str:
     """Return the first clause of the reason, without the name of the bound."""
-    if isinstance(error, InvalidParameter) and error.is_missing:
+    if isinstance(error, InvalidParameterError) and error.is_missing:
         return f"needs --{error.name.replace('_', '-')}"
     message = str(error).removeprefix(f"{bound.name}: ").removeprefix(bound.name).removeprefix("this bound").lstrip()
     # before the first colon, semicolon or comma that is not in parentheses
@@ -151,7 +151,7 @@ def compare_with_baselines(
             if not value:
                 query = composition_of(setting, bound, {**run, "split": baseline.split})
                 value = solve(query, target_from(target, result.quantity)).value
-        except (Unanswered, InvalidParameter):
+        except (QueryError, InvalidParameterError):
             continue
         if value is not None and bound != result.bound:
             rows.append((baseline.label.format(k=vars(setting).get("change_rank")), float(value)))

@@ -9,10 +9,10 @@ from typing import Any
 
 from privproj.accounting import calibration
 from privproj.accounting.calibration import require_unset
-from privproj.accounting.lower_bound import with_alternatives
+from privproj.accounting.lower_bounds import with_alternatives
 from privproj.accounting.query import (
     SOLVED_FOR,
-    Schedule,
+    Composition,
     build_result,
     composition_of,
     delta,
@@ -20,7 +20,7 @@ from privproj.accounting.query import (
     solve_delta,
     solve_epsilon,
 )
-from privproj.errors import InvalidParameter, unknown_name
+from privproj.errors import InvalidParameterError, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.mechanisms.registry import mechanism_named
 from privproj.numerics.interval import Enclosure
@@ -70,23 +70,23 @@ KINDS: dict[str, Kind] = {
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
     """Return the keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
 
-    Raises :class:`InvalidParameter` unless the entry is a table, and for a key in both spellings.
+    Raises :class:`InvalidParameterError` unless the entry is a table, and for a key in both spellings.
     """
     if not isinstance(entry, Mapping):
-        raise InvalidParameter(where, entry, "a table of keys")
+        raise InvalidParameterError(where, entry, "a table of keys")
     keys: dict[str, Any] = {}
     for key, value in entry.items():
         name = str(key).replace("-", "_")
         if name in keys:
-            raise InvalidParameter(f"{where}: {name}", value, f"one spelling of a key, {name} or {key}, once")
+            raise InvalidParameterError(f"{where}: {name}", value, f"one spelling of a key, {name} or {key}, once")
         keys[name] = value
     return keys
 
 
 def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
-    """Return the type of the mechanism of an entry; raises :class:`InvalidParameter` if it is missing."""
+    """Return the type of the mechanism of an entry; raises :class:`InvalidParameterError` if it is missing."""
     if "mechanism" not in entry:
-        raise InvalidParameter("mechanism", "nothing", "a mechanism")
+        raise InvalidParameterError("mechanism", "nothing", "a mechanism")
     name: str = check_type("mechanism", entry["mechanism"], TEXT)
     return mechanism_named(ALIASES.get(name, name))
 
@@ -100,11 +100,11 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 
 
 def check_type(name: str, value: Any, kind: Kind) -> Any:
-    """Return the value; raises :class:`InvalidParameter` unless it has this type."""
+    """Return the value; raises :class:`InvalidParameterError` unless it has this type."""
     if not kind.fits(value):
-        raise InvalidParameter(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
+        raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
     if not is_printable(value):
-        raise InvalidParameter(name, quoted(value), "text that can be printed on one line")
+        raise InvalidParameterError(name, quoted(value), "text that can be printed on one line")
     return value
 
 
@@ -114,7 +114,7 @@ def _cut(value: Any) -> Any:
 
 
 def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Raise :class:`InvalidParameter` for an unknown key, and for a value of another type."""
+    """Raise :class:`InvalidParameterError` for an unknown key, and for a value of another type."""
     for name, value in entry.items():
         if name not in kinds:
             raise unknown_name(name[:80], _cut(value), "one of the keys", kinds, word=name[:80])
@@ -124,7 +124,7 @@ def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
 def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
     """Return the quantity of an entry, by default epsilon; ``others`` are further keys that it may have.
 
-    Raises :class:`InvalidParameter` for an unknown quantity, and as :func:`check_keys` does.
+    Raises :class:`InvalidParameterError` for an unknown quantity, and as :func:`check_keys` does.
     """
     query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
@@ -139,12 +139,12 @@ def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[
     return kind(**parameters_from(kind, entry)), entry.get("bound"), run
 
 
-def question_from(entry: Mapping[str, Any], query: str = "") -> Schedule:
+def composition_from(entry: Mapping[str, Any], query: str = "") -> Composition:
     """Return the query of an entry whose keys were checked."""
     return composition_of(*mechanism_bound_and_run(entry, query))
 
 
-def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
+def evaluate_entry(query: str, entry: Mapping[str, Any]) -> Result:
     """Return the result of an entry whose keys were checked.
 
     It has no lower bound, which no file stores.
@@ -153,7 +153,7 @@ def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
         mechanism, bound, run = mechanism_bound_and_run(entry, query)
         asked = {name: entry[name] for name in target_names(query) if name in entry}
         return QUERIES[query](mechanism, bound=bound, **asked, **run)
-    composition, target, solve = question_from(entry, query), target_from(entry, query), SOLVERS[query]
+    composition, target, solve = composition_from(entry, query), target_from(entry, query), SOLVERS[query]
     if query == "sigma":
         require_unset(composition.only.mechanism, "noise_multiplier", query)
         return solve(composition, target)
@@ -185,11 +185,11 @@ def evaluate(quantity: str, **parameters: object) -> Result:
         The result of the query of that name.
 
     Raises:
-        InvalidParameter: The name is unknown, a parameter is missing, unknown or given twice, or a value is outside its
-            domain.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+        InvalidParameterError: The name is unknown, a parameter is missing, unknown or given twice, or a value is
+            outside its domain.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import evaluate
     >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6)
@@ -216,7 +216,7 @@ def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any
     for name, value in values.items():
         field = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
         if field in plain:
-            raise InvalidParameter(name, value, f"{field} under one of its names, once")
+            raise InvalidParameterError(name, value, f"{field} under one of its names, once")
         if name in RECIPROCALS:
             value = 1.0 / real(name, value, f"a ratio {name} from 1e-12 to 1e+12", 1e-12, 1e12)
         plain[field] = value
@@ -231,7 +231,7 @@ def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[flo
     """Remove parameters from ``values`` and return them as floats."""
     for name in names:
         if name not in values:
-            raise InvalidParameter(name, "nothing", f"the parameter {name} of {quantity}")
+            raise InvalidParameterError(name, "nothing", f"the parameter {name} of {quantity}")
     return [real(name, values.pop(name), "a number", -1e300, 1e300) for name in names]
 
 
@@ -243,7 +243,7 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
     query.check()
     top = mechanism.gamma_of_matrices
     if not 1.0 < order < top:
-        raise InvalidParameter("order", order, f"an order above 1 and below gamma={top:g}")
+        raise InvalidParameterError("order", order, f"an order above 1 and below gamma={top:g}")
     return build_result(query, "renyi divergence", query.only.bound.representation(mechanism).divergence(order))  # pyright: ignore
 
 
@@ -272,7 +272,7 @@ def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
     query = composition_of(mechanism, None, {})
-    note = f"add beta={beta:g} to delta, and normalise the vector again after the noise"
+    note = f"add beta={beta:g} to delta, and normalize the vector again after the noise"
     source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
     interval = Enclosure(value, math.inf)
     return build_result(query, "gain", value, interval, side=Side.LOWER, warnings=(note,), source=source)
@@ -288,7 +288,7 @@ SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:
-    """Return the parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameter` for anything else."""
+    """Return the parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameterError` for anything else."""
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in QUERIES:
         expected = "mechanism.bound.quantity, the last of them"

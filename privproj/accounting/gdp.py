@@ -22,8 +22,8 @@ from typing import Any, Unpack
 
 from privproj.accounting.calibration import gaussian_mu
 from privproj.accounting.phase import numerics_of
-from privproj.accounting.query import Schedule, build_result, composition_of, query_of
-from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.accounting.query import Composition, build_result, composition_of, query_of
+from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, log1m_exp, next_up, outward_margin
 from privproj.numerics.special import log_add, log_normal_density, mills
@@ -39,7 +39,7 @@ DEFAULT_SLACK = 1e-9  # default slack ``d0``, a delta
 
 
 def gdp_mu(
-    mechanism: Mechanism | Schedule,
+    mechanism: Mechanism | Composition,
     *,
     delta: float = DEFAULT_SLACK,
     bound: str | None = None,
@@ -69,10 +69,10 @@ def gdp_mu(
         if no ``mu`` was found.
 
     Raises:
-        InvalidParameter: A value is out of range.
-        Refused: The bound does not support this mechanism and run, or a slack of 0 leaves no finite ``mu``.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: The slack is below the rounding error of a composition.
+        InvalidParameterError: A value is out of range.
+        UnsupportedError: The bound does not support this mechanism and run, or a slack of 0 leaves no finite ``mu``.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: The slack is below the rounding error of a composition.
 
     >>> from privproj import Gaussian, gdp_mu
     >>> round(gdp_mu(Gaussian(noise_multiplier=2.0), steps=16).value, 12)
@@ -81,21 +81,21 @@ def gdp_mu(
     >>> round(sampled.value, 3), round(sampled.numerics["regret"], 3)
     (0.666, 0.017)
     """
-    if isinstance(mechanism, Schedule):
+    if isinstance(mechanism, Composition):
         require_no_options(bound, run, "a schedule")
         return solve_gdp_mu(mechanism, slack_target(delta))
     return solve_gdp_mu(composition_of(mechanism, bound, run), slack_target(delta))
 
 
 def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
-    """Raise :class:`InvalidParameter` for options of a run that are given besides a schedule or a phase."""
+    """Raise :class:`InvalidParameterError` for options of a run that are given besides a schedule or a phase."""
     for name, value in {"bound": bound, **options}.items():
         if value is not None:
-            raise InvalidParameter(name, value, f"no {name}: {what} has its bounds and its runs")
+            raise InvalidParameterError(name, value, f"no {name}: {what} has its bounds and its runs")
 
 
 @query_of("gdp_mu")
-def solve_gdp_mu(query: Schedule, target: Target) -> Result:
+def solve_gdp_mu(query: Composition, target: Target) -> Result:
     """Return the result of :func:`privproj.gdp_mu` for a parsed query (C30)."""
     curve = query.curve()
     exact_mu = gaussian_mu(curve)
@@ -105,7 +105,9 @@ def solve_gdp_mu(query: Schedule, target: Target) -> Result:
     else:
         fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
         if not target.delta and fit.mu == math.inf:
-            raise Refused("no finite mu covers every delta of this run; expected a slack above 0, for instance 1e-9")
+            raise UnsupportedError(
+                "no finite mu covers every delta of this run; expected a slack above 0, for instance 1e-9"
+            )
     numerics = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
     fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **numerics}, "side": side, **target.fields()}
     if fit.mu == math.inf:

@@ -12,43 +12,43 @@ from typing import TYPE_CHECKING, Any
 from privproj.mechanisms.bound import Bound
 
 if TYPE_CHECKING:
-    from privproj.profiles.privacy_profile import LawRow
+    from privproj.profiles.privacy_profile import KernelRow
 
 
-def _gaussian_row(mechanism: Any, mu: Any) -> "LawRow":
-    from privproj.profiles.gaussian import GAUSSIAN_COLUMNS
+def _gaussian_row(mechanism: Any, mu: Any) -> "KernelRow":
+    from privproj.profiles.gaussian import GAUSSIAN_KERNELS
 
-    return GAUSSIAN_COLUMNS, (mechanism.mus_with_count(mu),)
+    return GAUSSIAN_KERNELS, (mechanism.mus_with_count(mu),)
 
 
-def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "LawRow | None":
+def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | None":
     """Return the row of M2 without layers of several shapes and without a count."""
-    from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
+    from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
 
     if mechanism.unprojected:
         return _gaussian_row(mechanism, mu)
     if mechanism.alike.layers or mechanism.adaptive_count_shift:
         return None
-    return SHIFT_COLUMNS, (*mechanism.alike.beta_shape, mu**2, any_rank)
+    return BETA_GAMMA_KERNELS, (*mechanism.alike.beta_shape, mu**2, any_rank)
 
 
-def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "LawRow | None":
+def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
     """Return the row of one projected layer."""
-    from privproj.mechanisms.m2.beta_tail import BETA_TAIL_COLUMNS, beta_tail_row
+    from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 
     if mechanism.unprojected or mechanism.layers:
         return None
-    return BETA_TAIL_COLUMNS, beta_tail_row(mechanism, mu, sharp)
+    return BETA_TAIL_KERNELS, beta_tail_row(mechanism, mu, sharp)
 
 
-def _public_sketch_row(mechanism: Any, mu: Any, any_rank: float) -> "LawRow":
-    from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
+def _public_sketch_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow":
+    from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
     from privproj.mechanisms.sketch_public import squared_sensitivity
 
-    return SHIFT_COLUMNS, squared_sensitivity(mechanism, mu).row(any_rank)
+    return BETA_GAMMA_KERNELS, squared_sensitivity(mechanism, mu).row(any_rank)
 
 
-_ROWS: dict[tuple[str, str], Callable[[Any, Any], "LawRow | None"]] = {
+_ROWS: dict[tuple[str, str], Callable[[Any, Any], "KernelRow | None"]] = {
     ("gaussian", "analytic"): _gaussian_row,
     ("m2", "rank-free"): partial(_projection_row, any_rank=1.0),
     ("m2", "exact-rank1"): partial(_projection_row, any_rank=0.0),
@@ -59,6 +59,6 @@ _ROWS: dict[tuple[str, str], Callable[[Any, Any], "LawRow | None"]] = {
 }
 
 
-def row_function(bound: Bound) -> Callable[[Any, Any], "LawRow | None"] | None:
+def row_function(bound: Bound) -> Callable[[Any, Any], "KernelRow | None"] | None:
     """Return the row function of a bound, or None if no kernel evaluates the bound."""
     return _ROWS.get(bound.key)

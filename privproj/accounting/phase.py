@@ -8,7 +8,7 @@ from typing import Any
 
 from privproj.assumptions import DataAssumption, Requirement, fixed_schedule
 from privproj.composition.compose import compose
-from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
+from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
@@ -17,7 +17,7 @@ from privproj.parameters import boolean, is_printable
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.result import Side, Status
 from privproj.run import Run, RunOptions, without_batch_sizes
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
 SILENT = {"group_size": 1, "public_size": False}  # Values of a run that are left out of an entry of a run file
 
@@ -62,9 +62,9 @@ class Phase:
         return None
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for a name that a run file cannot hold."""
+        """Raise :class:`InvalidParameterError` for a name that a run file cannot hold."""
         if not isinstance(self.name, str) or not is_printable(self.name):
-            raise InvalidParameter("name", ascii(self.name)[:60], "text that can be printed on one line")
+            raise InvalidParameterError("name", ascii(self.name)[:60], "text that can be printed on one line")
 
     @property
     def is_guarantee(self) -> bool:
@@ -72,12 +72,14 @@ class Phase:
         return self.bound.guarantees(self.mechanism)
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound is sound for this phase."""
+        """Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the bound is sound for this
+        phase.
+        """
         bound, relation = self.bound, self.run.relation
         if not self.is_guarantee and not self.allow_refuted:
-            raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
+            raise UnsupportedError(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
         if self.run.scheme.varies_in_size and not self.mechanism.poisson:
-            raise Refused(
+            raise UnsupportedError(
                 f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; "
                 f"{self._advice_without_poisson()}"
             )
@@ -89,14 +91,16 @@ class Phase:
             proved = (other for other in bounds_of(type(self.mechanism)) if other.status is Status.PROVED)
             names = [other.name for other in proved if relation in other.relations]
             better = f"; --bound {names[0]} does" if names else ""
-            raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}{better}")
+            raise UnsupportedError(
+                f"{bound.name} does not hold under relation={relation}; it holds under {allowed}{better}"
+            )
         if self.run.split is not None and "split" not in bound.supports:
-            raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
+            raise InvalidParameterError("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         bound.check(self.mechanism)
         if self.reuses_projection and self.run.is_planned:
             in_epochs = self.run.scheme.counts_epochs
             many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
-            raise Refused(
+            raise UnsupportedError(
                 f"{bound.name} needs a fresh projection for {many}: with a fixed one "
                 f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
             )
@@ -105,22 +109,22 @@ class Phase:
         """Return what to use if the mechanism has no theorem for batches of varying size."""
         # A missing parameter is reported once the sampling is left out.
         with suppress(PrivprojError):
-            holds = NeighbouringRelation.REPLACE in self.bound.relations
+            holds = NeighboringRelation.REPLACE in self.bound.relations
             if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
                 return f"{self.bound.name} has one for sampling=fixed with relation=replace"
         return "leave the sampling out, which counts a release on all data, whose promises every batch has to keep"
 
     def check_count(self) -> None:
-        """Raise :class:`Refused` unless the bound covers the private count of adaptive clipping (C31)."""
+        """Raise :class:`UnsupportedError` unless the bound covers the private count of adaptive clipping (C31)."""
         sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
         if "adaptive-clipping" not in self.bound.supports:
             names = [bound.name for bound in bounds_of(type(self.mechanism)) if "adaptive-clipping" in bound.supports]
-            raise Refused(
+            raise UnsupportedError(
                 f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
                 f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}"
             )
         if getattr(self.mechanism, "clipping", "joint") != "joint":
-            raise Refused(
+            raise UnsupportedError(
                 f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
                 f"adaptive_clipping_sigma={sigma:g}"
             )
@@ -141,7 +145,8 @@ class Phase:
         """Return the bound of one release in its own representation, and the run that it is composed over.
 
         The relation replace and a group on the whole data set have changed the mechanism here; a step that draws the
-        records of a group is one release (C37). Raises :class:`Refused` for a group about which the bound says nothing.
+        records of a group is one release (C37). Raises :class:`UnsupportedError` for a group about which the bound
+        says nothing.
         """
         self.check()
         if self.run.group_size > 1:
@@ -153,14 +158,18 @@ class Phase:
         return _represent(self.bound, mechanism, several=self.run.group_size > 1), run
 
     def check_group(self) -> None:
-        """Raise :class:`Refused` unless the bound holds for groups and batches sample records independently."""
+        """Raise :class:`UnsupportedError` unless the bound holds for groups and batches sample records
+        independently.
+        """
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
-            raise Refused(f"{bound.name} is about one record; group_size={size} changes more than that")
+            raise UnsupportedError(f"{bound.name} is about one record; group_size={size} changes more than that")
         has_step = scheme.draws_records_apart or self.run.fixed_batch is not None or self._adds_shifts
         if self.run.in_batches and not has_step:
             name = self.run.sampling
-            raise Refused(f"{bound.name} has no bound of a step for a person with {size} records under {name} sampling")
+            raise UnsupportedError(
+                f"{bound.name} has no bound of a step for a person with {size} records under {name} sampling"
+            )
 
     @property
     def _adds_shifts(self) -> bool:
@@ -171,7 +180,9 @@ class Phase:
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
         """Return a step that samples the records of a group, as one release, and the run of such releases (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
-            raise Refused(f"{self.bound.name} has no amplification by subsampling, which a step for a group needs")
+            raise UnsupportedError(
+                f"{self.bound.name} has no amplification by subsampling, which a step for a group needs"
+            )
         run = self.run
         fixed = None if run.fixed_batch is None else (run.dataset_size or 0, run.fixed_batch)
         return _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed), self._whole_run
@@ -186,7 +197,7 @@ class Phase:
         """Return :meth:`release` for the first guess of a search, or that of one record if a group has none."""
         try:
             return self.release()
-        except Refused:
+        except UnsupportedError:
             return self.with_run(group_size=1).release()
 
     def for_relation(self) -> tuple[Mechanism, Run]:
@@ -196,21 +207,21 @@ class Phase:
             # As one record that is sampled if any record of the group is, with the difference of all of them (C17).
             mechanism = mechanism.for_group(run.group_size)
             run = replace(run, group_size=1, sampling_rate=run.group_rate)
-        if run.relation is NeighbouringRelation.REPLACE:
+        if run.relation is NeighboringRelation.REPLACE:
             mechanism = mechanism.for_replacement()
         return mechanism, run
 
-    def worst_changes(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
+    def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
         """Return profiles of possible differences of one release, none if none is known (C28), and their run.
 
         For a group that is sampled record by record, they are of copies of one record with a deterministic shift.
         """
-        if self.bound.worst_changes is None or not self.is_guarantee:
+        if self.bound.worst_differences is None or not self.is_guarantee:
             return (), self.run
         if self.run.group_size > 1 and self.run.in_batches:
             from privproj.composition.group_privacy import copies_of_record
 
-            of_record, _ = self.with_run(group_size=1).worst_changes()
+            of_record, _ = self.with_run(group_size=1).worst_differences()
             sure = [change.gaussian_mu for change in of_record if change.gaussian_mu]
             copies = (copies_of_record(mu, self.run.sampling_rate, self.run.group_size) for mu in sure)
             return tuple(copies), self._whole_run
@@ -219,23 +230,23 @@ class Phase:
         if promised is not None:
             # A difference of full norm is that of K copies of one record, whose rank is limited by the assumption.
             mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
-        return self.bound.worst_changes(mechanism), run
+        return self.bound.worst_differences(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
         """Return the privacy profile of one release and the run that it is composed over, for a joint composition.
 
-        Raises :class:`InvalidParameter` for a parameter that is missing or outside its domain, and :class:`Refused`
-        where the bound has no privacy profile, or no amplification by subsampling.
+        Raises :class:`InvalidParameterError` for a parameter that is missing or outside its domain, and
+        :class:`UnsupportedError` where the bound has no privacy profile, or no amplification by subsampling.
         """
         with within(f"phase {self.name}"):
             form, run = self.release()
             if not isinstance(form, PrivacyProfile):
-                raise Refused(
+                raise UnsupportedError(
                     f"{self.bound.name} has no privacy profile, which joint composition needs; privproj bounds lists "
                     "those that have one"
                 )
             if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
-                raise Refused(f"{self.bound.name} has no amplification by subsampling")
+                raise UnsupportedError(f"{self.bound.name} has no amplification by subsampling")
         return form, run
 
     def curve(self, resolution: float | None = None) -> Curve:
@@ -247,7 +258,7 @@ class Phase:
         if resolution is not None and isinstance(form, PrivacyProfile):
             form = replace(form, resolution=resolution)
         if run.allocates and not run.single and not isinstance(form, PrivacyProfile):
-            raise Refused(
+            raise UnsupportedError(
                 f"{self.bound.name} has no theorem for balls-in-bins, as it accounts for runs in its own terms; "
                 "expected a bound with a privacy profile"
             )
@@ -286,14 +297,14 @@ class Phase:
         return (*(assumption.text for assumption in self.bound.assumptions(self.mechanism)), *person)
 
     @property
-    def mechanism_assumes(self) -> tuple[str, ...]:
+    def mechanism_requirements(self) -> tuple[str, ...]:
         """The requirements of the bound on one release of the mechanism."""
         independent = self.bound.requires_independent_layers(self.mechanism)
         layers = (Requirement.INDEPENDENT_LAYER_PROJECTIONS,) if independent else ()
-        return (*self.bound.requirements(type(self.mechanism)), *self.mechanism.assumes_of_clips, *layers)
+        return (*self.bound.requirements(type(self.mechanism)), *self.mechanism.clipping_requirements, *layers)
 
     @property
-    def run_assumes(self) -> tuple[str, ...]:
+    def run_requirements(self) -> tuple[str, ...]:
         """The requirements of the number on the run."""
         run, values = self.run, self.bound.assumes_values(self.mechanism)
         projects = hasattr(self.mechanism, "fixed_projection") and "fixed-projection" not in self.bound.supports
@@ -304,7 +315,7 @@ class Phase:
             (fixed_schedule(adapts=self.mechanism.adapts_clip), run.is_planned),
             (Requirement.FRESH_PROJECTION_PER_BATCH, projects and run.scheme.counts_epochs),
             (Requirement.ASSUMPTIONS_PER_BATCH, values and run.in_batches),
-            (Requirement.REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
+            (Requirement.REPLACE_SENSITIVITY, scaled and run.relation is NeighboringRelation.REPLACE),
         )
         return tuple(words for words, is_said in sentences if is_said)
 
@@ -336,14 +347,16 @@ def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Raise :class:`InvalidParameter` unless the argument is one mechanism."""
+    """Raise :class:`InvalidParameterError` unless the argument is one mechanism."""
     if isinstance(mechanism, MechanismColumns):
         arrays = ", ".join(name for name, value in mechanism.parameters.items() if is_column(name, value))
         kind = mechanism.kind.__name__
         remedy = "privproj.epsilons, deltas and sigmas take arrays"
-        raise InvalidParameter(arrays, f"arrays in {kind}", f"one value for each parameter of {kind}", remedy)
+        raise InvalidParameterError(arrays, f"arrays in {kind}", f"one value for each parameter of {kind}", remedy)
     if not isinstance(mechanism, Mechanism):
-        raise InvalidParameter("mechanism", mechanism, "a mechanism with its parameters, such as privproj.Gaussian()")
+        raise InvalidParameterError(
+            "mechanism", mechanism, "a mechanism with its parameters, such as privproj.Gaussian()"
+        )
 
 
 def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, name: str = "") -> Phase:

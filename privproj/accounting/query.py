@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
 from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.composition.compose import compose_phases
-from privproj.errors import InvalidParameter, PrecisionLimit, Refused, Unanswered, within
+from privproj.errors import InvalidParameterError, PrecisionError, QueryError, UnsupportedError, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.numerics.interval import UNKNOWN, Enclosure, LateEnclosure
+from privproj.numerics.interval import UNKNOWN, Enclosure, LazyEnclosure
 from privproj.parameters import integer
 from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, meets, read_epsilon, read_log_delta
 from privproj.profiles.privacy_profile import Curve
@@ -41,11 +41,11 @@ SOLVED_FOR = {
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
 }  # by calibration: the names of the parameter that it finds, which must therefore not be given
 
-ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
+ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbors, so epsilon 0 is met"
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Composition:
     """The composition of one or more phases, each a mechanism that is released some number of times.
 
     Every number is one of the whole run: the phases are composed, their epsilons are not added up. All phases have one
@@ -58,14 +58,14 @@ class Schedule:
         assumes: Further requirements of every number of this run.
 
     Raises:
-        InvalidParameter: There is no phase, or the phases have different relations or group sizes.
-        Refused: A phase reuses a fixed projection although its bound needs a fresh one for each release.
+        InvalidParameterError: There is no phase, or the phases have different relations or group sizes.
+        UnsupportedError: A phase reuses a fixed projection although its bound needs a fresh one for each release.
 
     >>> from privproj import M2, Gaussian
-    >>> from privproj.schedule import Schedule, phase_of
+    >>> from privproj.schedule import Composition, phase_of
     >>> first = phase_of(Gaussian(noise_multiplier=1.0), "first", steps=1000, sampling_rate=0.01)
     >>> second = phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "second", steps=1000, sampling_rate=0.01)
-    >>> round(Schedule((first, second)).epsilon(delta=1e-5).value, 4)
+    >>> round(Composition((first, second)).epsilon(delta=1e-5).value, 4)
     1.8418
     """
 
@@ -78,20 +78,20 @@ class Schedule:
         if self.is_plain:
             return
         if not self.phases:
-            raise InvalidParameter("phase", "nothing", "at least one phase")
+            raise InvalidParameterError("phase", "nothing", "at least one phase")
         Run(discretization=self.discretization)
         for name, expected in (
             ("group_size", "one group_size for all phases: the same person is in all of them"),
-            ("relation", "one neighbouring relation for all phases"),
+            ("relation", "one neighboring relation for all phases"),
         ):
             values = sorted({str(getattr(phase.run, name)) for phase in self.phases})
             if len(values) > 1:
-                raise InvalidParameter(name, ", ".join(values), expected)
+                raise InvalidParameterError(name, ", ".join(values), expected)
         for phase in self.phases:
             if (step := phase.run.discretization) is not None:
-                raise InvalidParameter("discretization", step, "discretization once, for the whole schedule")
+                raise InvalidParameterError("discretization", step, "discretization once, for the whole schedule")
             if len(self.phases) > 1 and phase.reuses_projection:
-                raise Refused(
+                raise UnsupportedError(
                     f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
                     f"one may have served other phases; {remedy_for_fixed_projection(phase.mechanism)}"
                 )
@@ -107,16 +107,18 @@ class Schedule:
         (phase,) = self.phases
         return phase
 
-    def with_mechanism(self, **changes: object) -> "Schedule":
+    def with_mechanism(self, **changes: object) -> "Composition":
         """Return the composition with these parameters of the mechanism of its only phase changed."""
         return replace(self, phases=(self.only.with_mechanism(**changes),))
 
-    def with_run(self, **changes: object) -> "Schedule":
+    def with_run(self, **changes: object) -> "Composition":
         """Return the composition with these parameters of the run of each phase changed."""
         return replace(self, phases=tuple(phase.with_run(**changes) for phase in self.phases))
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound of each phase is sound for it."""
+        """Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the bound of each phase is sound
+        for it.
+        """
         for phase in self.phases:
             phase.check()
 
@@ -144,7 +146,7 @@ class Schedule:
         """The accountant of a phase that has one of its own, or None."""
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
-    def by_one_accountant(self) -> "Schedule":
+    def by_one_accountant(self) -> "Composition":
         """Return the composition with the bounds that its accountant uses (:meth:`Accountant.accounted`)."""
         accountant = self.accountant
         return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
@@ -153,7 +155,8 @@ class Schedule:
         """Return the joint privacy curve: of one phase its bound's own, of several composed on one grid.
 
         For users with several records it is the smaller of that and of group privacy of the curve of one record.
-        Raises :class:`InvalidParameter` and :class:`Refused` as :meth:`Phase.curve` and :meth:`Phase.profile` do.
+        Raises :class:`InvalidParameterError` and :class:`UnsupportedError` as :meth:`Phase.curve` and
+        :meth:`Phase.profile` do.
         """
         if accountant := self.accountant:
             phases = self.merged()
@@ -187,33 +190,33 @@ class Schedule:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes about every number of this composition, each once."""
-        return each_once(note for phase in self.phases for note in phase.notes)
+        return unique(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
         """What makes epsilon smaller in any of the phases, for a message."""
         caps = ("a larger max_batch_size" for phase in self.phases if phase.run.max_batch_size is not None)
-        return " or ".join(each_once((*(phase.mechanism.remedy for phase in self.phases), *caps)))
+        return " or ".join(unique((*(phase.mechanism.remedy for phase in self.phases), *caps)))
 
     @property
-    def run_assumes(self) -> tuple[str, ...]:
+    def run_requirements(self) -> tuple[str, ...]:
         """The requirements of the joint number on the runs of the phases and their order."""
         if self.is_plain:
-            return (*self.assumes, *self.phases[0].run_assumes)
+            return (*self.assumes, *self.phases[0].run_requirements)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
         plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
-        of_phases = (text for phase in self.phases for text in phase.run_assumes if text not in FIXED_SCHEDULES)
-        return each_once((*self.assumes, *of_phases, *planned))
+        of_phases = (text for phase in self.phases for text in phase.run_requirements if text not in FIXED_SCHEDULES)
+        return unique((*self.assumes, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
         """Return the fields of a result that describe the query: mechanism, run, bound and source."""
-        phases, run_requirements = self.phases, self.run_assumes
-        assumes = each_once(text for phase in phases for text in phase.mechanism_assumes)
+        phases, run_requirements = self.phases, self.run_requirements
+        assumes = unique(text for phase in phases for text in phase.mechanism_requirements)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
             "run": {**run, "assumes": run_requirements},
-            "source": "; ".join(each_once(phase.bound.citation for phase in phases)),
+            "source": "; ".join(unique(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
             mechanism = phases[0].mechanism
@@ -221,12 +224,12 @@ class Schedule:
             fields |= {"bound": phases[0].bound.name, "noise_multiplier": mechanism.noise_multiplier}
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
-            fields["bound"] = " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
+            fields["bound"] = " + ".join(unique(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
         return {"mechanism": {**released, "assumes": assumes}, **fields}
 
     def add_details(self, result: Result) -> Result:
         """Return the result with its lower bound and its alternatives (:func:`add_details` of ``lower_bound``)."""
-        from privproj.accounting.lower_bound import add_details
+        from privproj.accounting.lower_bounds import add_details
 
         return add_details(self, result)
 
@@ -242,9 +245,9 @@ class Schedule:
             A result whose ``value`` is epsilon.
 
         Raises:
-            InvalidParameter: A value is outside its domain.
-            Refused: A phase has no privacy profile.
-            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
+            InvalidParameterError: A value is outside its domain.
+            UnsupportedError: A phase has no privacy profile.
+            PrecisionError: The composition cannot tell so small a delta from its rounding.
         """
         return evaluate_epsilon(self.by_one_accountant(), delta_target(delta, None))
 
@@ -258,9 +261,9 @@ class Schedule:
             A result whose ``value`` is delta.
 
         Raises:
-            InvalidParameter: A value is outside its domain.
-            Refused: A phase has no privacy profile.
-            PrecisionLimit: The composed delta is too small to be told from rounding.
+            InvalidParameterError: A value is outside its domain.
+            UnsupportedError: A phase has no privacy profile.
+            PrecisionError: The composed delta is too small to be told from rounding.
         """
         return evaluate_delta(self.by_one_accountant(), epsilon_target(epsilon))
 
@@ -276,8 +279,8 @@ class Schedule:
             A result whose ``value`` is the advantage, or the true positive rate.
 
         Raises:
-            InvalidParameter: A value is outside its domain, or it is not one target.
-            Refused: A phase has no privacy profile.
+            InvalidParameterError: A value is outside its domain, or it is not one target.
+            UnsupportedError: A phase has no privacy profile.
         """
         from privproj.profiles.tradeoff import risk_of
 
@@ -298,12 +301,12 @@ class Schedule:
             True if both values meet the target.
 
         Raises:
-            InvalidParameter: A value is outside its domain.
-            Refused: A phase has no privacy profile, or no amplification by subsampling.
+            InvalidParameterError: A value is outside its domain.
+            UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
         """
         return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
 
-    def scaled(self, factor: float) -> "Schedule":
+    def scaled(self, factor: float) -> "Composition":
         """Return the schedule with every noise multiplier times one factor.
 
         Args:
@@ -313,8 +316,8 @@ class Schedule:
             The new schedule.
 
         Raises:
-            InvalidParameter: A phase has no noise multiplier, or the product is outside its range.
-            Refused: Another accountant composes a phase.
+            InvalidParameterError: A phase has no noise multiplier, or the product is outside its range.
+            UnsupportedError: Another accountant composes a phase.
         """
         return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
 
@@ -326,7 +329,7 @@ class Schedule:
         advantage: float | None = None,
         tpr: float | None = None,
         fpr: float | None = None,
-    ) -> "Schedule":
+    ) -> "Composition":
         """Return the schedule whose noise multipliers, all times one common factor, just meet a target.
 
         The target is ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
@@ -342,8 +345,9 @@ class Schedule:
             The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
 
         Raises:
-            InvalidParameter: A value is outside its domain, two targets are given, or a phase has no noise multiplier.
-            Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
+            InvalidParameterError: A value is outside its domain, two targets are given, or a phase has no noise
+                multiplier.
+            UnsupportedError: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
         """
         from privproj.accounting.calibration import noise_factor
 
@@ -363,8 +367,8 @@ class Schedule:
             A number of releases up to 1e8; 0 if none fits.
 
         Raises:
-            InvalidParameter: A value is outside its domain.
-            Refused: A phase has no privacy profile, or no amplification by subsampling.
+            InvalidParameterError: A value is outside its domain.
+            UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
         """
         from privproj.accounting.calibration import steps_after
 
@@ -384,8 +388,8 @@ class Schedule:
             A record for each planned phase, in order.
 
         Raises:
-            InvalidParameter: A value is outside its domain.
-            Refused: A phase has no privacy profile, or no amplification by subsampling.
+            InvalidParameterError: A value is outside its domain.
+            UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
         """
         from privproj.accounting.schedule import Remaining
 
@@ -397,7 +401,7 @@ class Schedule:
 
     # --- data -------------------------------------------------------------------------------------------
 
-    def __add__(self, other: "Schedule | Phase") -> "Schedule":
+    def __add__(self, other: "Composition | Phase") -> "Composition":
         """The run of both, one after the other, as :func:`phase_of` or another schedule says it.
 
         A phase that goes on as one did before, under its name, makes that longer, so that a loop may add every step on
@@ -413,11 +417,13 @@ class Schedule:
                 phases[place] = phases[place].with_run(steps=phases[place].run.steps + phase.run.steps)
         return replace(self, phases=tuple(phases))
 
-    def __mul__(self, times: int) -> "Schedule":
+    def __mul__(self, times: int) -> "Composition":
         """The run that does all phases so many times; their order plays no role."""
         count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
-            raise Refused("a run with a phase of another accountant, or with a fixed projection, cannot be multiplied")
+            raise UnsupportedError(
+                "a run with a phase of another accountant, or with a fixed projection, cannot be multiplied"
+            )
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
@@ -426,11 +432,11 @@ class Schedule:
         return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
 
     @property
-    def done(self) -> "Schedule":
+    def done(self) -> "Composition":
         """The schedule of the phases that have happened, those that are not merely planned.
 
         Raises:
-            InvalidParameter: All phases are merely planned.
+            InvalidParameterError: All phases are merely planned.
         """
         return replace(self, phases=self.done_phases)
 
@@ -449,15 +455,15 @@ def _goes_on(before: Phase, phase: Phase) -> bool:
 
 
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
-    """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
+    """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameterError` where it has none."""
     if phase.accountant is not None:
-        raise Refused(
+        raise UnsupportedError(
             f"phase {phase.name} has another accountant, and its noise cannot be scaled; leave the phase out, or "
             "replace it by a mechanism of privproj"
         )
     noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
     if noise is None:
-        raise InvalidParameter("noise_multiplier", "nothing", f"a noise multiplier in phase {phase.name}")
+        raise InvalidParameterError("noise_multiplier", "nothing", f"a noise multiplier in phase {phase.name}")
     return phase.with_mechanism(noise_multiplier=noise * factor)
 
 
@@ -469,26 +475,26 @@ def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
     return run | {"public_size": any(phase.run.public_size for phase in phases)}
 
 
-def each_once(items: Iterable[str]) -> tuple[str, ...]:
+def unique(items: Iterable[str]) -> tuple[str, ...]:
     """Return the items without repetitions, in the order of their first occurrence."""
     return tuple(dict.fromkeys(items))
 
 
-def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Schedule:
+def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Composition:
     """Return the query of a mechanism, the name of a bound (None: the default) and the options of a run."""
-    return Schedule((phase_for(mechanism, bound, run),))
+    return Composition((phase_for(mechanism, bound, run),))
 
 
-def composition_of_phase(phase: Phase) -> Schedule:
+def composition_of_phase(phase: Phase) -> Composition:
     """Return the query of a phase without its name."""
-    return Schedule((replace(phase, name="", planned=False),))
+    return Composition((replace(phase, name="", planned=False),))
 
 
 # --- results ------------------------------------------------------------------------------------------
 
 
 def build_result(
-    query: Schedule,
+    query: Composition,
     quantity: str,
     value: float | None,
     interval: Enclosure | None = None,
@@ -517,7 +523,7 @@ def build_result(
         **query.named(),
         "bound_version": max((phase.bound.version for phase in phases), default=1),
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "promises": each_once(promise for phase in phases for promise in phase.promises),
+        "promises": unique(promise for phase in phases for promise in phase.promises),
         "outcome": Outcome.OK,
         "warnings": query.notes,
         **({} if curve is None else {"numerics": numerics_of(curve)}),
@@ -532,14 +538,14 @@ def build_result(
             unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "
             warnings.append(unused + "which composes nothing on a grid here")
     if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
-        from privproj.accounting.lower_bound import describe_batches
+        from privproj.accounting.lower_bounds import describe_batches
 
         warnings += describe_batches(query, result)
     if any(phase.run.dataset_size for phase in phases):
-        from privproj.accounting.lower_bound import known_size, warnings_of_delta
+        from privproj.accounting.lower_bounds import known_size, warnings_of_delta
 
         warnings += warnings_of_delta(known_size(phases), result.get("delta"))
-    refuted = each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
+    refuted = unique(phase.bound.reason for phase in phases if not phase.is_guarantee)
     if refuted and value is not None:
         warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
         result |= {"side": Side.NONE, "outcome": Outcome.REFUSED, "interval": UNKNOWN}
@@ -551,10 +557,10 @@ def query_of(quantity: str) -> Callable[[Solver], Solver]:
 
     def decorate(solve: Solver) -> Solver:
         @wraps(solve)
-        def solve_or_explain(query: Schedule, target: Any, **options: Any) -> Result:
+        def solve_or_explain(query: Composition, target: Any, **options: Any) -> Result:
             try:
                 return solve(query, target, **options)
-            except Unanswered as error:
+            except QueryError as error:
                 fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
                 error.result = build_result(query, quantity, None, **fields)
                 raise
@@ -589,10 +595,10 @@ def epsilon(
         this delta.
 
     Raises:
-        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: A composition cannot tell so small a delta from its rounding.
 
     >>> from privproj import M2, epsilon
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
@@ -601,13 +607,13 @@ def epsilon(
     return evaluate_epsilon(composition_of(mechanism, bound, run), delta_target(delta, log10_delta))
 
 
-def evaluate_epsilon(query: Schedule, target: Target) -> Result:
+def evaluate_epsilon(query: Composition, target: Target) -> Result:
     """Return the result of :func:`privproj.epsilon` with its query, so that its details can be computed."""
     return replace(solve_epsilon(query, target), query=query, target=target)
 
 
 @query_of("epsilon")
-def solve_epsilon(query: Schedule, target: Target) -> Result:
+def solve_epsilon(query: Composition, target: Target) -> Result:
     """Return the epsilon of a composition at a target; its details cannot be computed."""
     curve = query.curve()
     interval = read_epsilon(curve, target)
@@ -634,10 +640,10 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
         1e-300, ``value`` is about 1e-300, which is an upper bound, and ``log10_delta`` carries the size.
 
     Raises:
-        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
-        Refused: The bound proves nothing for this mechanism and run.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: The composed delta is too small to be told from rounding.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other.
+        UnsupportedError: The bound proves nothing for this mechanism and run.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: The composed delta is too small to be told from rounding.
 
     >>> from privproj import Gaussian, delta
     >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
@@ -646,18 +652,18 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     return evaluate_delta(composition_of(mechanism, bound, run), epsilon_target(epsilon))
 
 
-def evaluate_delta(query: Schedule, target: EpsilonTarget) -> Result:
+def evaluate_delta(query: Composition, target: EpsilonTarget) -> Result:
     """Return the result of :func:`privproj.delta` with its query, so that its details can be computed."""
     return replace(solve_delta(query, target), query=query, target=target)
 
 
 @query_of("delta")
-def solve_delta(query: Schedule, target: EpsilonTarget) -> Result:
+def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
     """Return the delta of a composition at a target; its details cannot be computed."""
     curve, epsilon = query.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
-        raise PrecisionLimit(
+        raise PrecisionError(
             f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
@@ -671,7 +677,7 @@ def solve_delta(query: Schedule, target: EpsilonTarget) -> Result:
         query,
         "delta",
         value,
-        LateEnclosure(lower, value),
+        LazyEnclosure(lower, value),
         curve,
         side=query.side(curve) if log_delta.upper > LEAST_LOG_VALUE else Side.UPPER,
         epsilon=epsilon,

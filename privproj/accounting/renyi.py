@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from privproj.accounting.phase import Phase
-from privproj.errors import Refused
+from privproj.errors import UnsupportedError
 from privproj.mechanisms.registry import renyi_bound
 from privproj.profiles.rdp import BestCurve, RenyiCurve
 
@@ -14,14 +14,18 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
     The bound is that of the phase if it has a Renyi curve, else the Renyi bound of the mechanism.
 
     Raises:
-        Refused: The mechanism has no Renyi bound, or it has none for this sampling.
+        UnsupportedError: The mechanism has no Renyi bound, or it has none for this sampling.
     """
     if not isinstance(phase.release()[0], RenyiCurve | BestCurve):
         bound = renyi_bound(type(phase.mechanism))
         if bound is None:
-            raise Refused(f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which is needed here")
+            raise UnsupportedError(
+                f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which is needed here"
+            )
         phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
     curve = phase.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):
-        raise Refused("max_batch_size has no theorem in Renyi terms, which are needed here; use plain Poisson batches")
+        raise UnsupportedError(
+            "max_batch_size has no theorem in Renyi terms, which are needed here; use plain Poisson batches"
+        )
     return phase, curve

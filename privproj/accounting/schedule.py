@@ -5,13 +5,13 @@ from typing import Any
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.phase import Phase, phase_for
-from privproj.accounting.query import Schedule
+from privproj.accounting.query import Composition
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import Gaussian, Mechanism
 from privproj.parameters import probability
 
-__all__ = ["Phase", "Remaining", "Schedule", "dp_sft", "phase_of"]
+__all__ = ["Composition", "Phase", "Remaining", "dp_sft", "phase_of"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Remaining:
         after: The planned phases that are counted in full before it.
 
     >>> from privproj import Gaussian
-    >>> from privproj.schedule import Schedule, phase_of
-    >>> run = Schedule((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
+    >>> from privproj.schedule import Composition, phase_of
+    >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
     >>> [(found.phase.name, found.more_steps) for found in run.remaining(epsilon=1.0, delta=1e-5)]
     [('training', 4)]
     """
@@ -53,7 +53,7 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
         The phase, which is not merely planned.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or the mechanism has no bound of that name.
+        InvalidParameterError: A value is outside its domain, or the mechanism has no bound of that name.
 
     >>> from privproj import M2
     >>> from privproj.schedule import phase_of
@@ -72,7 +72,7 @@ def dp_sft(
     share: float = 0.75,
     budget: str = "joint",
     public: bool = False,
-) -> Schedule:
+) -> Composition:
     """Plan DP-SFT: a private search for a subspace, then training within it, both subsampled Gaussian mechanisms.
 
     The dimensions of the subspace play no role in epsilon.
@@ -93,8 +93,8 @@ def dp_sft(
         A schedule of one or two phases with their noise multipliers.
 
     Raises:
-        InvalidParameter: A value is outside its domain.
-        Refused: No noise meets the target.
+        InvalidParameterError: A value is outside its domain.
+        UnsupportedError: No noise meets the target.
 
     >>> from privproj.schedule import dp_sft
     >>> found = dp_sft(epsilon=2.0, delta=1e-5, sampling_rate=0.01, steps=(100, 900))
@@ -102,7 +102,7 @@ def dp_sft(
     [('subspace', 0.7421), ('training', 2.2526)]
     """
     if budget not in ("joint", "split"):
-        raise InvalidParameter("budget", budget, "joint or split")
+        raise InvalidParameterError("budget", budget, "joint or split")
     part = 0.0 if public else probability("share", share)
     # Basic composition: (share eps, share delta) for the search, ((1 - share) eps, (1 - share) delta) for the training.
     stages = [("subspace", part, steps[0])] if part else []
@@ -112,8 +112,8 @@ def dp_sft(
         run = {"steps": count, "sampling_rate": sampling_rate}
         noise = sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run)
         if not noise.usable:
-            raise Refused(f"{name}: no noise meets epsilon {weight * epsilon:g} at delta {weight * delta:g}")
+            raise UnsupportedError(f"{name}: no noise meets epsilon {weight * epsilon:g} at delta {weight * delta:g}")
         phases.append(phase_of(Gaussian(noise_multiplier=noise.value), name, **run))
-    plan = Schedule(tuple(phases), assumes=(Requirement.PUBLIC_SUBSPACE,) if public else ())
+    plan = Composition(tuple(phases), assumes=(Requirement.PUBLIC_SUBSPACE,) if public else ())
     is_final = len(phases) == 1 or (budget == "split" and plan.meets(epsilon=epsilon, delta=delta))
     return plan if is_final else plan.calibrated(epsilon=epsilon, delta=delta)

@@ -2,7 +2,7 @@
 
 The data are shuffled and split into ``t`` batches, anew in each of ``E`` epochs. One record's gradient is the clip in
 one direction, all others' the clip in the opposite one. So every batch but one has a sum that is known up to the noise,
-and that of the record is shifted, by ``a R`` deviations of the noise, or by ``b R`` in the neighbouring data set:
+and that of the record is shifted, by ``a R`` deviations of the noise, or by ``b R`` in the neighboring data set:
 ``(a, b) = (2, 1)`` under zero-out, ``(1, 0)`` under replace. Here ``R`` is the root of the squared shift of a unit
 direction: ``1/z`` for Gaussian noise, random but seen for a known projection. An attacker says that a batch "looks so"
 when its shift, measured against the noise, is more than ``w/R + (a+b) R/2``, where ``w`` is a weight of evidence, and
@@ -36,9 +36,9 @@ from privproj.numerics.interval import (
     next_up,
     widen_outward,
 )
-from privproj.numerics.root_finding import minimise
+from privproj.numerics.root_finding import minimize
 from privproj.numerics.special import log_add, log_normal_density, mills
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
 if TYPE_CHECKING:
     from privproj.accounting.phase import Phase
@@ -96,7 +96,7 @@ class ShuffledEpochs:
     epochs: int
     """``E``: the number of epochs, at least 1."""
 
-    relation: NeighbouringRelation
+    relation: NeighboringRelation
     """Zero-out or replace."""
 
     def epsilon_at_least(self, log_delta: float) -> float:
@@ -129,7 +129,7 @@ class ShuffledEpochs:
 
         cheap = self.epochs == len(self.cells) == 1
         # Weights ``w`` before the best one is refined: fewer where each costs more. Every one is sound.
-        return -minimise(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
+        return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _errors(self, w: float) -> Iterator[tuple[float, float]]:
         """Yield, for several ``k``, ``ln P[Bin(E, A) >= k]`` rounded down and ``ln P[Bin(E, B) >= k]`` rounded up."""
@@ -149,7 +149,7 @@ class ShuffledEpochs:
     def log_looks_so(self, w: float) -> tuple[float, float]:
         """Return ``ln A`` rounded down and ``ln B`` rounded up, at the weight ``w >= 0``."""
         # (a + b)/2 for (a, b) = (1, 0) or (2, 1)
-        mean = 0.5 if self.relation is NeighbouringRelation.REPLACE else 1.5
+        mean = 0.5 if self.relation is NeighboringRelation.REPLACE else 1.5
         hit, missed = self._log_tail_at_least(w, -0.5), self._log_tail_at_most(w, 0.5)
         if self.batches == 1:
             return hit, missed

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Unpack
 from privproj.accounting.calibration import sigma, solve_sigma
 from privproj.accounting.phase import check_mechanism
 from privproj.accounting.query import composition_of
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.errors import InvalidParameterError, QueryError, UnsupportedError
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
 from privproj.mechanisms.base import Lift
 from privproj.mechanisms.m2 import read_layers
@@ -25,7 +25,7 @@ from privproj.targets import privacy_or_risk_target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
+class Utility:
     """The update that is read off a release, compared with that of DP-SGD at the same privacy.
 
     Attributes:
@@ -37,8 +37,8 @@ class Worth:
         released: How many numbers a release has; None where the size of the gradient is not known.
         of: How many the gradient has.
 
-    >>> from privproj import M2, worth
-    >>> round(worth(M2(dim=64, rank=4, noise_multiplier=2.0), epsilon=1.0, delta=1e-5).noise_over_dp_sgd, 2)
+    >>> from privproj import M2, update_utility
+    >>> round(update_utility(M2(dim=64, rank=4, noise_multiplier=2.0), epsilon=1.0, delta=1e-5).noise_over_dp_sgd, 2)
     2.14
     """
 
@@ -74,7 +74,7 @@ class Worth:
         return {name: getattr(self, name) for name in names}
 
 
-def worth(
+def update_utility(
     mechanism: Mechanism,
     *,
     epsilon: float | None = None,
@@ -82,7 +82,7 @@ def worth(
     log10_delta: float | None = None,
     risk: dict[str, float] | None = None,
     **run: Unpack[RunOptions],
-) -> Worth | None:
+) -> Utility | None:
     """Compare the update that is read off a mechanism's releases with that of DP-SGD at the same privacy.
 
     ``z_eff = z lift`` and ``kappa - 1`` of C38, and DP-SGD's noise multiplier for the target in the same run.
@@ -100,11 +100,11 @@ def worth(
         DP-SGD has no such noise multiplier.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
-    >>> from privproj import M2, worth
+    >>> from privproj import M2, update_utility
     >>> run = {"steps": 2000, "sampling_rate": 0.01}
-    >>> found = worth(M2(dim=2048, rank=16, noise_multiplier=0.1661), epsilon=1.0, delta=1e-5, **run)
+    >>> found = update_utility(M2(dim=2048, rank=16, noise_multiplier=0.1661), epsilon=1.0, delta=1e-5, **run)
     >>> round(found.effective_noise_multiplier, 3), round(found.noise_over_dp_sgd, 2), round(found.projection_error)
     (1.879, 1.02, 127)
     """
@@ -116,17 +116,17 @@ def worth(
     target = privacy_or_risk_target(epsilon=epsilon, delta=delta, log10_delta=log10_delta, **(risk or {}))
     try:
         least = solve_sigma(composition_of(plain, None, run), target, roughly=True)
-    except (Unanswered, Refused):
+    except (QueryError, UnsupportedError):
         return None
-    return worth_of(mechanism, lift, least) if least.value else None
+    return utility_of(mechanism, lift, least) if least.value else None
 
 
-def worth_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Worth:
+def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
     """Return the utility of a mechanism, given the result of DP-SGD for the same privacy in the same run."""
     run: Any = dp_sgd.run
     # In epochs each batch is an update.
     updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
-    return Worth(
+    return Utility(
         effective_noise_multiplier=mechanism.z * lift.noise,
         dp_sgd_noise_multiplier=float(dp_sgd.value or 0.0),
         projection_error=lift.factor - 1.0,
@@ -144,19 +144,19 @@ class Choice:
         algorithm: The training algorithm of ``make_private``; None where it is a mechanism for a program of one's own.
         rank: The rank of its projections; None where it has none.
         result: The answer of the sigma query: noise multiplier, bound, status, promises and what the program must do.
-        worth: What its update is worth.
+        utility: What its update is worth.
         mechanism: What is accounted, with that noise multiplier.
 
     >>> from privproj import choose
     >>> best = choose(layers="64x4", epsilon=1.0, delta=1e-5)[0]
-    >>> best.name, best.rank, best.worth.noise_over_dp_sgd
+    >>> best.name, best.rank, best.utility.noise_over_dp_sgd
     ('dp-sgd', None, 1.0)
     """
 
     algorithm: str | None
     rank: int | None
     result: Result
-    worth: Worth
+    utility: Utility
     mechanism: Mechanism
 
     @property
@@ -167,20 +167,24 @@ class Choice:
 
     def __repr__(self) -> str:
         at = "" if self.rank is None else f" at rank {self.rank}"
-        return f"<{self.name}{at}: {self.worth.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result}>"
+        return f"<{self.name}{at}: {self.utility.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result}>"
 
     def as_row(self) -> dict[str, object]:
         """Return the row as plain values under the names of its columns."""
         worths = ("noise_over_dp_sgd", "projection_error", "projection_error_of_run", "error")
-        facts = {name: getattr(self.worth, name) for name in worths}
+        facts = {name: getattr(self.utility, name) for name in worths}
         setting = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
         return {**setting, **facts, "bound": self.result.bound, "status": str(self.result.status)}
 
     def as_dict(self) -> dict[str, object]:
         """Return one row of the JSON object of the command line."""
-        worth = {**self.worth.as_dict(), "noise_over_dp_sgd": self.worth.noise_over_dp_sgd, "error": self.worth.error}
-        sizes = {"released_numbers": self.worth.released, "gradient_numbers": self.worth.of}
-        return {"name": self.name, "algorithm": self.algorithm, "rank": self.rank, **worth, **sizes,
+        update_utility = {
+            **self.utility.as_dict(),
+            "noise_over_dp_sgd": self.utility.noise_over_dp_sgd,
+            "error": self.utility.error,
+        }
+        sizes = {"released_numbers": self.utility.released, "gradient_numbers": self.utility.of}
+        return {"name": self.name, "algorithm": self.algorithm, "rank": self.rank, **update_utility, **sizes,
                 "answer": self.result.as_dict()}  # fmt: skip
 
 
@@ -203,7 +207,7 @@ def choose(
 ) -> Rows[Choice]:
     """List every way to train that has an update, at the same privacy, the one of the smallest error first.
 
-    The order is that of :attr:`Worth.error`, with the noise that each needs for the target. Fixed subspaces (LoRA-FA,
+    The order is that of :attr:`Utility.error`, with the noise that each needs for the target. Fixed subspaces (LoRA-FA,
     PRISM, DP-SFT) train another model, with DP-SGD's noise multiplier, and are compared by accuracy only.
 
     Args:
@@ -218,24 +222,24 @@ def choose(
         A row for each way and rank, in :class:`privproj.accounting.Rows`, the best first.
 
     Raises:
-        InvalidParameter: A value is outside its range, or nothing is projected.
+        InvalidParameterError: A value is outside its range, or nothing is projected.
         Unanswered: DP-SGD itself has no noise multiplier for the target.
 
     >>> from privproj import choose
     >>> rows = choose(layers="1024x16", epsilon=2.0, delta=1e-6, steps=1000, sampling_rate=0.01)
-    >>> [(row.name, round(row.worth.noise_over_dp_sgd, 2)) for row in rows][:2]
+    >>> [(row.name, round(row.utility.noise_over_dp_sgd, 2)) for row in rows][:2]
     [('dp-sgd', 1.0), ('m2-projected-clip', 1.02)]
     """
     target = {"epsilon": epsilon, "delta": delta}
     asked = M2(layers=read_layers(layers))
     plain = sigma(Gaussian(), epsilon=epsilon, delta=delta, **run)
     if plain.value is None:
-        raise Refused(f"no noise of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
+        raise UnsupportedError(f"no noise of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
     ways = [_Way("dp-sgd", Gaussian(), Lift(1.0, 1.0, asked.lift().of, asked.lift().of))]
     for projected in [_at_rank(asked, rank) for rank in ranks] or [asked]:
         ways += _ways_of(projected)
     rows = [row for way in ways if (row := _row(way, plain, target, run)) is not None]
-    return Rows(sorted(rows, key=lambda row: row.worth.error))
+    return Rows(sorted(rows, key=lambda row: row.utility.error))
 
 
 def _at_rank(asked: M2, rank: int) -> M2:
@@ -249,7 +253,7 @@ def _ways_of(projected: M2) -> list[_Way]:
     """Return every way to train whose releases are projected to the ranks of these layers."""
     ranks = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
     if not ranks:
-        raise InvalidParameter("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
+        raise InvalidParameterError("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
     rank = max(ranks)
     ways = [
         _Way("m2-projected-clip", Gaussian(), _clipped_after(projected, haar=True), rank),
@@ -298,11 +302,11 @@ def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice
     """Return the noise and the utility of one way to train; None if no bound of it has a value here."""
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
-    except (Unanswered, Refused):
+    except (QueryError, UnsupportedError):
         return None
     lift = way.lift or way.mechanism.lift()
     if result.value is None or lift is None:
         return None
     mechanism: Any = replace(way.mechanism, noise_multiplier=result.value)  # pyright: ignore[reportCallIssue]
-    update = worth_of(mechanism, lift, plain)
-    return Choice(algorithm=way.algorithm, rank=way.rank, result=result, worth=update, mechanism=mechanism)
+    update = utility_of(mechanism, lift, plain)
+    return Choice(algorithm=way.algorithm, rank=way.rank, result=result, update_utility=update, mechanism=mechanism)

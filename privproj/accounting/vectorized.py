@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from privproj.accounting.calibration import classical_noise, require_unset
 from privproj.accounting.config import SOLVERS
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import composition_of, composition_of_phase, each_once
+from privproj.accounting.query import composition_of, composition_of_phase, unique
 from privproj.accounting.vectorized_kernels import MOST_TRIES, RowShape, answers_of, shape_of
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
+from privproj.errors import InvalidParameterError, PrivprojError, QueryError, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
@@ -144,9 +144,9 @@ def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
         Arrays of the broadcast shape, and what all rows rest on.
 
     Raises:
-        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other; the first such
-            row is named.
-        Refused: The bound proves nothing for a row or for the run.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
+            such row is named.
+        UnsupportedError: The bound proves nothing for a row or for the run.
 
     >>> from privproj import M2, deltas
     >>> found = deltas(M2, dim=2048, rank=[4, 16], noise_multiplier=0.5, epsilon=1.0)
@@ -170,9 +170,9 @@ def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
         than its delta; a row that columns cannot answer keeps to that at the scalar door alone.
 
     Raises:
-        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other; the first such
-            row is named.
-        Refused: The bound proves nothing for a row or for the run.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
+            such row is named.
+        UnsupportedError: The bound proves nothing for a row or for the run.
 
     >>> from privproj import M2, epsilons
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
@@ -195,9 +195,9 @@ def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
         Arrays of the broadcast shape, and what all rows rest on. Each value meets its targets when it is asked back.
 
     Raises:
-        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other; the first such
-            row is named.
-        Refused: The bound proves nothing for a row or for the run.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
+            such row is named.
+        UnsupportedError: The bound proves nothing for a row or for the run.
 
     >>> from privproj import M2, sigmas
     >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()
@@ -212,7 +212,7 @@ def _answer_columns(
     """Broadcast the parameters, evaluate every row, and collect the results."""
     kind, of_mechanism = _kind_and_parameters(mechanism)
     for name in set(of_mechanism) & set(parameters):
-        raise InvalidParameter(name, parameters[name], f"{name} once: in the mechanism, or beside its type")
+        raise InvalidParameterError(name, parameters[name], f"{name} once: in the mechanism, or beside its type")
     parameters = {**of_mechanism, **parameters}
     threads = integer("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
     run: Any = {name: parameters.pop(name) for name in list(parameters) if name in RunOptions.__annotations__}
@@ -242,7 +242,7 @@ def _answer_columns(
             with _naming_row(i, shape):
                 try:
                     one = SOLVERS[quantity](composition_of_phase(phase), target)
-                except Unanswered as error:
+                except QueryError as error:
                     one = error.result
             answers.value[i] = NO_ANSWER[quantity] if one.value is None else one.value
             answers.numbers["log10_delta"][i] = one.log10_delta or 0.0
@@ -273,7 +273,9 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
         return type(mechanism), {name: value for name, value in parameters.items() if value is not None and value != ()}
     kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
     if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
-        raise InvalidParameter("mechanism", mechanism, "a mechanism, its type or its name, for instance M2 or 'm2'")
+        raise InvalidParameterError(
+            "mechanism", mechanism, "a mechanism, its type or its name, for instance M2 or 'm2'"
+        )
     return kind, {}
 
 
@@ -284,34 +286,34 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise InvalidParameter("columns", shapes, "arrays of shapes that can be broadcast") from None
+        raise InvalidParameterError("columns", shapes, "arrays of shapes that can be broadcast") from None
     columns = {name: np.broadcast_to(array, shape).reshape(-1) for name, array in arrays.items()}
     return {name: value for name, value in parameters.items() if name not in arrays}, columns, shape
 
 
 def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    """Raise :class:`InvalidParameter` for an unknown parameter, or one that this quantity does not have."""
+    """Raise :class:`InvalidParameterError` for an unknown parameter, or one that this quantity does not have."""
     for name, value in run.items():
         if isinstance(value, list | tuple | np.ndarray):
-            raise InvalidParameter(name, value, f"one {name} for all rows", "ask once for each value")
+            raise InvalidParameterError(name, value, f"one {name} for all rows", "ask once for each value")
     names, taken = [field.name for field in fields(kind)], target_names(quantity)[:3]
     for name, value in parameters.items():
         if name not in TARGETS and name not in names:
             allowed = (*names, *RunOptions.__annotations__, *TARGETS)
             raise unknown_name(name, value, f"a parameter of {kind.name}", allowed, word=name)
         if name in TARGETS and name not in taken and value is not None:
-            raise InvalidParameter(name, value, f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
+            raise InvalidParameterError(name, value, f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
 
 
 def _column_of(name: str, value: Any) -> Array:
-    """Return the values of a parameter as an array, or raise :class:`InvalidParameter`."""
+    """Return the values of a parameter as an array, or raise :class:`InvalidParameterError`."""
     try:
         column = np.array(value)  # a copy, because lower ends may be computed later
     except ValueError:
-        raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
+        raise InvalidParameterError(name, value, f"a {name} for every row, in an array without gaps") from None
     listed = column.dtype != bool and not isinstance(value, np.ndarray)
     if np.ma.is_masked(value) or (listed and any(isinstance(x, bool) for x in np.array(value, object).flat)):
-        raise InvalidParameter(name, value, f"a {name} for every row, none of them masked or a truth value")
+        raise InvalidParameterError(name, value, f"a {name} for every row, none of them masked or a truth value")
     return column
 
 
@@ -334,14 +336,14 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """Return the union of assumptions and requirements of all rows, and their weakest status and side."""
-    assumes = (words for phase in phases for words in (*phase.mechanism_assumes, *phase.run_assumes))
+    assumes = (words for phase in phases for words in (*phase.mechanism_requirements, *phase.run_requirements))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
         "bound": bound.name,
         "bound_version": bound.version,
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "promises": each_once(words for phase in phases for words in phase.promises),
-        "assumes": each_once(assumes),
+        "promises": unique(words for phase in phases for words in phase.promises),
+        "assumes": unique(assumes),
         "source": bound.citation,
     }
 

@@ -29,7 +29,7 @@ from privproj.numerics.interval import (
 )
 from privproj.numerics.root_finding import with_globals
 from privproj.profiles.conversion import is_within
-from privproj.profiles.privacy_profile import Curve, Kernel, KernelColumns, amplified_epsilon
+from privproj.profiles.privacy_profile import Curve, Kernel, ProfileKernels, amplified_epsilon
 from privproj.targets import FullTarget
 
 # soundness: widths of an enclosure by which deltas exceed its upper end; three times as many for epsilons. The scalar
@@ -109,7 +109,7 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
 
 
 @lru_cache(maxsize=64)
-def answers_of(profile: KernelColumns) -> tuple[Kernel, Kernel]:
+def answers_of(profile: ProfileKernels) -> tuple[Kernel, Kernel]:
     """Return the kernels of delta and epsilon of a profile."""
     ends, root = with_globals(_ends, LOG_DELTA=profile.log_delta), with_globals(_root, ROOT=profile.root)
     return with_globals(delta_of_row, _ends=ends), with_globals(epsilon_of_row, _ends=ends, _root=root)
@@ -118,7 +118,7 @@ def answers_of(profile: KernelColumns) -> tuple[Kernel, Kernel]:
 class RowShape(NamedTuple):
     """Rows that differ only in noise and target."""
 
-    profile: KernelColumns
+    profile: ProfileKernels
     """Their profile."""
 
     row_at: Callable[[Any], tuple[Any, ...]]
@@ -130,20 +130,20 @@ class RowShape(NamedTuple):
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     """Return the shape of rows like this phase, or None if they have no kernels."""
-    run, bound, law_row = phase.run, phase.bound, row_function(phase.bound)
-    if law_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
+    run, bound, kernel_row = phase.run, phase.bound, row_function(phase.bound)
+    if kernel_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
     if run.discretization is not None or run.scheme.is_shuffled or run.allocates:
         return None
     if not bound.guarantees(phase.mechanism):
         return None
     seen, run = phase.for_relation()
-    profile_and_row = law_row(seen, 1.0)
+    profile_and_row = kernel_row(seen, 1.0)
     if profile_and_row is None:
         return None
 
     def row_at(noise: Any) -> tuple[Any, ...]:
-        at_noise = law_row(seen, 1.0 / noise)
+        at_noise = kernel_row(seen, 1.0 / noise)
         assert at_noise is not None
         return *at_noise[1], run.sampling_rate
 

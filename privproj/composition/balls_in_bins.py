@@ -46,17 +46,17 @@ from privproj.composition.dominating_pairs import (
     TRUNCATED_RUN_MASS,
     UNIT_ROUNDING,
     DominatingPair,
+    describe_coarsely,
     excess_bounds,
-    outline_step,
     repeat_by_squaring,
 )
 from privproj.composition.tails import truncate_below
-from privproj.errors import PrecisionLimit, Refused
+from privproj.errors import PrecisionError, UnsupportedError
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.jit import compile_kernel
-from privproj.numerics.special import add_laws
-from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile
+from privproj.numerics.special import convolve_discrete
+from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
 POINTS_PER_SCORE = 56.0  # grid points to one unit of the normal score of a distribution
@@ -183,10 +183,12 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
     A record that is in ``k`` of ``t`` batches is in one of each of ``k`` blocks of ``floor(t/k)`` or ``ceil(t/k)``.
 
     Raises:
-        Refused: The bound has no theorem for sampled batches.
+        UnsupportedError: The bound has no theorem for sampled batches.
     """
     if not profile.can_be_subsampled:
-        raise Refused("this bound has no theorem for sampled batches; expected a bound with one, or sampling=partition")
+        raise UnsupportedError(
+            "this bound has no theorem for sampled batches; expected a bound with one, or sampling=partition"
+        )
     unsampled = replace(run, sampling=None, batches=None, batches_per_record=1)
     return [
         (profile if batches == 1 else _epoch_profile(profile, batches), replace(unsampled, steps=steps))
@@ -211,18 +213,18 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
     cut = EPOCH_CUTS[level]
     bounds = EpochBounds(truncate_below(release, math.log(cut)) if level else release, batches, cut)
 
-    def deeper(mass: float) -> PrivacyProfile:
+    def with_smaller_tails(mass: float) -> PrivacyProfile:
         further = next((k for k, least in enumerate(EPOCH_CUTS) if least <= mass), len(EPOCH_CUTS) - 1)
         try:
             return _epoch_profile(release, batches, further) if further > level else profile
-        except PrecisionLimit:  # masses would underflow
+        except PrecisionError:  # masses would underflow
             return profile
 
     # The profile at the next level, for a delta below the range of this one.
     def next_level(log_delta: float) -> PrivacyProfile | None:
         if level + 1 == len(EPOCH_CUTS) or log_delta >= math.log(cut) + NATS_ABOVE_CUT:
             return None
-        further = deeper(EPOCH_CUTS[level + 1])
+        further = with_smaller_tails(EPOCH_CUTS[level + 1])
         return None if further is profile else further
 
     def log_delta(eps: float) -> Enclosure:
@@ -240,10 +242,10 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
         lambda eps: bounds.log_delta(eps, release),
         resolution=64.0,
         can_be_subsampled=False,
-        excess=LazyBounds(bounds.excess_below, bounds.above.excess),
+        excess=TwoSidedTable(bounds.excess_below, bounds.above.excess),
         numerics={"epoch": "sum of likelihood ratios", "atoms": len(bounds.above.distribution.places)},
     )
-    profile = replace(at_this_level, log_delta=log_delta, guess=guess, deeper=deeper)
+    profile = replace(at_this_level, log_delta=log_delta, guess=guess, with_smaller_tails=with_smaller_tails)
     return profile
 
 
@@ -258,7 +260,7 @@ class EpochBounds:
     def __init__(self, release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> None:
         self.batches = batches
         run = Run(steps=batches * 10**4)  # tails are truncated as if there were 10^4 epochs
-        coarse = outline_step(release, run, cut)
+        coarse = describe_coarsely(release, run, cut)
         finest = min(release.resolution, KNOTS_PER_DEVIATION)
         step = 2.0 ** math.floor(math.log2(coarse.deviation / finest))
         self.bounds = excess_bounds(release, run, coarse.knots(step, finest), step)
@@ -349,7 +351,7 @@ def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above:
     """Return the distribution of the sum, an upper bound on the points or a lower one between them ((i) to (iii))."""
     top = float(points[-1])
     mass, left, right = (np.zeros(len(points)) for _ in range(3))
-    far_mass, far_excess = compile_kernel(add_laws)(
+    far_mass, far_excess = compile_kernel(convolve_discrete)(
         one.places, one.masses, two.places, two.masses, one is two, points, mass, left, right
     )
     # Far atoms stay far, whatever is added: mass m_1 |two| + |one| m_2, excess e_1 |two| + m_1 E Z_2 and the converse.

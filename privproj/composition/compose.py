@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from privproj.errors import PrecisionLimit, Refused
+from privproj.errors import PrecisionError, UnsupportedError
 from privproj.profiles.privacy_profile import Curve, Phases, PrivacyProfile
 from privproj.run import Run
 
@@ -22,8 +22,8 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
         run: Number of steps, sampling and grid.
 
     Raises:
-        Refused: The bound has no amplification by subsampling.
-        PrecisionLimit: The grid exceeds the limits of memory or time.
+        UnsupportedError: The bound has no amplification by subsampling.
+        PrecisionError: The grid exceeds the limits of memory or time.
     """
     step = run.discretization
     if run.single and not (profile.excess and step):
@@ -33,7 +33,9 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
     if run.sampling_rate == 1.0 and profile.closed_form is not None:
         return profile.closed_form(run.steps)
     if run.sampling_rate < 1.0 and not profile.can_be_subsampled:
-        raise Refused("this bound has no amplification by subsampling in its own terms; expected sampling_rate=1")
+        raise UnsupportedError(
+            "this bound has no amplification by subsampling in its own terms; expected sampling_rate=1"
+        )
     if run.steps == 1 and not step:
         return profile.sampled(run.sampling_rate)
     return compose_on_grid([(profile, run)], step)
@@ -47,8 +49,8 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
         step: The distance of two grid points in nats (None: as fine as the profiles require).
 
     Raises:
-        Refused: A bound has no amplification by subsampling.
-        PrecisionLimit: The grid exceeds the limits of memory or time.
+        UnsupportedError: A bound has no amplification by subsampling.
+        PrecisionError: The grid exceeds the limits of memory or time.
     """
     phases = [release for phase in phases for release in releases_of(*phase)]
     if len(phases) == 1:
@@ -74,14 +76,14 @@ def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
         step: The distance of two grid points in nats (None: as fine as the profile that needs the finest grid).
 
     Raises:
-        PrecisionLimit: The grid exceeds the limits of memory or time.
+        PrecisionError: The grid exceeds the limits of memory or time.
     """
-    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.grid import GridCurve
-    from privproj.composition.tails import DepthCurve
+    from privproj.composition.tails import TailLevelsCurve
 
     try:
-        first: GridCurve | PrecisionLimit = GridCurve([outline_step(*phase) for phase in phases], step)
-    except PrecisionLimit as error:
+        first: GridCurve | PrecisionError = GridCurve([describe_coarsely(*phase) for phase in phases], step)
+    except PrecisionError as error:
         first = error
-    return DepthCurve(first, phases, step)
+    return TailLevelsCurve(first, phases, step)

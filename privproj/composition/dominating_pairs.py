@@ -56,8 +56,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.errors import GridLimit, PrecisionLimit
-from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile
+from privproj.errors import GridSizeError, PrecisionError
+from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
 FloatArray = NDArray[np.floating[Any]]
@@ -164,7 +164,7 @@ def repeat_by_squaring(
 
 
 @dataclass(frozen=True)
-class Outline:
+class CoarseDescription:
     """A release on its batches, and a coarse description of its loss in the remove direction.
 
     The description only places knots: no bound depends on it.
@@ -199,9 +199,9 @@ class Outline:
         return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
 
     @property
-    def has_two_orders(self) -> bool:
+    def needs_both_directions(self) -> bool:
         """True if the pair of a step is not symmetric, so that remove and add directions must be composed."""
-        return has_two_orders(self.profile, self.run)
+        return needs_both_directions(self.profile, self.run)
 
     def pairs(self, step: float) -> "ExcessBounds":
         """Return the bounds of one sampled step in the remove direction, as sound as the profile (C18).
@@ -223,10 +223,10 @@ class Outline:
                 fewer. -1, 0 and 1 are always among the cells.
 
         Raises:
-            GridLimit: The grid has more than :data:`MOST_GRID_CELLS` cells.
+            GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` cells.
         """
         if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_GRID_CELLS:
-            raise GridLimit(f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {count:.2g}; {REMEDY}")
+            raise GridSizeError(f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {count:.2g}; {REMEDY}")
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
@@ -250,7 +250,7 @@ def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
     """Return a function that computes lower bounds, and upper bounds of at least 1e-300, of a table at these points."""
-    if isinstance(table, LazyBounds):
+    if isinstance(table, TwoSidedTable):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
     lower, upper = table(at)
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
@@ -265,12 +265,14 @@ def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[],
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
-def has_two_orders(profile: PrivacyProfile, run: Run) -> bool:
+def needs_both_directions(profile: PrivacyProfile, run: Run) -> bool:
     """Return whether the pair of a step is not symmetric, so that remove and add directions must be composed."""
     return run.scheme.is_one_sided or profile.excess is not None
 
 
-def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUNCATED_RUN_MASS) -> Outline:
+def describe_coarsely(
+    profile: PrivacyProfile, run: Run, truncated_mass: float = TRUNCATED_RUN_MASS
+) -> CoarseDescription:
     """Return the coarse description of one sampled step, from about a hundred values of the profile.
 
     Args:
@@ -279,7 +281,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
         truncated_mass: The mass of the tails of the whole run that are truncated.
 
     Raises:
-        PrecisionLimit: The loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
+        PrecisionError: The loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
             :data:`MOST_MASS_BEYOND`.
     """
     q = max(run.sampling_rate, LEAST_GRID_RATE)
@@ -288,7 +290,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     eps = np.concatenate([[0.0], eps])
     delta = np.minimum.accumulate(_excess_above(profile, eps))
     if delta[-1] > MOST_MASS_BEYOND:
-        raise PrecisionLimit(
+        raise PrecisionError(
             f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
             f"{REMEDY}"
         )
@@ -297,7 +299,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     left, below = -right, above * np.exp(-right)
     if profile.excess is not None:
         left, below = -eps, np.minimum.accumulate(_read_table(profile.excess, -eps)[1])
-    elif has_two_orders(profile, run):
+    elif needs_both_directions(profile, run):
         left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
     log_least = math.log(truncated_mass) - math.log(run.steps)
     right, above = _cut_tail(right, np.log(above), log_least)
@@ -309,7 +311,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
         below = log_add - left
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
-    return Outline(profile, run, losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
+    return CoarseDescription(profile, run, losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
@@ -396,7 +398,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     if profile.excess is not None:
         find_lower, upper = _read_table(profile.excess, step * cells)
         return ExcessBounds(cells, upper, find_lower, step)
-    if not has_two_orders(profile, run):
+    if not needs_both_directions(profile, run):
         # E = q delta(log1p(tau)), tau = expm1(j h) / q, for t >= 1 (C17), and E(1/t) = E(t) / t (C1).
         right = distinct_cells(np.abs(cells))
         find_delta, upper = delta_bounds(profile, np.log1p(np.expm1(step * right) / q))
@@ -433,14 +435,14 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
         step: The distance of two grid points in nats.
 
     Raises:
-        PrecisionLimit: The losses are too large for a pair.
+        PrecisionError: The losses are too large for a pair.
     """
     cells, upper = _lower_hull(cells, upper, step)
     # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope m_q = E_first / t_first.
     m_q = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
     pair = _scale_polygon(cells, upper, step, float(upper[-1]), m_q)
     if pair is None:
-        raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
+        raise PrecisionError(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
     return pair
 
 

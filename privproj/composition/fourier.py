@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray
-from privproj.errors import GridLimit
+from privproj.errors import GridSizeError
 from privproj.numerics.arrays import join_copies
 
 Spectrum = NDArray[np.complex128]
@@ -101,7 +101,7 @@ class FourierComposition:
 
     Args:
         phases: The pair of one release of each phase, and its number of releases. All pairs have one step ``h``.
-        most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridLimit` is raised.
+        most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridSizeError` is raised.
         small_delta: If true, rare large losses may have all the weight of a tilt: a very small delta consists of them.
     """
 
@@ -232,21 +232,21 @@ class FourierComposition:
         the same whether it was cached or not.
 
         Raises:
-            GridLimit: The spectrum exceeds the limits of memory or time.
+            GridSizeError: The spectrum exceeds the limits of memory or time.
         """
         tilted = self.tilt_at(math.floor(math.log(theta) / self.spacing))
-        if isinstance(tilted, GridLimit):
+        if isinstance(tilted, GridSizeError):
             raise tilted
         return tilted
 
-    def _tilt_at(self, index: int) -> "TiltedSum | GridLimit":
+    def _tilt_at(self, index: int) -> "TiltedSum | GridSizeError":
         try:
             return TiltedSum(self, math.exp(index * self.spacing))
-        except GridLimit as error:
+        except GridSizeError as error:
             return error
 
     def _delta(self, eps: float) -> "DeltaValue":
-        """Return the finite part of delta at ``eps``, with its error, or raise :class:`GridLimit`."""
+        """Return the finite part of delta at ``eps``, with its error, or raise :class:`GridSizeError`."""
         if self.single:
             return self.direct(eps)
         if eps > self.largest:
@@ -276,7 +276,7 @@ class FourierComposition:
             near: The start of the search in nats (None: from the tilt for ``delta``). Any start is sound.
 
         Raises:
-            GridLimit: The error of the composition is too large to tell on which side of ``delta`` the value is.
+            GridSizeError: The error of the composition is too large to tell on which side of ``delta`` the value is.
         """
         sign = 1.0 if above else -1.0
         if above and self.basic <= delta:
@@ -305,7 +305,7 @@ class FourierComposition:
             sign: 1 if the result must have ``excess <= 0``, -1 if it must have ``excess >= 0`` or be 0.
 
         Raises:
-            GridLimit: The side is not certain.
+            GridSizeError: The side is not certain.
         """
         low, high = 0.0, float(self.largest)
         for _ in range(100):
@@ -326,7 +326,7 @@ class FourierComposition:
             if sign * excess(eps)[0] <= 0.0 or (sign < 0.0 and eps == 0.0):
                 return eps
             eps, nudge = max(eps + sign * nudge, 0.0), 4.0 * nudge
-        raise GridLimit(f"expected a delta above the error of the composition on this grid; {REMEDY}")
+        raise GridSizeError(f"expected a delta above the error of the composition on this grid; {REMEDY}")
 
 
 class TiltedSum:
@@ -363,7 +363,7 @@ class TiltedSum:
         # 0, whose error is absolute, rounding e^(-K).
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass))
         if not relative.max() < 1.0:
-            raise GridLimit(f"expected losses that doubles can follow on this grid, got larger ones; {REMEDY}")
+            raise GridSizeError(f"expected losses that doubles can follow on this grid, got larger ones; {REMEDY}")
         tilted, relative = phase.pair.masses * np.exp(exponent - log_mass), relative / (1.0 - relative)
         relative += phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
@@ -382,7 +382,7 @@ class TiltedSum:
         """Return ``(a, n, bound of the tilted mass outside)``, the last one for errors (i) and (ii).
 
         Raises:
-            GridLimit: The window is too long.
+            GridSizeError: The window is too long.
         """
         phases = self.composition.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
@@ -437,7 +437,7 @@ class TiltedSum:
         """Return ``(k, R_k, bound of the error (v) of R_k)`` for every frequency that is not negligible.
 
         Raises:
-            GridLimit: The FFT would be too long.
+            GridSizeError: The FFT would be too long.
         """
         n, phases = self.length, self.composition.phases
         wanted = None if n <= 2**16 else self.wanted_frequencies()
@@ -513,7 +513,7 @@ class TiltedSum:
         few = min(128, 5 * n * len(phases) // sum(len(m) for m in self.masses))
         bound, arcs = np.zeros(short // 2), np.arange(short // 2)
         for i, (phase, variance) in enumerate(zip(phases, self.variances, strict=True)):
-            # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Which arcs")
+            # f <= max of both neighbors + (2 pi / N)^2 V / 4 (C19, "Which arcs")
             phi, e = self.transform_by_fft(i, short)
             f = _squared_size_bound(_squared_size(phi), e)
             between = np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9)
@@ -618,9 +618,9 @@ class TiltedSum:
         return DeltaValue(scale * value, error, -scale * second_sum)
 
 
-def _too_long(cells: int, most: int, step: float) -> GridLimit:
+def _too_long(cells: int, most: int, step: float) -> GridSizeError:
     """Return the error of a window with too many cells."""
-    return GridLimit(
+    return GridSizeError(
         f"expected a composed grid of at most {most:.2g} cells, got {cells:.2g} of discretization={step:.3g}; give a "
         f"larger discretization, {REMEDY}"
     )

@@ -13,11 +13,11 @@ from functools import lru_cache
 
 from privproj.composition.compose import compose
 from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, log_difference, next_up
-from privproj.numerics.root_finding import minimise
+from privproj.numerics.root_finding import minimize
 from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import log_delta_by_search
 from privproj.profiles.gaussian import gaussian_profile
-from privproj.profiles.privacy_profile import Curve, PrivacyProfile, shallow
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile, at_first_level
 from privproj.run import Run
 
 CACHED_RUNS = 64  # Gaussian runs that are cached
@@ -85,13 +85,13 @@ class GoodEventCurve:
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019  (log_delta and epsilon use the same runs; a curve lives for one query)
     def gaussian(self, log_bad: float) -> Curve:
         """Return the curve ``H^tau`` of the Gaussian run for ``ln(n p) = log_bad``."""
-        return shallow(compose(self.gaussian_release(log_bad), self.run))
+        return at_first_level(compose(self.gaussian_release(log_bad), self.run))
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
         """Return the same on a coarse grid, to choose a split: 32 values of a profile per deviation of the loss."""
         profile = replace(self.gaussian_release(log_bad), resolution=32.0)
-        return shallow(compose(profile, replace(self.run, discretization=None)))
+        return at_first_level(compose(profile, replace(self.run, discretization=None)))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
         """Return the profile of one release inside the good event."""
@@ -115,7 +115,7 @@ class GoodEventCurve:
             return Enclosure(-math.inf, self.composed_epsilon(log_delta))
         rtol = 3e-3 if self.composed else 1e-9
         # -40 and 2.5: log odds of the share of delta for the bad event; any share is sound.
-        best = minimise(lambda x: self.at_share(log_delta, x), -40.0, 2.5, rtol=rtol, points=8)[1]
+        best = minimize(lambda x: self.at_share(log_delta, x), -40.0, 2.5, rtol=rtol, points=8)[1]
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
@@ -174,7 +174,7 @@ class GoodEventCurve:
         if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, min(self.log_sampled, total(event)))
         rtol = 1e-3 if self.composed else 1e-9
-        least = minimise(lambda s: total(-math.exp(s)), -0.7, 6.5, rtol=rtol, points=14)[1]
+        least = minimize(lambda s: total(-math.exp(s)), -0.7, 6.5, rtol=rtol, points=14)[1]
         return Enclosure(-math.inf, min(self.log_sampled, least))
 
 

@@ -11,11 +11,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
-from privproj.composition.dominating_pairs import REMEDY, TRUNCATED_RUN_MASS, DominatingPair, ExcessBounds, Outline
+from privproj.composition.dominating_pairs import (
+    REMEDY,
+    TRUNCATED_RUN_MASS,
+    CoarseDescription,
+    DominatingPair,
+    ExcessBounds,
+)
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, FourierComposition
 from privproj.composition.repeated_squaring import ComposedPmf, adaptive_bounds, compose_pmfs, pmf_from_pair
-from privproj.errors import GridLimit, PrecisionLimit
-from privproj.numerics.interval import Enclosure, LateEnclosure, next_up
+from privproj.errors import GridSizeError, PrecisionError
+from privproj.numerics.interval import Enclosure, LazyEnclosure, next_up
 
 LARGEST_GRID_STEP = 10.0  # nats between two grid points; a coarser grid is not supported
 MOST_COARSENINGS = 8  # times that a default grid is made coarser before the query is not supported
@@ -46,7 +52,7 @@ class ComposedCurve:
     above: tuple[ComposedDirection, ...]
     """Upper bounds of delta: the remove direction and, unless both directions are the same, the add direction."""
 
-    error_of_infinite_losses: type[PrecisionLimit] = PrecisionLimit
+    error_of_infinite_losses: type[PrecisionError] = PrecisionError
     """Raised where delta is below the mass of the losses that count as infinite."""
 
     def __init__(self, bounds: list[tuple[ExcessBounds, int]], numerics: dict[str, object]) -> None:
@@ -65,7 +71,7 @@ class ComposedCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
-        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.delta_above(eps)[0], 1.0)))
+        return LazyEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.delta_above(eps)[0], 1.0)))
 
     def delta_above(self, eps: float) -> tuple[float, float]:
         """Return an upper bound of delta, and the part of it that is error or mass of infinite losses."""
@@ -93,8 +99,8 @@ class ComposedCurve:
         """Return an enclosure of ``eps(delta)`` in nats.
 
         Raises:
-            PrecisionLimit: Infinite losses alone exceed delta. After repeated squaring it is a :class:`GridLimit`, as
-                a uniform grid may represent losses that are infinite there.
+            PrecisionError: Infinite losses alone exceed delta. After repeated squaring it is a :class:`GridSizeError`,
+                as a uniform grid may represent losses that are infinite there.
         """
         delta = math.exp(log_delta)
         infinite = max(c.infinity_mass for c in self.above)
@@ -118,7 +124,7 @@ class ComposedCurve:
                 return -math.inf
             return self.below[min(worst, len(self.below) - 1)].epsilon(delta, above=False, near=upper)
 
-        return LateEnclosure(find_lower, upper)
+        return LazyEnclosure(find_lower, upper)
 
 
 def _delta_above(one: ComposedDirection, eps: float) -> tuple[float, float]:
@@ -137,15 +143,15 @@ class UniformGridCurve(ComposedCurve):
         most_fft: The longest FFT in cells.
 
     Raises:
-        PrecisionLimit: The spacing is above :data:`LARGEST_GRID_STEP`.
+        PrecisionError: The spacing is above :data:`LARGEST_GRID_STEP`.
     """
 
-    def __init__(self, steps: list[Outline], spacing: float, most_fft: int = MOST_FFT_CELLS) -> None:
+    def __init__(self, steps: list[CoarseDescription], spacing: float, most_fft: int = MOST_FFT_CELLS) -> None:
         if spacing > LARGEST_GRID_STEP:
-            raise PrecisionLimit(
+            raise PrecisionError(
                 f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {spacing:.3g}; {REMEDY}"
             )
-        self.most_fft, self.has_two_orders = most_fft, any(step.has_two_orders for step in steps)
+        self.most_fft, self.needs_both_directions = most_fft, any(step.needs_both_directions for step in steps)
         self.small_delta = min(step.truncated_mass for step in steps) < TRUNCATED_RUN_MASS
         super().__init__([(step.pairs(spacing), step.run.steps) for step in steps], {})
         points = sum(len(ends.above.cells) for ends, _ in self.bounds)
@@ -154,7 +160,7 @@ class UniformGridCurve(ComposedCurve):
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[FourierComposition, ...]:
         """Return the composition of the pairs in each direction."""
         directions = [pairs]
-        if self.has_two_orders:
+        if self.needs_both_directions:
             directions.append([(pair.mirrored(), steps) for pair, steps in pairs])
         return tuple(FourierComposition(each, self.most_fft, small_delta=self.small_delta) for each in directions)
 
@@ -163,16 +169,21 @@ class RepeatedSquaringCurve(ComposedCurve):
     """The privacy curve of a run by repeated squaring: upper bounds in both directions, lower ones for remove (C23).
 
     Raises:
-        GridLimit: Tails are cut below :data:`LEAST_SQUARED_CUT`.
+        GridSizeError: Tails are cut below :data:`LEAST_SQUARED_CUT`.
     """
 
-    error_of_infinite_losses = GridLimit
+    error_of_infinite_losses = GridSizeError
 
-    def __init__(self, steps: list[Outline]) -> None:
+    def __init__(self, steps: list[CoarseDescription]) -> None:
         cut = min(step.truncated_mass for step in steps)
         if cut < LEAST_SQUARED_CUT:
-            raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_SQUARED_CUT:g}; {REMEDY}")
-        self.tail_scale, self.has_two_orders = cut / TRUNCATED_RUN_MASS, any(step.has_two_orders for step in steps)
+            raise GridSizeError(
+                f"expected a delta above what products of laws are cut at, {LEAST_SQUARED_CUT:g}; {REMEDY}"
+            )
+        self.tail_scale, self.needs_both_directions = (
+            cut / TRUNCATED_RUN_MASS,
+            any(step.needs_both_directions for step in steps),
+        )
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
@@ -180,7 +191,7 @@ class RepeatedSquaringCurve(ComposedCurve):
         sign = 1.0 if above else -1.0
         pmfs = [(pmf_from_pair(pair, sign), steps) for pair, steps in pairs]
         pmf = compose_pmfs(pmfs, self.tail_scale, below=not above)
-        directions = (pmf, pmf.mirrored()) if above and self.has_two_orders else (pmf,)
+        directions = (pmf, pmf.mirrored()) if above and self.needs_both_directions else (pmf,)
         return tuple(ComposedPmf(each, above=above) for each in directions)
 
 
@@ -199,9 +210,9 @@ class GridCurve:
         spacing: The distance of two grid points in nats (None: the default grids).
     """
 
-    def __init__(self, coarse: list[Outline], spacing: float | None = None) -> None:
+    def __init__(self, coarse: list[CoarseDescription], spacing: float | None = None) -> None:
         self.coarse, self.most_fft = coarse, MOST_FFT_CELLS if spacing else QUICK_FFT_CELLS
-        self.curves: dict[int, ComposedCurve | PrecisionLimit] = {}
+        self.curves: dict[int, ComposedCurve | PrecisionError] = {}
         self.used = 0
         # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring.
         self.spacings = [spacing] if spacing else []
@@ -222,7 +233,7 @@ class GridCurve:
         return self.level(self.used).numerics if self.spacings[self.used] else SQUARING_NUMERICS
 
     def level(self, level: int) -> ComposedCurve:
-        """Return the curve on the grid ``spacings[level]``, or raise the :class:`PrecisionLimit` that it raised."""
+        """Return the curve on the grid ``spacings[level]``, or raise the :class:`PrecisionError` that it raised."""
         if level not in self.curves:
             spacing = self.spacings[level]
             try:
@@ -231,11 +242,11 @@ class GridCurve:
                     if spacing
                     else RepeatedSquaringCurve(self.coarse)
                 )
-            except PrecisionLimit as error:
+            except PrecisionError as error:
                 curve = error
             self.curves[level] = curve
         curve = self.curves[level]
-        if isinstance(curve, PrecisionLimit):
+        if isinstance(curve, PrecisionError):
             raise curve
         return curve
 
@@ -260,10 +271,10 @@ class GridCurve:
         from different curves: :mod:`privproj.profiles.conversion` moves a result until the round trip holds (C24).
 
         Raises:
-            PrecisionLimit: No curve is within its limits.
+            PrecisionError: No curve is within its limits.
         """
         self.used, ends = self._first_available(read, 0)
-        with suppress(PrecisionLimit):  # without a comparison the result stands
+        with suppress(PrecisionError):  # without a comparison the result stands
             while self.used + 1 < len(self.spacings) and ends.upper > threshold:
                 upper, error = self.level(self.used).delta_above(epsilon_of(ends))
                 if not error > LOOSE_SHARE * upper:
@@ -276,24 +287,24 @@ class GridCurve:
 
         def find_lower() -> float:
             for level in range(first, len(self.spacings)):
-                with suppress(PrecisionLimit):
+                with suppress(PrecisionError):
                     lower = (ends if level == first else read(self.level(level))).lower
                     if lower > -math.inf or not self.squaring_has_lower_bounds:
                         return lower
             return -math.inf
 
-        return LateEnclosure(find_lower, ends.upper)
+        return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the first level from ``start`` on that raises no :class:`PrecisionLimit`, and ``read`` of it."""
-        failures: list[PrecisionLimit] = []
+        """Return the first level from ``start`` on that raises no :class:`PrecisionError`, and ``read`` of it."""
+        failures: list[PrecisionError] = []
         for level in range(start, len(self.spacings)):
             try:
                 return level, read(self.level(level))
-            except PrecisionLimit as error:
+            except PrecisionError as error:
                 failures.append(error)
         # An error about infinite losses is more informative than one about the work of a grid.
-        raise next((error for error in failures if not isinstance(error, GridLimit)), failures[-1])
+        raise next((error for error in failures if not isinstance(error, GridSizeError)), failures[-1])
 
     @cached_property
     def squaring_has_lower_bounds(self) -> bool:

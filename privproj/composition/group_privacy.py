@@ -44,11 +44,11 @@ import numpy as np
 from scipy import special
 
 from privproj.composition.dominating_pairs import delta_bounds
-from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
+from privproj.errors import InvalidParameterError, PrecisionError, PrivprojError, UnsupportedError
 from privproj.numerics.arrays import Array
-from privproj.numerics.interval import Enclosure, LateEnclosure
+from privproj.numerics.interval import Enclosure, LazyEnclosure
 from privproj.profiles.conversion import digits_of, leads_with_epsilon
-from privproj.profiles.privacy_profile import Curve, LazyBounds, PrivacyProfile
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile, TwoSidedTable
 
 # soundness: relative margin of every sum of a step, and of the sums of the weights. Weights are exponentials of sums of
 # at most 2000 logarithms below 1e4, right to 1e-12. So are the ratios r_j, whose logarithms are exact as floats.
@@ -74,7 +74,7 @@ def group_step(
         cut: Probability of larger subsets that is counted as lost.
 
     Raises:
-        Refused: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
+        UnsupportedError: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
     """
     step = _GroupStep(member, logs, cut, of_fixed_size=of_fixed_size)
 
@@ -91,7 +91,7 @@ def group_step(
         log_delta,
         table=step.excess if of_fixed_size else None,
         excess=None if of_fixed_size else step.excess,
-        deeper=lambda mass: group_step(
+        with_smaller_tails=lambda mass: group_step(
             member, logs, of_fixed_size=of_fixed_size, cut=min(cut, max(1e-9 * mass, 1e-300))
         ),
         resolution=step.members[0].resolution,
@@ -119,10 +119,10 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
     """Return the hypergeometric ``ln w_j`` for ``j`` of ``k`` records in a batch of ``B`` out of ``n``.
 
     Raises:
-        Refused: ``k > B`` or ``k > n - B``.
+        UnsupportedError: ``k > B`` or ``k > n - B``.
     """
     if size > min(batch, records - batch):
-        raise Refused(f"a person with {size} records needs as many in a batch of {batch} and outside of it")
+        raise UnsupportedError(f"a person with {size} records needs as many in a batch of {batch} and outside of it")
     j = np.arange(size)
     # w_0 = prod_(i < k) (n - B - i) / (n - i),  w_(j+1) / w_j = (k - j) (B - j) / ((j + 1) (n - B - k + j + 1))
     first = math.fsum(np.log1p(-batch / (records - j.astype(float))).tolist())
@@ -140,7 +140,9 @@ class _GroupStep:
         tails = np.logaddexp.accumulate(logs[::-1])[::-1]
         count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
         if count > MOST_MEMBERS:
-            raise Refused(f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch")
+            raise UnsupportedError(
+                f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch"
+            )
         self.lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
         first = member(1)
         sizes = [*range(1, count + 1)]
@@ -174,7 +176,7 @@ class _GroupStep:
             inverse = find_noise(eps, first.log_delta(eps).upper, 1e-3).upper
             shifts += [1.0 / inverse] if inverse < math.inf else []
         if not shifts:
-            raise PrecisionLimit("expected a release that is private at some epsilon below 600")
+            raise PrecisionError("expected a release that is private at some epsilon below 600")
         tried = np.array([math.log(m) for m in sorted({*shifts, shifts[0] * 0.5})])
         top = self.members[-1].epsilon(MATCHED_LOG_DELTAS[-1]).upper
         right = np.geomspace(1e-4, max(min(top, 600.0), 1.0), PILOT_LOSSES)
@@ -183,9 +185,9 @@ class _GroupStep:
         self.losses, self.log_shifts = losses, tried[np.argmin(upper.reshape(len(tried), -1), axis=0)]
 
     @property
-    def excess(self) -> LazyBounds:
+    def excess(self) -> TwoSidedTable:
         """Lower (0: unknown) and upper bounds of the excess in the remove direction at ``ln t``, in nats."""
-        return LazyBounds(
+        return TwoSidedTable(
             self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.log_shifts))
         )
 
@@ -267,8 +269,8 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
     """Return the privacy curve of a run for a group, from its own steps and from the curve of one record.
 
     Args:
-        stepwise: Builds the curve of the steps of the group; it may raise :class:`Refused` or
-            :class:`InvalidParameter`, which is raised if ``single`` raises too.
+        stepwise: Builds the curve of the steps of the group; it may raise :class:`UnsupportedError` or
+            :class:`InvalidParameterError`, which is raised if ``single`` raises too.
         single: Builds the curve of one record. A rule that leads with epsilon has no delta to convert.
         size: The number of records in the group.
         is_true: If true, the former curve is exact, so that nothing is smaller.
@@ -277,7 +279,7 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
     def build(make: Callable[[], Curve]) -> Curve | PrivprojError:
         try:
             return make()
-        except (Refused, InvalidParameter) as error:
+        except (UnsupportedError, InvalidParameterError) as error:
             return error
 
     curve = build(stepwise)
@@ -321,7 +323,7 @@ class _GroupCurve:
         The factor grows with epsilon, so that delta is not met far beyond it: a search in long steps would fail.
         """
         eps = 0.0
-        with suppress(PrecisionLimit):
+        with suppress(PrecisionError):
             # k eps(delta / sum_(j < k) e^(j eps/k)), from 0 on: each is closer, and none is above
             for _ in range(3):
                 eps = self.size * self.single.epsilon(log_delta - _log_factor(eps, self.size).upper).upper
@@ -340,14 +342,14 @@ class _GroupCurve:
         """Return an enclosure of ``eps(delta)`` in nats."""
         try:
             ends = None if self.stepwise is None else self.stepwise.epsilon(log_delta)
-        except PrecisionLimit:
+        except PrecisionError:
             ends = None
         if ends is None:
             return self.converted.epsilon(log_delta)
         upper = ends.upper
         if upper == math.inf or self._may_be_less(upper, log_delta):
             upper = min(upper, self.converted.epsilon(log_delta).upper)
-        return LateEnclosure(lambda: ends.lower, upper)
+        return LazyEnclosure(lambda: ends.lower, upper)
 
     def _may_be_less(self, upper: float, log_delta: float) -> bool:
         """Return whether group privacy meets delta at the epsilon ``upper``, or may meet it below."""
@@ -357,7 +359,7 @@ class _GroupCurve:
             return self.converted.log_delta(upper).upper <= log_delta
         # Its own epsilon is at least k eps(delta/k) of one record, as the factor is at least k.
         of_record = log_delta - math.log(self.size)
-        with suppress(PrecisionLimit):
+        with suppress(PrecisionError):
             return of_record >= deepest and self.size * self.single.epsilon(of_record).upper < upper
         return False
 

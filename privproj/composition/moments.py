@@ -22,10 +22,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from privproj.composition.dominating_pairs import LARGEST_LOSS, UNIT_ROUNDING, has_two_orders
+from privproj.composition.dominating_pairs import LARGEST_LOSS, UNIT_ROUNDING, needs_both_directions
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import log1m_exp, next_up
-from privproj.numerics.root_finding import least_of_valley
+from privproj.numerics.root_finding import minimize_integer
 from privproj.numerics.special import log_add
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
@@ -116,7 +116,7 @@ class MomentCurve:
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], log_least: float, spacing: float = 1.0) -> None:
         excesses = [_excess_of(profile, run, log_least - math.log(run.steps), spacing) for profile, run in phases]
         self.steps = [run.steps for _, run in phases]
-        is_symmetric = not any(has_two_orders(*phase) for phase in phases)
+        is_symmetric = not any(needs_both_directions(*phase) for phase in phases)
         self.directions = [excesses] if is_symmetric else [excesses, [excess.mirrored() for excess in excesses]]
         self.log_moment = lru_cache(maxsize=None)(self._log_moment)
         # ln sum_i T_i m_i
@@ -139,7 +139,7 @@ class MomentCurve:
                 moment, cost = self.log_moment(direction, index), _cost(theta)
                 return moment - theta * eps - cost + 8.0 * UNIT_ROUNDING * (moment + theta * eps + cost)
 
-            return min(0.0, log_add(least_of_valley(line, *ORDERS_RANGE), self.infinite[direction]) + 1e-14)
+            return min(0.0, log_add(minimize_integer(line, *ORDERS_RANGE), self.infinite[direction]) + 1e-14)
 
         return max(map(bound, range(len(self.directions))))
 
@@ -161,7 +161,7 @@ class MomentCurve:
             moment, cost = self.log_moment(direction, index), _cost(theta)
             return (moment - cost - goal + 16.0 * UNIT_ROUNDING * (moment + cost - goal)) / theta
 
-        return next_up(max(0.0, least_of_valley(line, *ORDERS_RANGE)))
+        return next_up(max(0.0, minimize_integer(line, *ORDERS_RANGE)))
 
 
 def _cost(theta: float) -> float:
@@ -180,7 +180,7 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
     x = np.where(eps < 30.0, np.log1p(q * np.expm1(np.minimum(eps, 30.0))), large) * OUTWARD
     if profile.excess is not None:
         return _Excess.of(np.concatenate([-eps[:0:-1], eps]), np.concatenate([left[:0:-1], right]))
-    if has_two_orders(profile, run):  # E(1/t) = E(t) / t before sampling
+    if needs_both_directions(profile, run):  # E(1/t) = E(t) / t before sampling
         y = np.log1p(q * np.expm1(-eps)) * OUTWARD
         below = right - eps
     else:  # E(1/t) = E(t) / t after it

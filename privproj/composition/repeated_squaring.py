@@ -47,16 +47,16 @@ from privproj.composition.dominating_pairs import (
     SMALLEST_UPPER_BOUND,
     TRUNCATED_RUN_MASS,
     UNIT_ROUNDING,
+    CoarseDescription,
     DominatingPair,
     ExcessBounds,
     FloatArray,
-    Outline,
     distinct_cells,
     excess_bounds,
     repeat_by_squaring,
 )
 from privproj.composition.fourier import DeltaValue
-from privproj.errors import GridLimit
+from privproj.errors import GridSizeError
 from privproj.numerics.root_finding import find_crossing
 
 CUT_MASS = 1e-38  # mass of either side that a product leaves beyond its grid, counted by (ii) and (iii)
@@ -161,7 +161,7 @@ class ComposedPmf:
 # --- one release -----------------------------------------------------------------------------------
 
 
-def adaptive_bounds(step: Outline) -> ExcessBounds:
+def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     """Return bounds of the excess of one sampled release at knots of every scale, as sound as its profile (C18).
 
     The knots are spaced by a share of the loss, or of the length in which the excess falls by e.
@@ -180,7 +180,7 @@ def adaptive_bounds(step: Outline) -> ExcessBounds:
     rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * tail_scale / step.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
-    if step.has_two_orders:
+    if step.needs_both_directions:
         # The first one lies just beyond the end of the support, so that no mass is lost there.
         at[0] = (1.0 + 1e-12) * losses[0] - unit
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
@@ -229,7 +229,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
     excess, and that shall be ``error E``. Every grid is sound.
 
     Raises:
-        GridLimit: Losses are too large.
+        GridSizeError: Losses are too large.
     """
 
     # At most PILOT_ATOMS groups of neighboring atoms: their mean loss, mass, least loss and largest loss.
@@ -289,7 +289,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
     wanted = np.minimum(wanted, 40.0) + 0.05
     count = np.concatenate([[0.0], np.cumsum(0.5 * (wanted[1:] + wanted[:-1]))])
     if not math.isfinite(count[-1]):
-        raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got larger ones; {REMEDY}")
+        raise GridSizeError(f"expected a run whose losses stay below {LARGEST_REACH:g}, got larger ones; {REMEDY}")
     return np.interp(np.linspace(0.0, count[-1], 2 + int(min(count[-1], tolerance.most))), count, points)
 
 
@@ -302,7 +302,7 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
     Claim C23, "Products".
 
     Raises:
-        GridLimit: Losses reach :data:`LARGEST_REACH`.
+        GridSizeError: Losses reach :data:`LARGEST_REACH`.
     """
     if len(one.losses) and len(two.losses) and one.reach + two.reach >= LARGEST_REACH:
         # A square stays one.
@@ -312,7 +312,7 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
         return one if not len(one.losses) else two
     reach = one.reach + two.reach
     if not reach < LARGEST_REACH:
-        raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")
+        raise GridSizeError(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")
     unit, move = _unit_for(reach), merge_atoms if below else split_atoms
     if one is not two:
         one, two = (_fit_to_unit(pmf, unit, tolerance, move) for pmf in (one, two))
@@ -436,7 +436,7 @@ def compose_pmfs(pmfs: list[tuple[LossPmf, int]], tail_scale: float = 1.0, *, be
         below: If true, return a lower bound.
 
     Raises:
-        GridLimit: Losses reach :data:`LARGEST_REACH`.
+        GridSizeError: Losses reach :data:`LARGEST_REACH`.
     """
 
     def compose_steps(pmf: LossPmf, steps: int) -> LossPmf:

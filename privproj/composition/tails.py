@@ -25,14 +25,14 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
+from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, describe_coarsely
 from privproj.composition.grid import ComposedCurve, GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
-from privproj.errors import GridLimit, PrecisionLimit
+from privproj.errors import GridSizeError, PrecisionError
 from privproj.numerics.arrays import Array
-from privproj.numerics.interval import Enclosure, LateEnclosure, log1m_exp, next_up
+from privproj.numerics.interval import Enclosure, LazyEnclosure, log1m_exp, next_up
 from privproj.numerics.root_finding import find_crossing
-from privproj.profiles.privacy_profile import LazyBounds, Phases, PrivacyProfile
+from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
 LEAST_POWERS = (-15.5, -60, -120, -190)  # least delta of each level with a grid, as a power of 10; the first: usual
@@ -47,7 +47,7 @@ NO_GRID_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid,
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
 
 
-class DepthCurve:
+class TailLevelsCurve:
     """The privacy curve of a run: all tail-truncation levels, and never above the simple bounds.
 
     It is as sound as the profiles of the phases (C18, C19, C23).
@@ -63,7 +63,7 @@ class DepthCurve:
 
     def __init__(
         self,
-        first: GridCurve | PrecisionLimit,
+        first: GridCurve | PrecisionError,
         phases: Phases,
         step: float | None,
         *,
@@ -72,7 +72,7 @@ class DepthCurve:
         self.first, self.phases, self.step, self.first_level_only = first, phases, step, first_level_only
         self.level = lru_cache(maxsize=8)(self._level)
         self.boundary = lru_cache(maxsize=None)(self._boundary)
-        self.used: GridCurve | _Level | None = None if isinstance(first, PrecisionLimit) else first
+        self.used: GridCurve | _Level | None = None if isinstance(first, PrecisionError) else first
         self.releases = [
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
@@ -85,14 +85,14 @@ class DepthCurve:
         return NO_GRID_NUMERICS if self.used is None else self.used.numerics
 
     @cached_property
-    def shallow(self) -> "DepthCurve":
+    def at_first_level(self) -> "TailLevelsCurve":
         """The same curve with the first level only."""
-        return DepthCurve(self.first, self.phases, self.step, first_level_only=True)
+        return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """Return the curve of a level; raises :class:`PrecisionLimit` where the first has none."""
+        """Return the curve of a level; raises :class:`PrecisionError` where the first has none."""
         if k == 0:
-            if isinstance(self.first, PrecisionLimit):
+            if isinstance(self.first, PrecisionError):
                 raise self.first
             return self.first
         # The tails are truncated at a share of the least delta of the level.
@@ -109,18 +109,18 @@ class DepthCurve:
         """Return ``b_k``, the epsilon of a level at its least delta; ``inf`` for the last, or if there is none."""
         try:
             return self.level(k).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
-        except PrecisionLimit:
+        except PrecisionError:
             return math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
         upper, used = self.log_delta_unless(eps, -math.inf), self.used
-        return LateEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
+        return LazyEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
         """Return the upper end of :meth:`log_delta`, or any upper bound at most ``threshold`` if there is one."""
         upper = most = rough = 0.0
-        if isinstance(self.first, PrecisionLimit):
+        if isinstance(self.first, PrecisionError):
             # Where losses are too large for a grid, ever sampled (i) is nearly the truth.
             if self.log_sampled == 0.0:
                 raise self.first
@@ -153,15 +153,15 @@ class DepthCurve:
         """Return an enclosure of ``eps(delta)`` in nats, the least of the composition and of both simple bounds.
 
         Raises:
-            PrecisionLimit: The composition has no result, and no simple bound has one.
+            PrecisionError: The composition has no result, and no simple bound has one.
         """
         if self.log_sampled <= log_delta:
             return Enclosure(0.0, 0.0)
         try:
             composed = self.composed_epsilon(log_delta)
-        except PrecisionLimit as error:
+        except PrecisionError as error:
             composed = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
-            has_no_grid = isinstance(error, GridLimit) or isinstance(self.first, PrecisionLimit)
+            has_no_grid = isinstance(error, GridSizeError) or isinstance(self.first, PrecisionError)
             if self.log_basic(0.0 if has_no_grid else composed.upper) > log_delta:
                 raise
         upper = composed.upper
@@ -169,13 +169,13 @@ class DepthCurve:
             ends = {"low": LEAST_CAPPED_EPSILON, "high": upper, "rtol": 1e-12}
             zero = self.log_basic(0.0) <= log_delta
             upper = 0.0 if zero else find_crossing(lambda e: self.log_basic(e) - log_delta, upper, **ends).upper
-        return LateEnclosure(lambda: composed.lower, upper) if upper else Enclosure(0.0, 0.0)
+        return LazyEnclosure(lambda: composed.lower, upper) if upper else Enclosure(0.0, 0.0)
 
     def composed_epsilon(self, log_delta: float) -> Enclosure:
         """Return the composed ``eps(delta)``.
 
         Raises:
-            PrecisionLimit: Infinite losses alone exceed delta.
+            PrecisionError: Infinite losses alone exceed delta.
         """
         if self.first_level_only:
             return self.level(0).epsilon(log_delta)
@@ -187,7 +187,7 @@ class DepthCurve:
         upper = ends.upper if k == 0 else max(ends.upper, next_up(self.boundary(k - 1)))
         upper = min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
         if used is self.first or _are_costly(self.phases):
-            return LateEnclosure(lambda: ends.lower, upper)
+            return LazyEnclosure(lambda: ends.lower, upper)
 
         def find_lower() -> float:
             # The best lower end at this delta and at larger ones, whose epsilons are smaller: few rare large losses
@@ -201,7 +201,7 @@ class DepthCurve:
                 lower = max(lower, used.epsilon(power * log_delta).lower)
             return lower
 
-        return LateEnclosure(find_lower, upper)
+        return LazyEnclosure(find_lower, upper)
 
     @cached_property
     def shares(self) -> list[float]:
@@ -239,30 +239,30 @@ class _Level:
     phases: Phases
     step: float | None
     log_cut: float
-    default: GridCurve | PrecisionLimit | None
+    default: GridCurve | PrecisionError | None
     numerics: dict[str, object] = field(default_factory=MOMENTS_NUMERICS.copy)
 
     @cached_property
-    def grid(self) -> ComposedCurve | PrecisionLimit:
+    def grid(self) -> ComposedCurve | PrecisionError:
         """The composition on the first grid that is tight at both ends of the level, or the tightest, or the error.
 
         If values of a profile are costly, it is the first grid, from coarse to fine, that the next one does not
         improve. The grid is the same for every query, so that ``epsilon`` and ``log_delta`` agree (C24).
         """
         if self.k >= len(LEAST_POWERS):
-            return PrecisionLimit(NOTHING_SO_SMALL)
+            return PrecisionError(NOTHING_SO_SMALL)
         try:
-            steps = [outline_step(*phase, math.exp(self.log_cut)) for phase in self.phases]
-        except PrecisionLimit as error:
+            steps = [describe_coarsely(*phase, math.exp(self.log_cut)) for phase in self.phases]
+        except PrecisionError as error:
             return error
-        grids, best, least, last = GridCurve(steps, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
+        grids, best, least, last = GridCurve(steps, self.step), None, math.inf, PrecisionError(NOTHING_SO_SMALL)
         levels, costly = range(len(grids.spacings)), _are_costly(self.phases)
         for level in reversed(levels) if costly else levels:
             try:
                 curve = grids.level(level)
                 logs = LEAST_LOGS[self.k - 1 : self.k + 1]
                 ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in logs]
-            except PrecisionLimit as error:
+            except PrecisionError as error:
                 last = error
                 continue
             pairs = [(_lower_end(end), end.upper) for end in ends]
@@ -284,21 +284,21 @@ class _Level:
         """Return the least of ``read`` of the grids and of the bound by moments."""
         results: list[tuple[Enclosure, ComposedCurve | GridCurve]] = []
         for grid in (self.grid, self.default):
-            with suppress(PrecisionLimit):
+            with suppress(PrecisionError):
                 results += [(read(grid), grid)] if isinstance(grid, ComposedCurve | GridCurve) else []
         upper = min([by_moments, *(ends.upper for ends, _ in results)])
         self.numerics = next((grid.numerics for ends, grid in results if ends.upper == upper), MOMENTS_NUMERICS)
-        return LateEnclosure(lambda: max((_lower_end(ends) for ends, _ in results), default=-math.inf), upper)
+        return LazyEnclosure(lambda: max((_lower_end(ends) for ends, _ in results), default=-math.inf), upper)
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
         return self.evaluate(lambda grid: grid.log_delta(eps), self.moments.log_delta_above(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats; raises :class:`PrecisionLimit` without an upper end."""
+        """Return an enclosure of ``eps(delta)`` in nats; raises :class:`PrecisionError` without an upper end."""
         ends = self.evaluate(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
         if ends.upper == math.inf:
-            raise self.grid if isinstance(self.grid, PrecisionLimit) else PrecisionLimit(NOTHING_SO_SMALL)
+            raise self.grid if isinstance(self.grid, PrecisionError) else PrecisionError(NOTHING_SO_SMALL)
         return ends
 
 
@@ -306,7 +306,7 @@ def _lower_end(ends: Enclosure) -> float:
     """Return the lower end, or ``-inf`` where it exceeds the limits of the grid."""
     try:
         return ends.lower
-    except GridLimit:
+    except GridSizeError:
         return -math.inf
 
 
@@ -317,8 +317,8 @@ def _are_costly(phases: Phases) -> bool:
 
 def truncate_below(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
     """Return the profile with values that are tight down to ``e^log_cut``, not only where its table is."""
-    if profile.deeper is not None:
-        profile = profile.deeper(math.exp(log_cut))
+    if profile.with_smaller_tails is not None:
+        profile = profile.with_smaller_tails(math.exp(log_cut))
     if profile.table is None:
         return profile
     columns = lru_cache(maxsize=4)(lambda eps: log_delta_columns(profile, np.array(eps)))
@@ -326,7 +326,7 @@ def truncate_below(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
     def column(which: int) -> Callable[[Array], Array]:
         return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])
 
-    return replace(profile, table=LazyBounds(column(0), column(1)))
+    return replace(profile, table=TwoSidedTable(column(0), column(1)))
 
 
 def log_ever_sampled(runs: list[Run]) -> float:

@@ -14,13 +14,13 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 
-from privproj.numerics.interval import Enclosure, LateEnclosure, log_difference
+from privproj.numerics.interval import Enclosure, LazyEnclosure, log_difference
 from privproj.numerics.root_finding import largest_integer
 from privproj.numerics.special import log_add, log_beta_tail
 from privproj.profiles.conversion import digits_of, leads_with_epsilon
 from privproj.profiles.privacy_profile import Curve, log_delta_unless
 from privproj.run import Run
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
 HARMLESS_SHARE = 0.01  # largest share of delta for the truncations of a harmless maximum batch size
 TAIL_RELATIVE_ERROR = 1e-9  # soundness: relative error of a binomial tail, 1000 times that of a special function (C20)
@@ -60,7 +60,7 @@ def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
     if cap is None or run.dataset_size is None:
         return Enclosure(-math.inf, -math.inf)
     # n = N - 1 if both neighboring data sets have N records; if records are added, all N are others.
-    others = run.dataset_size - (run.relation is NeighbouringRelation.ZERO_OUT)
+    others = run.dataset_size - (run.relation is NeighboringRelation.ZERO_OUT)
     tail = log_binomial_tail(others, run.sampling_rate, cap - run.group_size + 1)
     # ln(T P[Bin(n, q) > B - K])
     ends = [end + math.log(run.steps) for end in tail]
@@ -116,7 +116,7 @@ class TruncatedCurve:
             low = log_add(lower, self.log_cut.lower) if lower > -math.inf else lower
             return self.log_cut.lower if self.log_cut.upper >= 0.0 else low - _rounding(low)
 
-        return LateEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
+        return LazyEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
         """Return the upper end of :meth:`log_delta`, or any upper bound at most ``threshold`` if there is one."""
@@ -136,7 +136,7 @@ class TruncatedCurve:
             return math.inf if most == -math.inf else self.curve.epsilon(min(0.0, most + _rounding(most))).lower
 
         upper = math.inf if least == -math.inf else self.curve.epsilon(least - _rounding(least)).upper
-        return LateEnclosure(find_lower, upper)
+        return LazyEnclosure(find_lower, upper)
 
 
 def _rounding(log_value: float) -> float:

@@ -36,7 +36,7 @@ from privproj.numerics.special import (
     stirling_remainder,
 )
 from privproj.profiles.gaussian import gaussian_terms
-from privproj.profiles.privacy_profile import KernelColumns
+from privproj.profiles.privacy_profile import ProfileKernels
 
 # soundness: more than P(X > c)/P(X > M(c)): e where hazards increase, 3.2 (measured) for the shape 1/2 (C5)
 TAIL_GROWTH = 4.0
@@ -578,4 +578,4 @@ def mixture_root(log_delta, row):
 
 
 # the kernels of C4 and C5; a row is (a, b, scale, any_rank)
-SHIFT_COLUMNS = KernelColumns(mixture_log_delta, mixture_root)
+BETA_GAMMA_KERNELS = ProfileKernels(mixture_log_delta, mixture_root)

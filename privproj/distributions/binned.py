@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 from privproj.numerics.arrays import Array, join_copies
 from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.root_finding import find_crossing
@@ -128,12 +128,12 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     In the logit of ``B`` the bins are narrowest just above the mean.
 
     Raises:
-        PrecisionLimit: ``a + b`` is above 5e8.
+        PrecisionError: ``a + b`` is above 5e8.
     """
     dist = _BetaDistribution(a, b)
     step = 0.25 * dist.width
-    end = step * _first_true(240, lambda k: dist.centre + step * k > 30.0 or dist.log_tail(step * k) < LOG_BINNED_TAIL)
-    places = [max(-7.0 * dist.width, -36.0 - dist.centre), 0.0, min(7.0 * dist.width, end), end]
+    end = step * _first_true(240, lambda k: dist.center + step * k > 30.0 or dist.log_tail(step * k) < LOG_BINNED_TAIL)
+    places = [max(-7.0 * dist.width, -36.0 - dist.center), 0.0, min(7.0 * dist.width, end), end]
     s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.2, 0.75, 1.0], places)
     s = s[np.append(True, np.diff(dist.place(s)) > 0.0)]
     edges = np.concatenate([[0.0], dist.place(s), [1.0]])
@@ -147,10 +147,10 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     Three bins of five lie between the quantiles 0.1 and 0.9999.
 
     Raises:
-        PrecisionLimit: ``a`` is above 5e8.
+        PrecisionError: ``a`` is above 5e8.
     """
     if a > 5e8:
-        raise PrecisionLimit(f"expected a rank of at most 1e9 for this route, got rank={2 * a:.3g}; use operator-norm")
+        raise PrecisionError(f"expected a rank of at most 1e9 for this route, got rank={2 * a:.3g}; use operator-norm")
     dist = _GammaDistribution(a)
     top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
     end = float(top[_first_true(399, lambda k: dist.log_tail(math.log(top[k] / a)) < LOG_BINNED_TAIL)])
@@ -169,10 +169,10 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     function count the tail at its supremum, lower bounds at the left edge, since the distribution is unbounded.
 
     Raises:
-        PrecisionLimit: ``a`` is above 5e8.
+        PrecisionError: ``a`` is above 5e8.
     """
     if a > 5e8:
-        raise PrecisionLimit(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
+        raise PrecisionError(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
     dist = _GammaDistribution(a)
     # ln(a/U) at the quantiles of X
     low, start, middle = (-dist.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
@@ -263,11 +263,11 @@ class _BetaDistribution(_PositiveDistribution):
 
     def __init__(self, a: float, b: float) -> None:
         if a + b > 5e8:  # the rounding was not measured
-            raise PrecisionLimit(
+            raise PrecisionError(
                 f"expected a dim of at most 1e9 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
             )
         self.a, self.b, self.p, self.q = a, b, a / (a + b), b / (a + b)
-        self.centre, self.width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
+        self.center, self.width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
         self.constant = beta_constant(a, b)
 
     def coordinate(self, x: Array) -> Array:

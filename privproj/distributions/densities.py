@@ -55,10 +55,10 @@ class ProjectedEnergy:
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
         width = math.hypot(spread_b, 2.0 / math.sqrt(n))
-        centre = math.log(4.0 * self.a * n / self.rank**2)
+        center = math.log(4.0 * self.a * n / self.rank**2)
         drop = 50.0 / self.a
-        low = centre - 11.0 * width - drop
-        return low, centre + _reach_above_centre(self.a, self.b), min(0.8 * width, 1.0)
+        low = center - 11.0 * width - drop
+        return low, center + _reach_above_center(self.a, self.b), min(0.8 * width, 1.0)
 
     @cached_property
     def grid(self) -> tuple[Array, Array]:
@@ -104,7 +104,7 @@ class ProjectedEnergy:
         return _row_sums_exp(log_terms(y, terms_that_matter(ends, len(log_b))))
 
 
-def _reach_above_centre(a: float, b: float) -> float:
+def _reach_above_center(a: float, b: float) -> float:
     """Return how far above ``ln(4 a n)`` the density of ``ln(B N^2)`` has fallen by 720 nats, at its best split."""
     n = a + b
 
@@ -125,7 +125,7 @@ def _reach_above_centre(a: float, b: float) -> float:
 
 
 # soundness: c from which on the sum is over xi; a mean difference of the other sign has probability below e^-800
-LEAST_CENTRE_OVER_XI = 40.0
+LEAST_CENTER_OVER_XI = 40.0
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,16 @@ class SecretShift:
         return scale, self.rank * np.sqrt(self.sigma**2 + share * sine2) / math.sqrt(1.0 - sine2)
 
     @property
-    def centre(self) -> float:
+    def center(self) -> float:
         """The center ``c`` at ``g = 1``, the mean of ``g``."""
         return float(self.parts(np.ones(1))[1][0])
 
     @property
     def ends(self) -> tuple[float, float, float]:
         """``(low, high, width)`` of ``y``; see :class:`privproj.distributions.tabulated.LogDensity`."""
-        c, spread = self.centre, math.sqrt(2.0 / self.rank)
+        c, spread = self.center, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
-        near = 100.0 if c < LEAST_CENTRE_OVER_XI else -2.0 * math.log1p(-11.0 / c)
+        near = 100.0 if c < LEAST_CENTER_OVER_XI else -2.0 * math.log1p(-11.0 / c)
         middle = 2.0 * math.log(float(self.parts(np.ones(1))[0][0]) * max(c, 1.0))
         low = middle - near - 2.0 * (11.0 * spread + 100.0 / self.rank)
         # g <= 1 + 2 sqrt(x/r) + 2 x/r except for e^-x, at x = 725 (Laurent, Massart), and |xi| <= 38 except for e^-722.
@@ -172,7 +172,7 @@ class SecretShift:
 
         It is a sum over ``ln g`` if both signs of the mean difference matter, and a sum over ``xi`` otherwise.
         """
-        return self.over_xi(y) if self.centre >= LEAST_CENTRE_OVER_XI else self.over_g(y)
+        return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)
 
     def log_gamma(self, v: Array) -> Array:
         """Return ``ln f(v)``, the log of the density of ``v = ln g``."""
@@ -184,7 +184,7 @@ class SecretShift:
         """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the mean difference is normal."""
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
-        step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.centre**2)
+        step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.center**2)
         v = np.arange(-11.0 / math.sqrt(k) - 60.0 / k, math.log1p(2.0 * math.sqrt(720.0 / k) + 720.0 / k), step)
         log_front = math.log(step) - math.log(2.0 * math.sqrt(2.0 * math.pi))
 

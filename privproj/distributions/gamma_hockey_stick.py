@@ -30,7 +30,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.numerics.arrays import Array
 from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.special import stirling_remainder
@@ -60,7 +60,7 @@ LOWEST_LOG_THRESHOLD = -40.0  # soundness: least w of the table of below; smalle
 
 DIFFERENCE_FROM = -1.0  # w from which below - 1/k is computed as a difference
 
-# proved relative error of a gain above which gamma_gain raises NotConverged
+# proved relative error of a gain above which gamma_gain raises ConvergenceError
 LARGEST_GAIN_ERROR = 1e-11
 
 SERIES_RANGE = 0.3  # soundness: |w| below which D is a power series
@@ -373,14 +373,14 @@ def gamma_gain(k: float) -> GammaGain:
     """Return the cached gains of ``Gamma(k)``, ``k >= 1``, with their tables.
 
     Raises:
-        NotConverged: Their proved error is above :data:`LARGEST_GAIN_ERROR`.
+        ConvergenceError: Their proved error is above :data:`LARGEST_GAIN_ERROR`.
     """
     with np.errstate(all="ignore"):
         above, below = _build_ratio_table(k, 1.0), _build_ratio_table(k, -1.0)
     log_front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
     error = GAIN_ERROR_FACTOR * max(above.amplified, below.amplified)
     if not error < LARGEST_GAIN_ERROR:
-        raise NotConverged(f"the table of the Gamma law is only right to {error:.1e}; please report k={k!r}")
+        raise ConvergenceError(f"the table of the Gamma law is only right to {error:.1e}; please report k={k!r}")
     return GammaGain(k, above, below, log_front, error)
 
 

@@ -21,22 +21,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from privproj.distributions.beta_gamma_kernels import (
-    SHIFT_COLUMNS,
+    BETA_GAMMA_KERNELS,
     beta_gamma_params,
     inflection,
     log_slope_of_delta,
     tangent_cut,
 )
 from privproj.distributions.squared_sensitivity import (
-    HillLaw,
-    SensitivityLaw,
+    BetaGammaSensitivity,
+    SensitivityDistribution,
     gaussian_steepness,
     log_gaussian_delta_at,
 )
 from privproj.numerics.interval import Enclosure, log1m_exp, widen_outward
 from privproj.numerics.root_finding import find_crossing
 from privproj.numerics.special import log_add
-from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile, profile_of_kernels
+from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable, profile_from_kernels
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
@@ -49,7 +49,7 @@ VALUES_PER_DEVIATION = 40.0  # useful evaluations of such a profile per standard
 LOWER_END_REFINEMENT = 2
 
 
-def rank_one_profile(dist: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyProfile:
+def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile of a difference of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
 
     Args:
@@ -58,12 +58,12 @@ def rank_one_profile(dist: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyP
         finer: Factor for the number of bins and evaluations of a composition, which is then tighter and slower.
     """
     table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
-    if isinstance(dist, HillLaw):
-        return profile_of_kernels(SHIFT_COLUMNS, dist.row(0.0), table=table, resolution=resolution)
+    if isinstance(dist, BetaGammaSensitivity):
+        return profile_from_kernels(BETA_GAMMA_KERNELS, dist.row(0.0), table=table, resolution=resolution)
     return PrivacyProfile(dist.expected_profile, table=table, resolution=resolution)
 
 
-def any_rank_profile(dist: SensitivityLaw | HillLaw) -> PrivacyProfile:
+def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> PrivacyProfile:
     """Return the privacy profile of a difference of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
 
     Args:
@@ -72,8 +72,8 @@ def any_rank_profile(dist: SensitivityLaw | HillLaw) -> PrivacyProfile:
             the rank.
     """
     table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
-    if isinstance(dist, HillLaw):
-        return profile_of_kernels(SHIFT_COLUMNS, dist.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
+    if isinstance(dist, BetaGammaSensitivity):
+        return profile_from_kernels(BETA_GAMMA_KERNELS, dist.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
     return PrivacyProfile(lambda eps: log_any_rank_profile(eps, dist), table=table, resolution=VALUES_PER_DEVIATION)
 
 
@@ -98,7 +98,7 @@ def _table_of_bins(
     below: "Callable[[], tuple[Bins, ...]] | None" = None,
     *,
     of_any_rank: bool,
-) -> LazyBounds:
+) -> TwoSidedTable:
     """Return lower and upper bounds of delta from distributions in bins, which are constructed on demand.
 
     Lower bounds use ``below`` if it is given. A difference of rank one has one distribution.
@@ -116,10 +116,10 @@ def _table_of_bins(
         bins = dists()
         return binned.any_rank_deltas(eps, bins) if of_any_rank else binned.rank_one_deltas(eps, *bins)
 
-    return LazyBounds(lower, upper)
+    return TwoSidedTable(lower, upper)
 
 
-def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
+def _profile_of_table(table: TwoSidedTable) -> PrivacyProfile:
     """Return the profile with this table of lower and upper bounds of delta."""
 
     def log_delta(eps: float) -> Enclosure:
@@ -133,7 +133,7 @@ def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=VALUES_PER_DEVIATION)
 
 
-def log_any_rank_profile(eps: float, dist: SensitivityLaw) -> Enclosure:
+def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure:
     """Return an enclosure of ``ln min_p E[g_p(X)]``, the bound for a difference of any rank, by its dual form (C5).
 
     The enclosure is as accurate as the distribution's functions, with the margin of :func:`widen_outward`.
@@ -163,7 +163,7 @@ def log_any_rank_profile(eps: float, dist: SensitivityLaw) -> Enclosure:
     return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, dist))
 
 
-def _tangent_cut(eps: float, dist: SensitivityLaw) -> float:
+def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
     """Return the ``c <= x0`` where the tangent at ``M(c)`` meets ``h_eps``: the root of ``l_M(c)(c) - h(c)``."""
     return find_crossing(
         lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
@@ -174,7 +174,7 @@ def _tangent_cut(eps: float, dist: SensitivityLaw) -> float:
     ).lower
 
 
-def _is_cut_beyond_doubles(eps: float, dist: SensitivityLaw) -> bool:
+def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
     """Return whether the root of :func:`_tangent_cut` lies where the tail is below ``e^least_tail``."""
     if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
@@ -184,13 +184,13 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityLaw) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _last_resolved_sensitivity(dist: SensitivityLaw) -> float:
+def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
     """Return nearly the least squared sensitivity with a tail of at most ``e^least_tail``; ``inf`` if unknown."""
     mean = dist.mean
     return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
-def best_tangent(eps: float, dist: HillLaw) -> float:
+def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
     """Return nearly the ``p >= x0`` that minimizes ``E g_p(X)``. Every ``p >= x0`` gives a bound.
 
     Certificates use it as the tangent of :class:`privproj.contrib.certify.profiles.BallAnyRank`.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
 
 
-class SensitivityLaw(Protocol):
+class SensitivityDistribution(Protocol):
     """A distribution of the squared sensitivity ``X`` over the noise variance, as the profiles need it.
 
     An implementation guarantees its functions up to the margins of :mod:`privproj.numerics.interval`. A tail below
@@ -68,7 +68,7 @@ class SensitivityLaw(Protocol):
 
 
 @dataclass(frozen=True)
-class HillLaw:
+class BetaGammaSensitivity:
     """``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf.
 
     Its density is unimodal, and its profiles are kernels (:mod:`privproj.distributions.beta_gamma_kernels`). For M2 ``a
@@ -97,7 +97,7 @@ class ScaledBeta:
     """``X = scale * B + shift`` with ``B ~ Beta(a, b)``: the squared sensitivity of M2 (C7), for one epsilon at a time.
 
     ``shift`` is the squared sensitivity of a count that is released too (C31). The density of ``t = ln(B / (1 - B))``
-    is smooth and unimodal, and ``X`` increases in ``t``. It implements :class:`SensitivityLaw`.
+    is smooth and unimodal, and ``X`` increases in ``t``. It implements :class:`SensitivityDistribution`.
     """
 
     a: float
@@ -191,7 +191,7 @@ class ScaledBeta:
 
     def bins(self, finer: int = 1) -> "Bins":
         """Return the distribution in bins: those of ``scale * B``, shifted."""
-        return HillLaw(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
+        return BetaGammaSensitivity(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:
@@ -206,7 +206,7 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
     return log_normal_density(gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def gaussian_steepness(log_value: float, dist: SensitivityLaw) -> float:
+def gaussian_steepness(log_value: float, dist: SensitivityDistribution) -> float:
     """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, a bound of ``|d ln delta / d ln mu|`` (C20).
 
     ``mu`` is the root of the supremum of the distribution, or of its mean if it is unbounded.

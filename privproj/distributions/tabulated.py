@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
 from privproj.numerics.quadrature import gauss_nodes
@@ -161,13 +161,13 @@ class _TabulatedPanels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of level 0; raises :class:`NotConverged` if their mass differs from 1."""
+        """The nodes of level 0; raises :class:`ConvergenceError` if their mass differs from 1."""
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
         nodes = self.evaluate_panels(left, left + width)
         mass = float(nodes.sums(np.ones_like(nodes.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
-            raise NotConverged(
+            raise ConvergenceError(
                 f"the law of the squared shift came out with mass {mass!r}; please report these parameters"
             )
         return nodes
@@ -267,8 +267,8 @@ class _TabulatedPanels:
 
 
 @dataclass(frozen=True)
-class ScaledEnergy:
-    """``scale * X``, as a :class:`privproj.distributions.squared_sensitivity.SensitivityLaw`.
+class TabulatedSensitivity:
+    """``scale * X``, as a :class:`privproj.distributions.squared_sensitivity.SensitivityDistribution`.
 
     * ``dist``: the distribution of ``ln X``.
     * ``scale``: the factor of ``X`` that makes it a squared sensitivity over the noise variance.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.distributions.gamma_hockey_stick import GammaGain, gamma_gain, gauss_error
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.numerics.arrays import Array, Index
 from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.special import log_beta_tail, stirling_remainder
@@ -49,7 +49,7 @@ PANEL_ERROR_SHARE = 1e-13  # relative error that a panel may add to a value with
 # the same for a value of a table
 TABLE_PANEL_ERROR_SHARE = 1e-12
 
-MOST_HALVINGS = 90  # halvings after which NotConverged is raised
+MOST_HALVINGS = 90  # halvings after which ConvergenceError is raised
 
 # soundness: min(2, x) <= 2.32 (1 - e^-x) for x >= 0 (C20), as a logarithm
 LOG_MINIMUM_OVER_RISE = math.log(2.32)
@@ -213,7 +213,7 @@ class WishartIntegral:
     * ``share``: what a panel may add to the relative error of one value without being halved.
 
     In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
-    around a panel is given by its ``centre``, which is ``A - 1``, and its half axes ``wide`` and ``tall``.
+    around a panel is given by its ``center``, which is ``A - 1``, and its half axes ``wide`` and ``tall``.
     """
 
     dim: int
@@ -426,28 +426,28 @@ class WishartIntegral:
         half = 0.5 * (p.high - p.low)
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
-        centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
-        log_g = np.empty_like(centre)
+        center = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
+        log_g = np.empty_like(center)
         for part in np.unique(p.kind):
             here, bound = p.kind == part, (self.below_size, self.certain_size, self.above_size)[part]
-            log_g[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
-        return self.log_density_size(centre, wide, tall) + log_g
+            log_g[here] = bound(self.eps[p.index[here]], center[here], wide[here], tall[here])
+        return self.log_density_size(center, wide, tall) + log_g
 
-    def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
+    def log_density_size(self, center: Array, wide: Array, tall: Array) -> Array:
         """Return the log of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
 
         With ``T = sqrt(r) (t + i v)`` the modulus of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 =
         1 - t^2`` or the nearest possible value.
         """
-        t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / self.unit
+        t = np.maximum(np.abs(center + self.misalignment) - wide, 0.0) / self.unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
         # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
         square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
         return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
-    def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+    def below_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
         """Return the log of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
-        least, most = 1.0 + centre - wide, -centre - wide
+        least, most = 1.0 + center - wide, -center - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
         least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
         x1, x2 = -0.5 * np.log((1.0 - most) ** 2 + tall**2), -np.log(least)
@@ -461,7 +461,7 @@ class WishartIntegral:
         valid &= real > 0.0
         real = np.where(valid, real, 1.0)
         # |g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+], |z| - Re z <= Im^2/(2 Re z), z = U2 (C20)
-        rate = np.hypot(centre - wide, tall) / least
+        rate = np.hypot(center - wide, tall) / least
         log_g = imaginary**2 / (2.0 * real) + LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(real, rate, 1.0)
         if self.a > 0.0:
             log_g = np.minimum(log_g, self.full_below(eps, box, real, imaginary))
@@ -509,13 +509,13 @@ class WishartIntegral:
         excess = rate * (math.sqrt(self.k) + np.maximum(sign * (self.k - threshold), 0.0))
         return np.minimum(tail, np.log(excess)) + 1e-6
 
-    def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+    def certain_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
         """Return the log of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
-        return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + centre + wide, tall)))
+        return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + center + wide, tall)))
 
-    def above_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+    def above_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
         """Return the log of a bound of ``|g_+|`` on the rectangle, ``inf`` if none is known (C20)."""
-        least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
+        least, most = center - wide, np.hypot(1.0 + center + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
         box = _ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
@@ -569,13 +569,13 @@ class WishartIntegral:
         elif np.any(self.kink <= FARTHEST_LOG_ALIGNMENT):
             end = math.exp(FARTHEST_LOG_ALIGNMENT)
             scale = FIRST_PLACE * np.minimum(min(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
-            centre = -m - np.expm1(np.minimum(kink, 600.0))
+            center = -m - np.expm1(np.minimum(kink, 600.0))
             # pieces that grow from the threshold above A = 1
             growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
             # 23 more pieces beyond, each 16 times as wide as the previous one
             farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
             fixed = np.broadcast_to([0.0, end], (len(kink), 2))
-            above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
+            above = np.concatenate([fixed, growing, farther, np.clip(center + spread * BULK, 0.0, end)], axis=1)
             parts.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
         return _IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
@@ -649,7 +649,7 @@ class WishartIntegral:
         * the factor of a rounding of a threshold in it, an estimate.
 
         Raises:
-            NotConverged: The error is too large after :data:`MOST_HALVINGS` halvings.
+            ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.
         """
         infinite = log_infinite(self.rank, self.misalignment)
         sums = _LogSums(*(np.full_like(self.eps, log) for log in (infinite, self.log_beyond(), -np.inf)))
@@ -686,4 +686,4 @@ class WishartIntegral:
                 panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):
                 return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
-        raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
+        raise ConvergenceError("the quadrature of the exact profile did not settle; please report these parameters")

@@ -33,7 +33,7 @@ from privproj.distributions.wishart_integral import (
     WishartIntegral,
     log_infinite,
 )
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import Enclosure, widen_outward, widen_outward_each
 from privproj.profiles.privacy_profile import PrivacyProfile
@@ -85,7 +85,7 @@ class VectorWishart:
         Runs of different length evaluate the same values.
 
         Raises:
-            NotConverged: The error of the panels is too large.
+            ConvergenceError: The error of the panels is too large.
         """
         return _cached_log_delta(self, eps)
 
@@ -106,7 +106,7 @@ class VectorWishart:
         estimated. ``share`` is what one panel may add to the error of one value without being halved.
 
         Raises:
-            NotConverged: The error of the panels is too large, or a value is undefined.
+            ConvergenceError: The error of the panels is too large, or a value is undefined.
         """
         logs, error = np.empty_like(eps), np.empty_like(eps)
         for i in range(0, len(eps), EPSILONS_TOGETHER):
@@ -117,7 +117,7 @@ class VectorWishart:
             # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness
             error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
         if not np.all(np.isfinite(logs)):
-            raise NotConverged("the exact profile came out undefined; please report these parameters")
+            raise ConvergenceError("the exact profile came out undefined; please report these parameters")
         return logs, error
 
     def table(self, eps: Array) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 ``ReleaseDpEvent(M2(...))`` is one release. It can be used alone or in ``ComposedDpEvent``, ``SelfComposedDpEvent``,
 ``PoissonSampledDpEvent`` and ``BallsInBinsDpEvent``, which is an epoch. dp-accounting has no proved error bound for its
-composition; use :class:`privproj.schedule.Schedule` for a number with one.
+composition; use :class:`privproj.schedule.Composition` for a number with one.
 
 A noise multiplier of privproj is relative to the sensitivity under the neighboring relation, which is ``2C`` under
 replace. A ``GaussianDpEvent`` states it relative to ``C``, the clipping norm. Under ``REPLACE_ONE`` dp-accounting's PLD
@@ -26,18 +26,18 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.phase import Phase, phase_for
-from privproj.accounting.schedule import Schedule, phase_of
+from privproj.accounting.schedule import Composition, phase_of
 from privproj.assumptions import Requirement
 from privproj.composition.compose import releases_of
-from privproj.composition.dominating_pairs import DominatingPair, Outline, outline_step
-from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
+from privproj.composition.dominating_pairs import CoarseDescription, DominatingPair, describe_coarsely
+from privproj.errors import InvalidParameterError, PrecisionError, PrivprojError, UnsupportedError
 from privproj.io.ledger import Account
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound, renyi_bound
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.profiles.rdp import RenyiCurve
 from privproj.run import Run, RunOptions
-from privproj.sampling import NeighbouringRelation, RelationName
+from privproj.sampling import NeighboringRelation, RelationName
 
 __all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent", "event_of"]
 
@@ -165,14 +165,14 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
     )
 
 
-def distributions_of(shapes: list[Outline], step: float) -> list[Part]:
+def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
     """Return distributions that dominate these releases in both directions (C18), on a grid with this step in nats.
 
     Raises:
-        PrecisionLimit: A grid is too large.
+        PrecisionError: A grid is too large.
     """
     pairs = [(shape, shape.pairs(step).above) for shape in shapes]
-    orders = [(pair, pair.mirrored()) if shape.has_two_orders else (pair,) for shape, pair in pairs]
+    orders = [(pair, pair.mirrored()) if shape.needs_both_directions else (pair,) for shape, pair in pairs]
     return [
         (PrivacyLossDistribution(*map(_mass_function, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)
     ]
@@ -193,10 +193,10 @@ def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
 
 
 def check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_GRID_CELLS` cells with this step in nats."""
+    """Raise :class:`PrecisionError` for a grid of more than :data:`MOST_GRID_CELLS` cells with this step in nats."""
     if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
-        raise PrecisionLimit(
+        raise PrecisionError(
             f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {grid}; {COMPOSITION_REMEDY}"
         )
 
@@ -217,17 +217,17 @@ def _phase_of_event(
     """Return the phase of ``count`` such events with this sampling and ``bound``.
 
     Raises:
-        InvalidParameter: The event has another relation.
-        Refused: The mechanism reuses its projection, and the accountant cannot see the other releases.
+        InvalidParameterError: The event has another relation.
+        UnsupportedError: The mechanism reuses its projection, and the accountant cannot see the other releases.
     """
     ours = RELATIONS[relation]
     if event.relation not in (None, ours):
-        raise InvalidParameter("relation", event.relation, f"{ours}, the neighbouring relation of the accountant")
+        raise InvalidParameterError("relation", event.relation, f"{ours}, the neighboring relation of the accountant")
     record = find_bound(type(event.mechanism), event.bound or bound)
     run: RunOptions = {**drawn, "steps": max(count, 1), "relation": ours}
     put = phase_for(event.mechanism, record, run)
     if put.reuses_projection:
-        raise Refused(
+        raise UnsupportedError(
             f"{record.name} needs a fresh projection for each release, and an accountant cannot see the others"
         )
     return put
@@ -285,7 +285,7 @@ class ProjectionPLDAccountant(PLDAccountant):
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
                 # The dominating pairs of each release in both directions (C18); their products dominate the run (C2).
-                shapes = [outline_step(*one) for one in releases_of(release, run)]
+                shapes = [describe_coarsely(*one) for one in releases_of(release, run)]
                 for part, steps in distributions_of(shapes, self._value_discretization_interval):
                     self._pld = self._pld.compose(part.self_compose(steps))
         except PrivprojError as error:
@@ -335,7 +335,7 @@ class ProjectionRdpAccountant(RdpAccountant):
 
 
 def event_of(
-    run: Schedule | Account | Phase | Mechanism, *, plain: bool = False, **options: Any
+    run: Composition | Account | Phase | Mechanism, *, plain: bool = False, **options: Any
 ) -> dp_event.ComposedDpEvent:
     """Return a run as one event, with its phases in order.
 
@@ -352,8 +352,9 @@ def event_of(
         The event, a ``ComposedDpEvent`` with one part for each phase.
 
     Raises:
-        InvalidParameter: There are options besides a run that has its own, or the ledger has no release.
-        Refused: No event describes the batches or the group size of a phase, or the plan of the ledger is adaptive.
+        InvalidParameterError: There are options besides a run that has its own, or the ledger has no release.
+        UnsupportedError: No event describes the batches or the group size of a phase, or the plan of the ledger is
+            adaptive.
 
     >>> from privproj import Gaussian
     >>> from privproj.integrations.dp_accounting import event_of
@@ -363,14 +364,14 @@ def event_of(
     if isinstance(run, Mechanism):
         run = phase_of(run, **options)
     elif options:
-        raise InvalidParameter(next(iter(options)), next(iter(options.values())), "no options beside a run")
+        raise InvalidParameterError(next(iter(options)), next(iter(options.values())), "no options beside a run")
     if isinstance(run, Account) and run.is_adaptive:
-        raise Refused(
+        raise UnsupportedError(
             "dp-accounting has no event for an adaptive plan, and the event of a plan fixed in advance would cost less "
             "than this ledger may have spent; report the epsilon of the budget of the ledger"
         )
-    schedule = Schedule(tuple(run.released_phases())) if isinstance(run, Account) else run
-    phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
+    schedule = Composition(tuple(run.released_phases())) if isinstance(run, Account) else run
+    phases = schedule.phases if isinstance(schedule, Composition) else (schedule,)
     parts = [(_step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
     repeated = [event if count == 1 else dp_event.SelfComposedDpEvent(event, count) for event, count in parts]
     return dp_event.ComposedDpEvent(repeated)
@@ -380,7 +381,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
     """Return one Poisson step of Gaussian noise for a group, a mixture over its records in a batch (C37)."""
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
-        raise Refused(f"phase {phase.name}: no event is about a group of {run.group_size} records here")
+        raise UnsupportedError(f"phase {phase.name}: no event is about a group of {run.group_size} records here")
     from privproj.composition.group_privacy import poisson_weights
 
     shares = [math.exp(log_weight) for log_weight in poisson_weights(run.sampling_rate, run.group_size)]
@@ -397,7 +398,9 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
         return _group_event(phase)
     if run.max_batch_size is not None or str(run.sampling) == "fixed" or run.split is not None:
         unsaid = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
-        raise Refused(f"phase {phase.name}: no event of this package says its {unsaid}; keep the run file instead")
+        raise UnsupportedError(
+            f"phase {phase.name}: no event of this package says its {unsaid}; keep the run file instead"
+        )
     release: dp_event.DpEvent
     if plain and isinstance(mechanism, Gaussian | Laplace):
         release = _plain_event(mechanism, run, phase.name)
@@ -413,13 +416,15 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event
     """Return a Gaussian or Laplace release as dp-accounting's own event, with noise over the clipping norm.
 
     Raises:
-        Refused: The release is Laplace noise under replace, or an epoch.
+        UnsupportedError: The release is Laplace noise under replace, or an epoch.
     """
     if run.allocates:
-        raise Refused(f"phase {name}: dp-accounting has no event for balls-in-bins batches; leave plain out")
-    doubled = run.relation is NeighbouringRelation.REPLACE
+        raise UnsupportedError(f"phase {name}: dp-accounting has no event for balls-in-bins batches; leave plain out")
+    doubled = run.relation is NeighboringRelation.REPLACE
     if isinstance(mechanism, Laplace) and doubled:
-        raise Refused(f"phase {name}: dp-accounting misreads the scale of Laplace noise under relation=replace")
+        raise UnsupportedError(
+            f"phase {name}: dp-accounting misreads the scale of Laplace noise under relation=replace"
+        )
     if isinstance(mechanism, Laplace):
         return dp_event.LaplaceDpEvent(mechanism.z)
     seen: Any = mechanism.for_replacement() if doubled else mechanism

@@ -16,9 +16,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from privproj.accounting.schedule import Phase, Schedule, phase_of
+from privproj.accounting.schedule import Composition, Phase, phase_of
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.run_file import phase_from
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
 from privproj.parameters import integer, probability, real
@@ -67,7 +67,7 @@ class ProjectionAccountant:
     """
 
     assumes: ClassVar[tuple[str, ...]] = (
-        "Poisson sampling under the neighbouring relation add-remove",
+        "Poisson sampling under the neighboring relation add-remove",
         Requirement.PUBLIC_DATASET_SIZE,
         Requirement.FIXED_SCHEDULE,
     )
@@ -83,7 +83,7 @@ class ProjectionAccountant:
             sample_rate: The probability that a record is in the batch, above 0 and at most 1.
 
         Raises:
-            InvalidParameter: A number is out of range.
+            InvalidParameterError: A number is out of range.
         """
         self.record(Gaussian(noise_multiplier=noise_multiplier), sample_rate)
 
@@ -96,7 +96,7 @@ class ProjectionAccountant:
             steps: The number of releases, at least 1.
 
         Raises:
-            InvalidParameter: ``sample_rate`` or ``steps`` is out of range.
+            InvalidParameterError: ``sample_rate`` or ``steps`` is out of range.
         """
         steps = integer("steps", steps, "a whole number steps >= 1")
         rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
@@ -104,18 +104,18 @@ class ProjectionAccountant:
             steps += self.history.pop()[2]
         self.history.append((mechanism, rate, steps))
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> Composition:
         """Return all releases as phases of one schedule.
 
         Returns:
-            A :class:`privproj.schedule.Schedule`.
+            A :class:`privproj.schedule.Composition`.
 
         Raises:
-            InvalidParameter: There is no release, or an entry of the history is invalid.
+            InvalidParameterError: There is no release, or an entry of the history is invalid.
         """
         if not self.history:
-            raise InvalidParameter("history", "nothing", "at least one step")
-        return Schedule(tuple(_phase_of(i, *entry) for i, entry in enumerate(self.history)))
+            raise InvalidParameterError("history", "nothing", "at least one step")
+        return Composition(tuple(_phase_of(i, *entry) for i, entry in enumerate(self.history)))
 
     def get_epsilon(
         self, delta: float, *, poisson: bool = True, alphas: Any = None, eps_error: Any = None, delta_error: Any = None
@@ -133,14 +133,14 @@ class ProjectionAccountant:
             Epsilon; ``inf`` if the bound has no finite one.
 
         Raises:
-            InvalidParameter: ``delta`` is out of range.
-            Refused: ``poisson`` is not True.
-            NotConverged: A quadrature or a search did not converge.
-            PrecisionLimit: Delta is below the rounding error of the composition.
+            InvalidParameterError: ``delta`` is out of range.
+            UnsupportedError: ``poisson`` is not True.
+            ConvergenceError: A quadrature or a search did not converge.
+            PrecisionError: Delta is below the rounding error of the composition.
         """
         target = probability("delta", delta)
         if poisson is not True:
-            raise Refused(NON_POISSON)
+            raise UnsupportedError(NON_POISSON)
         epsilon = self.schedule().epsilon(delta=target).value if self.history else 0.0
         assert epsilon is not None
         return epsilon
@@ -169,7 +169,7 @@ class ProjectionAccountant:
             A function of the optimizer that records one step; Opacus calls it after every step.
 
         Raises:
-            Refused: The loader does not draw Poisson samples, or the steps of the optimizer are not supported.
+            UnsupportedError: The loader does not draw Poisson samples, or the steps of the optimizer are not supported.
         """
         variables = _variables_of_make_private()
         if variables is not None:
@@ -180,7 +180,7 @@ class ProjectionAccountant:
             _check_optimizer(optimizer)
             batches = getattr(optimizer, "accumulated_iterations", 1)
             if batches != 1:
-                raise Refused(
+                raise UnsupportedError(
                     f"a step on {batches} accumulated batches is no Poisson sample, since a record may be in several "
                     "of them; use one batch per step, in parts by Opacus' BatchMemoryManager"
                 )
@@ -213,19 +213,23 @@ class ProjectionAccountant:
             state_dict: The dictionary that :meth:`state_dict` returned.
 
         Raises:
-            InvalidParameter: It is the state of another accountant, or this class cannot have written it.
+            InvalidParameterError: It is the state of another accountant, or this class cannot have written it.
         """
         if state_dict.get("mechanism") != self.mechanism():
             remedy = "if it is of Opacus and its batches were Poisson, assign the history that stands in it"
-            raise InvalidParameter("mechanism", state_dict.get("mechanism"), f"the state of {self.mechanism()}", remedy)
+            raise InvalidParameterError(
+                "mechanism", state_dict.get("mechanism"), f"the state of {self.mechanism()}", remedy
+            )
         phases = state_dict.get("phases")
         if not isinstance(phases, list):
-            raise InvalidParameter("phases", phases, f"the list of phases in a state of {self.mechanism()}")
+            raise InvalidParameterError("phases", phases, f"the list of phases in a state of {self.mechanism()}")
         loaded = [phase_from(entry, {}, f"state_dict: phase {i + 1}") for i, entry in enumerate(phases)]
         for i, phase in enumerate(loaded):
             run = {"steps": phase.run.steps, "sampling_rate": phase.run.sampling_rate}
             if phase != phase_of(phase.mechanism, phase.name, **run):
-                raise InvalidParameter(f"state_dict: phase {i + 1}", phases[i], "a phase as this accountant writes it")
+                raise InvalidParameterError(
+                    f"state_dict: phase {i + 1}", phases[i], "a phase as this accountant writes it"
+                )
         self.history = [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in loaded]
 
 
@@ -240,11 +244,11 @@ def _variables_of_make_private() -> dict[str, Any] | None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Raise :class:`Refused` for an optimizer whose steps are not the subsampled Gaussian mechanism."""
+    """Raise :class:`UnsupportedError` for an optimizer whose steps are not the subsampled Gaussian mechanism."""
     for kind in type(optimizer).__mro__:
         for word, why in UNACCOUNTED.items():
             if word in kind.__name__:
-                raise Refused(f"{kind.__name__} is not accounted: {why}")
+                raise UnsupportedError(f"{kind.__name__} is not accounted: {why}")
 
 
 def loader_rate(loader: Any) -> float:
@@ -257,7 +261,7 @@ def loader_rate(loader: Any) -> float:
         The probability, rounded up to a multiple of ``2^-24``; above 0 and at most 1.
 
     Raises:
-        Refused: The loader is of another kind, is distributed, or puts a random record into an empty batch.
+        UnsupportedError: The loader is of another kind, is distributed, or puts a random record into an empty batch.
 
     >>> import torch
     >>> from opacus.data_loader import DPDataLoader
@@ -269,11 +273,11 @@ def loader_rate(loader: Any) -> float:
     from opacus.data_loader import DPDataLoader  # pyright: ignore[reportMissingImports]
 
     if not isinstance(loader, DPDataLoader):
-        raise Refused(NON_POISSON)
+        raise UnsupportedError(NON_POISSON)
     if getattr(loader, "distributed", False):
-        raise Refused(f"a distributed loader is not accounted: {DISTRIBUTED}")
+        raise UnsupportedError(f"a distributed loader is not accounted: {DISTRIBUTED}")
     if getattr(loader.collate_fn, "rand_on_empty", False):
-        raise Refused(
+        raise UnsupportedError(
             "rand_on_empty=True puts a random record into an empty batch, so that one record changes the sum by up to "
             "twice the clip; use rand_on_empty=False"
         )
@@ -296,15 +300,15 @@ def _sampler_rate(rate: float) -> float:
 
 
 def _check_plan(plan: Plan, rate: float) -> None:
-    """Raise :class:`Refused` for an optimizer of privproj whose sampling differs from the accounted one."""
+    """Raise :class:`UnsupportedError` for an optimizer of privproj whose sampling differs from the accounted one."""
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None or plan.group_size > 1:
-        raise Refused(
+        raise UnsupportedError(
             f"sampling={plan.sampling} with relation={plan.relation}, batches that are cut, a clip that adapts and "
             "persons with several records are not accounted here; ask the optimizer's epsilon"
         )
     if rate < plan.sampling_rate:
-        raise InvalidParameter("sample_rate", rate, f"the optimizer's rate {plan.sampling_rate}")
+        raise InvalidParameterError("sample_rate", rate, f"the optimizer's rate {plan.sampling_rate}")
 
 
 def register() -> None:

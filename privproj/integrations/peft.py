@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter, within
+from privproj.errors import InvalidParameterError, within
 from privproj.io.files import read_bounded, read_json
 from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
@@ -58,18 +58,18 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
         One :class:`privproj.Layer` for each pair of inputs and rank, with its count, in increasing order.
 
     Raises:
-        InvalidParameter: A file is missing or malformed, or the adapter trains more than is projected.
+        InvalidParameterError: A file is missing or malformed, or the adapter trains more than is projected.
 
     >>> import json, tempfile
     >>> from pathlib import Path
-    >>> from privproj import InvalidParameter
+    >>> from privproj import InvalidParameterError
     >>> from privproj.integrations.peft import layers_from_peft
     >>> adapter = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"], "modules_to_save": ["head"]}
     >>> with tempfile.TemporaryDirectory() as home:
     ...     _ = Path(home, "adapter_config.json").write_text(json.dumps(adapter))
     ...     try:
     ...         layers_from_peft(home)
-    ...     except InvalidParameter as error:
+    ...     except InvalidParameterError as error:
     ...         print(error.expected)
     plain LoRA of linear layers, and nothing else trained
     """
@@ -86,35 +86,37 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
     """Return inputs and projected rank of every layer, from the shapes of the tensors of an adapter.
 
     Raises:
-        InvalidParameter: A tensor is not a factor of a linear layer, factors do not match, or a rank differs from that
-            of the configuration.
+        InvalidParameterError: A tensor is not a factor of a linear layer, factors do not match, or a rank differs from
+            that of the configuration.
     """
     layers: dict[str, dict[str, list[int]]] = {}
     for tensor, shape in shapes.items():
         match = TENSOR.fullmatch(tensor)
         if match is None or len(shape) != 2:
-            raise InvalidParameter(file, f"{tensor} {shape}", "the A and B of linear layers only", BY_HAND)
+            raise InvalidParameterError(file, f"{tensor} {shape}", "the A and B of linear layers only", BY_HAND)
         layers.setdefault(match[1], {})[match[2]] = shape
     if not layers:
-        raise InvalidParameter(file, "no tensor", "the A and B of linear layers")
+        raise InvalidParameterError(file, "no tensor", "the A and B of linear layers")
     for name, factors in layers.items():
         a, b = factors.get("A"), factors.get("B")
         if a is None or b is None or a[0] != b[1] or min(*a, *b) < 1:
-            raise InvalidParameter(file, f"{name}: A {a}, B {b}", "an A of rank x inputs and a B of outputs x rank")
+            raise InvalidParameterError(
+                file, f"{name}: A {a}, B {b}", "an A of rank x inputs and a B of outputs x rank"
+            )
     sizes = [factors["A"] for factors in layers.values()]
     ranks, patterns = {rank for rank, _ in sizes}, {*(adapter.get("rank_pattern") or {}).values()}
     if not patterns <= ranks <= {adapter["r"], *patterns}:
         expected = f"rank {adapter['r']} and every rank of rank_pattern in adapter_config.json"
-        raise InvalidParameter(file, f"ranks {sorted(ranks)}", expected, BY_HAND)
+        raise InvalidParameterError(file, f"ranks {sorted(ranks)}", expected, BY_HAND)
     return [(inputs, min(rank, inputs)) for rank, inputs in sizes]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON file as a table; raises :class:`InvalidParameter` if it is missing or malformed."""
+    """Return a JSON file as a table; raises :class:`InvalidParameterError` if it is missing or malformed."""
     expected = "a readable file with one JSON object"
     table = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
     if not isinstance(table, dict):
-        raise InvalidParameter("from_peft", str(path), expected)
+        raise InvalidParameterError("from_peft", str(path), expected)
     return table
 
 
@@ -126,7 +128,7 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
             return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except (OSError, safetensors.SafetensorError) as error:
         remedy = f"save_pretrained writes it, before training too: {error}"
-        raise InvalidParameter("from_peft", str(path), "a whole safetensors file", remedy) from None
+        raise InvalidParameterError("from_peft", str(path), "a whole safetensors file", remedy) from None
 
 
 def _check_adapter(adapter: dict[str, Any]) -> None:
@@ -134,23 +136,25 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
     settings = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
     kind, task, start = settings["peft_type"], settings["task_type"], settings["init_lora_weights"]
     if str(kind).upper() != "LORA":
-        raise InvalidParameter("peft_type", quoted(kind), "an adapter of type LORA", BY_HAND)
+        raise InvalidParameterError("peft_type", quoted(kind), "an adapter of type LORA", BY_HAND)
     for key, value in adapter.items():
         is_off = value is None or value is False or value in ([], {}) or (key, value) == ("bias", "none")
         if key not in (*HARMLESS, *READ) and not is_off:
-            raise InvalidParameter(key, quoted(value), PLAIN, f"it may train more, or otherwise; {BY_HAND}")
+            raise InvalidParameterError(key, quoted(value), PLAIN, f"it may train more, or otherwise; {BY_HAND}")
     if task not in TASKS:
         tasks = "null or one of " + ", ".join(filter(None, TASKS))
-        raise InvalidParameter("task_type", quoted(task), tasks, f"PEFT trains the heads of others; {BY_HAND}")
+        raise InvalidParameterError("task_type", quoted(task), tasks, f"PEFT trains the heads of others; {BY_HAND}")
     # These initializations have B = 0 and A from public randomness.
     if start is not True and start != "gaussian":
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
-        raise InvalidParameter("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
+        raise InvalidParameterError("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
     integer("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
     ranks = adapter.get("rank_pattern")
     if not isinstance(ranks, dict | None):
-        raise InvalidParameter("rank_pattern", quoted(ranks), "a table from names to ranks")
+        raise InvalidParameterError("rank_pattern", quoted(ranks), "a table from names to ranks")
     for key, rank in (ranks or {}).items():
         integer(f"rank_pattern: {key}", rank, "a whole rank >= 1")
     if not adapter.get("target_modules"):
-        raise InvalidParameter("target_modules", adapter.get("target_modules"), "names of the adapted modules", BY_HAND)
+        raise InvalidParameterError(
+            "target_modules", adapter.get("target_modules"), "names of the adapted modules", BY_HAND
+        )

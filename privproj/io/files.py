@@ -20,7 +20,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, BinaryIO
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import Kind, quoted
 
 LARGEST_FILE = 1 << 24  # bytes; largest file that is read, except for ledgers, which grow with a run
@@ -32,16 +32,16 @@ def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE)
     """Return the content of a file, of a pipe, or of standard input for ``-``.
 
     Raises:
-        InvalidParameter: It has more than ``most`` bytes, cannot be read, or is a directory or a device.
+        InvalidParameterError: It has more than ``most`` bytes, cannot be read, or is a directory or a device.
     """
     with _opened(path, name) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise InvalidParameter(name, path, f"a file of at most {most} bytes")
+        raise InvalidParameterError(name, path, f"a file of at most {most} bytes")
     return content
 
 
-def digest_of(path: str | Path, name: str = "FILE") -> str:
+def sha256_of(path: str | Path, name: str = "FILE") -> str:
     """Return the SHA-256 of a file of any size as hexadecimal digits; raises as :func:`read_bounded` does."""
     with _opened(path, name) as file:
         return file_digest(file, "sha256").hexdigest()
@@ -52,7 +52,7 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
     """Yield a file, a pipe or standard input, opened for reading."""
     if path == STANDARD_INPUT:
         if sys.stdin is None:
-            raise InvalidParameter(name, path, "an open standard input", "./- is a file of that name")
+            raise InvalidParameterError(name, path, "an open standard input", "./- is a file of that name")
         yield sys.stdin.buffer
         return
     try:
@@ -60,33 +60,33 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
         with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-                raise InvalidParameter(name, path, "a file, not a folder or a device")
+                raise InvalidParameterError(name, path, "a file, not a folder or a device")
             os.set_blocking(file.fileno(), True)
             yield file
     except OSError as error:
-        raise InvalidParameter(name, path, "a readable file", str(error.strerror)) from None
+        raise InvalidParameterError(name, path, "a readable file", str(error.strerror)) from None
     except UnicodeError:
-        raise InvalidParameter(name, path, "a readable file", "its name cannot be read") from None
+        raise InvalidParameterError(name, path, "a readable file", "its name cannot be read") from None
 
 
-def open_alone(path: str | Path, name: str) -> int:
+def open_locked(path: str | Path, name: str) -> int:
     """Return the descriptor of a file opened for reading and appending, with an exclusive lock.
 
     Raises:
-        InvalidParameter: The file cannot be opened, or another process holds the lock.
+        InvalidParameterError: The file cannot be opened, or another process holds the lock.
     """
     import fcntl
 
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        raise InvalidParameter(name, path, "a file that can be written", str(error.strerror)) from None
+        raise InvalidParameterError(name, path, "a file that can be written", str(error.strerror)) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(file)
         expected = f"a {name} that no other process is writing"
-        raise InvalidParameter(name, path, expected, f"one {name} belongs to one run at a time") from None
+        raise InvalidParameterError(name, path, expected, f"one {name} belongs to one run at a time") from None
     return file
 
 
@@ -151,17 +151,17 @@ def read_data(path: str) -> dict[str, Any]:
     try:
         text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidParameter("FILE", path, "a file of text in UTF-8") from None
+        raise InvalidParameterError("FILE", path, "a file of text in UTF-8") from None
     is_json = is_json or (path == STANDARD_INPUT and text.lstrip().startswith("{"))
     if not is_json and LONG_KEY.search(text):
-        raise InvalidParameter("FILE", path, "keys of at most 50 parts")
+        raise InvalidParameterError("FILE", path, "keys of at most 50 parts")
     try:
         data = parse_json(text, _parse_decimal) if is_json else tomllib.loads(text, parse_float=_parse_decimal)
     except (ValueError, RecursionError) as error:
         kind = "JSON" if is_json else "TOML"
-        raise InvalidParameter("FILE", path, f"a file in {kind}", _reason_of(error, text)) from None
+        raise InvalidParameterError("FILE", path, f"a file in {kind}", _reason_of(error, text)) from None
     if not isinstance(data, dict):
-        raise InvalidParameter("FILE", path, "a table of keys")
+        raise InvalidParameterError("FILE", path, "a table of keys")
     return data
 
 
@@ -195,14 +195,14 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
     """Return the value of a JSON text whose numbers are all doubles.
 
     Raises:
-        InvalidParameter: The text is not such JSON; the error has this ``name``, ``path`` and ``expected`` text.
+        InvalidParameterError: The text is not such JSON; the error has this ``name``, ``path`` and ``expected`` text.
     """
     try:
         return parse_json(content if isinstance(content, str) else content.decode())
     except json.JSONDecodeError:
-        raise InvalidParameter(name, path, expected) from None
+        raise InvalidParameterError(name, path, expected) from None
     except (ValueError, RecursionError) as error:
-        raise InvalidParameter(name, path, expected, str(error)) from None
+        raise InvalidParameterError(name, path, expected, str(error)) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"it has {text} for a number")
 
 
-def same_json(one: object, other: object) -> bool:
+def json_equal(one: object, other: object) -> bool:
     """Return whether two JSON values and their types are equal, in any order of keys; 1 is neither 1.0 nor true."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
@@ -228,17 +228,17 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
     """Return the values of an object that has exactly these keys, each within its range.
 
     Raises:
-        InvalidParameter: The object has other keys, or a value is out of range; ``name`` is that of the object.
+        InvalidParameterError: The object has other keys, or a value is out of range; ``name`` is that of the object.
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
-        raise InvalidParameter(name, quoted(table), "the keys " + ", ".join(kinds))
+        raise InvalidParameterError(name, quoted(table), "the keys " + ", ".join(kinds))
     for key, kind in kinds.items():
         if not kind.fits(table[key]):
-            raise InvalidParameter(key, quoted(table[key]), kind.words)
+            raise InvalidParameterError(key, quoted(table[key]), kind.words)
     return {key: kind.check(key, table[key]) for key, kind in kinds.items()}
 
 
-def text_like(pattern: str, words: str) -> Kind:
+def text_matching(pattern: str, words: str) -> Kind:
     """Return the kind of texts that match a regular expression; ``words`` describes them in messages."""
     return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
@@ -251,16 +251,18 @@ def _parse_decimal(text: str) -> float:
     return number
 
 
-def refuse_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
-    """Raise :class:`InvalidParameter` if an output file would overwrite a file that is used otherwise."""
+def check_not_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
+    """Raise :class:`InvalidParameterError` if an output file would overwrite a file that is used otherwise."""
     if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
-        raise InvalidParameter(name, path, f"another file than {file}, which is {used}")
+        raise InvalidParameterError(name, path, f"another file than {file}, which is {used}")
 
 
 def check_output(path: str, name: str = "FILE") -> None:
-    """Raise :class:`InvalidParameter` for an output that is empty or ``-``."""
+    """Raise :class:`InvalidParameterError` for an output that is empty or ``-``."""
     if path in ("", STANDARD_INPUT):
-        raise InvalidParameter(name, path or "nothing", "the name of a file to write", "./- is one" if path else "")
+        raise InvalidParameterError(
+            name, path or "nothing", "the name of a file to write", "./- is one" if path else ""
+        )
 
 
 def write_text(path: str, text: str) -> None:
@@ -299,7 +301,7 @@ def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
 # --- verdicts -----------------------------------------------------------------------------------------
 
 # verdict on a file whose claims hold while planned releases are missing
-AS_FAR_AS_IT_GOES = "consistent as far as it goes"
+INCOMPLETE = "consistent as far as it goes"
 
 
 @dataclass(frozen=True)
@@ -321,4 +323,4 @@ class Verdict:
     @property
     def word(self) -> str:
         """The verdict as text; "holds" means that no planned release is missing."""
-        return "fails" if not self.holds else AS_FAR_AS_IT_GOES if self.missing > 0 else "holds"
+        return "fails" if not self.holds else INCOMPLETE if self.missing > 0 else "holds"

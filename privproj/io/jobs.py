@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from privproj.errors import InvalidParameter, NotConverged
-from privproj.io.files import naming, open_alone
+from privproj.errors import ConvergenceError, InvalidParameterError
+from privproj.io.files import naming, open_locked
 from privproj.lazy import import_extra
 
 Work = Callable[[range], str]
@@ -36,15 +36,15 @@ LARGEST_BATCH = 2**14  # rows
 def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
     """Open this process, several processes of this machine, or the Dask cluster at an address as workers.
 
-    Raises :class:`InvalidParameter` if there is no cluster at the address. If a worker of a cluster dies, Dask sends
-    its work to another one.
+    Raises :class:`InvalidParameterError` if there is no cluster at the address. If a worker of a cluster dies, Dask
+    sends its work to another one.
     """
     if dask is not None:
         distributed = import_extra("distributed", "--dask", "sweep")
         try:
             client = distributed.Client(dask, timeout="10s", set_as_default=False)
         except (OSError, ValueError) as error:
-            raise InvalidParameter("dask", dask, "the address of a running scheduler", str(error)) from None
+            raise InvalidParameterError("dask", dask, "the address of a running scheduler", str(error)) from None
         with client:
             size = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
             submit = lambda *call: client.submit(*call, pure=False, retries=MOST_RESTARTS).result  # noqa: E731
@@ -62,7 +62,7 @@ def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
 def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
     """Yield the rows of these numbers in their order, some lines at a time, while later ones are computed.
 
-    If a process dies, the pool is opened again for what is not done. Raises :class:`NotConverged` after
+    If a process dies, the pool is opened again for what is not done. Raises :class:`ConvergenceError` after
     :data:`MOST_RESTARTS` pools.
     """
     from concurrent.futures import BrokenExecutor
@@ -82,7 +82,7 @@ def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterato
                 size = max(1, min(int(done * SECONDS_PER_BATCH / max(seconds, 1e-9)), 8 * done, LARGEST_BATCH))
                 yield lines
             return
-    raise NotConverged(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
+    raise ConvergenceError(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
 
 
 def _timed(work: Work, numbers: range) -> tuple[str, float]:
@@ -106,9 +106,9 @@ def complete_rows(
         progress: Called with the number of rows that were there, then with the size of each batch.
 
     Raises:
-        InvalidParameter: The journal belongs to another job, or another process has it open.
+        InvalidParameterError: The journal belongs to another job, or another process has it open.
     """
-    with os.fdopen(open_alone(path, "journal"), "a+b") as file:
+    with os.fdopen(open_locked(path, "journal"), "a+b") as file:
         count = _resume(file, head.encode(), path)
         progress(count)
         for lines in rows_in_order(work, range(count, size), pool):
@@ -126,7 +126,7 @@ def _resume(file: BinaryIO, head: bytes, path: str | Path) -> int:
     file.seek(0)
     before, good, count = file.read(len(head)), len(head), 0
     if not head.startswith(before):
-        raise InvalidParameter("journal", path, "a journal of this very question", "name another file")
+        raise InvalidParameterError("journal", path, "a journal of this very question", "name another file")
     if len(before) < good:
         file.truncate(0)
         file.write(head)

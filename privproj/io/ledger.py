@@ -31,10 +31,10 @@ from typing import Any, Protocol
 
 from privproj.accounting.config import check_keys
 from privproj.accounting.query import composition_of_phase, solve_epsilon
-from privproj.accounting.schedule import Phase, Schedule
+from privproj.accounting.schedule import Composition, Phase
 from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
-from privproj.errors import InvalidParameter, Refused, within
-from privproj.io.files import Verdict, open_alone, read_bounded
+from privproj.errors import InvalidParameterError, UnsupportedError, within
+from privproj.io.files import Verdict, open_locked, read_bounded
 from privproj.io.run_file import MOST_PHASES, phase_from
 from privproj.parameters import TABLE, Kind, privacy_epsilon, probability, quoted
 from privproj.plugins import load, plugin_table
@@ -48,7 +48,7 @@ LARGEST_LEDGER = 1 << 28  # bytes, about four million releases; a larger ledger 
 
 HASH_DIGITS = 32  # hexadecimal digits of SHA-256 in a line; enough to rule out accidental collisions
 
-KEPT_EVERY = 64  # releases between two calls of ``keep``; it is also called at every power of 2 below that
+KEEP_INTERVAL = 64  # releases between two calls of ``keep``; it is also called at every power of 2 below that
 
 # Relative excess over the epsilon of the target at which a phase still opens, since noise that just meets the target
 # on one machine may exceed it by rounding on another. The reported epsilon is not changed by it.
@@ -106,7 +106,9 @@ class Budget(Protocol):
     report: str
 
     def spend(self, release: Phase) -> None:
-        """Count the releases of a phase; raises :class:`Refused`, and counts none, if they would exceed the budget."""
+        """Count the releases of a phase; raises :class:`UnsupportedError`, and counts none, if they would exceed the
+        budget.
+        """
 
     def epsilon(self, delta: float) -> Result:
         """Return the epsilon of the whole budget."""
@@ -129,11 +131,11 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return the class of the budget that keeps a target; None for a target with epsilon and delta alone.
 
     Raises:
-        InvalidParameter: The target is empty, has None as a value, or has a key that no feature knows.
+        InvalidParameterError: The target is empty, has None as a value, or has a key that no feature knows.
     """
     further, known = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= known.keys():
-        raise InvalidParameter("target", quoted(target), "a target with an epsilon, a delta or both")
+        raise InvalidParameterError("target", quoted(target), "a target with an epsilon, a delta or both")
     return load(known[further.pop()]) if further else None
 
 
@@ -171,7 +173,7 @@ class Account:
     def __post_init__(self) -> None:
         if len(self.phases) > MOST_PHASES:
             expected = f"a ledger of at most {MOST_PHASES} phases"
-            raise InvalidParameter("phases", len(self.phases), expected, "go on under another, and add both up")
+            raise InvalidParameterError("phases", len(self.phases), expected, "go on under another, and add both up")
 
     def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
         """Return the account with a further phase that has no release yet.
@@ -184,15 +186,15 @@ class Account:
             The new account.
 
         Raises:
-            InvalidParameter: The entry is not one that privproj writes.
-            Refused: The bound of the phase does not support it.
+            InvalidParameterError: The entry is not one that privproj writes.
+            UnsupportedError: The bound of the phase does not support it.
         """
         phase, target = entry["phase"], entry.get("target")
         with within(where):
             check_keys(entry, OPENING)
             needed = {"mechanism", "steps"} | ({"batches"} if phase.get("sampling") == "balls-in-bins" else set())
             if "planned" in phase or not needed <= phase.keys():
-                raise InvalidParameter("phase", quoted(phase), "a phase as privproj writes it")
+                raise InvalidParameterError("phase", quoted(phase), "a phase as privproj writes it")
         self.check_target(target, where)
         phase_from(phase, {}, where)
         marks = {mark: getattr(self, mark) or mark in entry for mark in MARKS}
@@ -224,8 +226,10 @@ class Account:
             where: The file, for messages.
 
         Raises:
-            InvalidParameter: The target is not an epsilon, a delta or both, or both with the key of a :class:`Budget`.
-            Refused: The target leaves no budget, or there is a release and a :class:`Budget` keeps either target.
+            InvalidParameterError: The target is not an epsilon, a delta or both, or both with the key of a
+                :class:`Budget`.
+            UnsupportedError: The target leaves no budget, or there is a release and a :class:`Budget` keeps either
+                target.
         """
         if target is None:
             return
@@ -239,7 +243,7 @@ class Account:
             if "delta" in new:
                 probability("delta", new["delta"])
             if new != old and self.spent and (budget or self.is_adaptive):
-                raise Refused(
+                raise UnsupportedError(
                     "the target of an adaptive plan is fixed before the first release; go on with "
                     f"{quoted(old)}, or begin another ledger and add up the epsilons of both"
                 )
@@ -256,12 +260,12 @@ class Account:
             The :class:`Budget`, the largest that meets the target.
 
         Raises:
-            InvalidParameter: No budget keeps the target, or there is no phase.
-            Refused: The releases exceed the budget, or cannot be counted.
+            InvalidParameterError: No budget keeps the target, or there is no phase.
+            UnsupportedError: The releases exceed the budget, or cannot be counted.
         """
         make = budget_type(self.target) if self.target else None
         if make is None or not self.phases:
-            raise InvalidParameter("ledger", "nothing", "a phase under a target that a budget keeps")
+            raise InvalidParameterError("ledger", "nothing", "a phase under a target that a budget keeps")
         run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
         options: Any = {**(self.target or {}), "relation": str(run.relation), "group_size": run.group_size}
         budget = make(**options)
@@ -348,13 +352,13 @@ class Account:
             One phase for each phase that has a release.
 
         Raises:
-            InvalidParameter: There is no release.
+            InvalidParameterError: There is no release.
         """
         # E = ceil(T/t) epochs of t batches; an incomplete epoch counts as a whole one (C25).
         counts = [(entry, -(-steps // _releases_per_step(entry))) for entry, steps in self.phases]
         entries = [({**entry, "steps": count}, i) for i, (entry, count) in enumerate(counts) if count]
         if not entries:
-            raise InvalidParameter("ledger", "nothing released", "at least one release")
+            raise InvalidParameterError("ledger", "nothing released", "at least one release")
         return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
 
     def curve(self) -> Curve:
@@ -364,10 +368,10 @@ class Account:
             The joint curve of the phases; with a :class:`Budget` the curve of the whole budget.
 
         Raises:
-            InvalidParameter: There is no release.
-            Refused: The releases exceed the budget.
+            InvalidParameterError: There is no release.
+            UnsupportedError: The releases exceed the budget.
         """
-        return self.budget().curve() if self.is_adaptive else Schedule(tuple(self.released_phases())).curve()
+        return self.budget().curve() if self.is_adaptive else Composition(tuple(self.released_phases())).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all recorded releases, rounded up; with a :class:`Budget` that of the whole budget.
@@ -379,14 +383,14 @@ class Account:
             A result whose ``value`` is epsilon, with the assumptions of this account.
 
         Raises:
-            InvalidParameter: There is no release, or ``delta`` is out of range.
-            PrecisionLimit: Delta is below the rounding error of the composition.
+            InvalidParameterError: There is no release, or ``delta`` is out of range.
+            PrecisionError: Delta is below the rounding error of the composition.
         """
         phases = self.released_phases()
         if self.is_adaptive:
             result = self.budget().epsilon(delta)
         elif len(phases) > 1:
-            result = Schedule(tuple(phases)).epsilon(delta=delta)
+            result = Composition(tuple(phases)).epsilon(delta=delta)
         else:
             result = solve_epsilon(composition_of_phase(phases[0]), delta_target(delta, None))
         return self.explained(result)
@@ -402,7 +406,7 @@ class Account:
             return ""
         try:
             value = self.epsilon(target["delta"]).value
-        except Refused as error:
+        except UnsupportedError as error:
             return str(error)
         epsilon = math.inf if value is None else float(value)
         if epsilon <= target["epsilon"] * (1.0 + TARGET_SLACK):
@@ -425,8 +429,10 @@ class Account:
         # The assumption on the plan covers all phases, including one without a release.
         plans = [words for words in self.assumes if words in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["assumes"]
-        run_assumes: Any = result.run["assumes"]
-        of_run = tuple(words for words in run_assumes if not plans or words not in FIXED_SCHEDULES or words in plans)
+        run_requirements: Any = result.run["assumes"]
+        of_run = tuple(
+            words for words in run_requirements if not plans or words not in FIXED_SCHEDULES or words in plans
+        )
         notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
         mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
         return replace(result, mechanism=mechanism, run={**result.run, "assumes": of_run}, warnings=tuple(notes))
@@ -454,7 +460,7 @@ def read_ledger(path: str | Path) -> Account:
         The account of the run; an empty account for a file without a phase.
 
     Raises:
-        InvalidParameter: The file cannot be read, is not a ledger, or was altered.
+        InvalidParameterError: The file cannot be read, is not a ledger, or was altered.
 
     >>> import tempfile
     >>> from privproj import Gaussian
@@ -474,10 +480,10 @@ def read_ledger(path: str | Path) -> Account:
 
 
 def parse_ledger(content: bytes, path: str) -> "_Reader":
-    """Return the parsed content of a ledger; raises :class:`InvalidParameter` if it has no phase."""
+    """Return the parsed content of a ledger; raises :class:`InvalidParameterError` if it has no phase."""
     reader = _Reader(path, content)
     if not reader.account.phases:
-        raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
+        raise InvalidParameterError("ledger", path, "a ledger with a phase; this run was stopped before it began")
     return reader
 
 
@@ -491,8 +497,8 @@ class _Reader:
         half_opened: Bytes of an incomplete opening line at the end of the file; 0 for none.
 
     Raises:
-        InvalidParameter: A line is not one that the writer writes at this place.
-        Refused: The bound of a phase does not support it.
+        InvalidParameterError: A line is not one that the writer writes at this place.
+        UnsupportedError: The bound of a phase does not support it.
     """
 
     def __init__(self, path: str, content: bytes) -> None:
@@ -502,7 +508,7 @@ class _Reader:
         self.hash.update(self.header)
         if not self.header.startswith(content[: len(self.header)]):
             expected = "a ledger of privproj (its first line says so)"
-            raise InvalidParameter("ledger", path, expected, f"if it is one, it is damaged: {REMEDY}")
+            raise InvalidParameterError("ledger", path, expected, f"if it is one, it is damaged: {REMEDY}")
         *lines, rest = content[len(self.header) :].split(b"\n")
         for line in lines:
             self.take(line)
@@ -539,7 +545,7 @@ class _Reader:
         else:
             expected = f"line {self.number} as privproj wrote it"
             why = "it is neither what comes next nor the beginning of that"
-            raise InvalidParameter("ledger", self.path, expected, f"the file is damaged ({why}): {REMEDY}")
+            raise InvalidParameterError("ledger", self.path, expected, f"the file is damaged ({why}): {REMEDY}")
         self.hash.update(line + b"\n")
 
     def _open(self, entry: dict[str, Any]) -> None:
@@ -586,8 +592,8 @@ class Ledger(_Reader):
         again: True if a phase like the last one opens again after the last one has made all its releases.
 
     Raises:
-        InvalidParameter: The file is not a ledger, or another process writes it.
-        Refused: The phase would exceed the target.
+        InvalidParameterError: The file is not a ledger, or another process writes it.
+        UnsupportedError: The phase would exceed the target.
     """
 
     def __init__(
@@ -601,7 +607,7 @@ class Ledger(_Reader):
     ) -> None:
         super().__init__(str(Path(path).absolute()), b"")
         self.keep, self.last_count, self.unsure, self.next = lambda releases: None, 0, True, phase.with_run(steps=1)
-        self.file = open_alone(self.path, "ledger")
+        self.file = open_locked(self.path, "ledger")
         try:
             self.check_file()
             self._read_file()
@@ -619,12 +625,12 @@ class Ledger(_Reader):
             account.with_phase(opening, self.path) if opening else replace(account, target=target or account.target)
         )
         if opening and account.spent:
-            Schedule((*account.released_phases(), phase))
+            Composition((*account.released_phases(), phase))
         # The noise was calibrated to a new target for the ledger at that time; the ledger may have more releases now.
         if not opening or account.spent or not target or opened.is_adaptive:
             above = opened.to_end().overspent()
             if above:
-                raise Refused(f"{self.path}: {above}")
+                raise UnsupportedError(f"{self.path}: {above}")
         self.keep = keep
         self.keep_count()
         # An incomplete opening line or header stands for no release.
@@ -654,7 +660,8 @@ class Ledger(_Reader):
         After a failure the file is read again before the next line is written.
 
         Raises:
-            Refused: The budget of the ledger is exhausted, or the line could not be written. No release may be made.
+            UnsupportedError: The budget of the ledger is exhausted, or the line could not be written. No release may
+                be made.
         """
         if self.unsure:
             self.check_file()
@@ -663,7 +670,7 @@ class Ledger(_Reader):
         if self.budget is not None:
             self.budget.spend(self.next)
         self._append({"step": self.steps + 1})
-        if self.account.spent % KEPT_EVERY == 0 or self.account.spent.bit_count() == 1:
+        if self.account.spent % KEEP_INTERVAL == 0 or self.account.spent.bit_count() == 1:
             self.keep_count()
         return self.steps
 
@@ -679,7 +686,7 @@ class Ledger(_Reader):
         left = self.missing + line
         size = self.size + len(left)
         if size > LARGEST_LEDGER:
-            raise Refused(
+            raise UnsupportedError(
                 f"the ledger {self.path} would have more than {LARGEST_LEDGER} bytes, so nothing was released: begin "
                 "another ledger, and add up the epsilons of both"
             )
@@ -689,7 +696,7 @@ class Ledger(_Reader):
                 left = left[os.write(self.file, left) :]
             os.fsync(self.file)
         except OSError as error:
-            raise Refused(
+            raise UnsupportedError(
                 f"a line could not be written to the ledger {self.path} ({error.strerror}), so what it stands for was "
                 "not released: make room, and go on"
             ) from error
@@ -700,7 +707,7 @@ class Ledger(_Reader):
         """Raise if the ledger is closed, or if the file was removed, moved, replaced or written by others."""
         if self.file < 0:
             remedy = "call make_private again, which goes on with it"
-            raise InvalidParameter("ledger", self.path, "a run that is not closed", remedy)
+            raise InvalidParameterError("ledger", self.path, "a run that is not closed", remedy)
         file = os.fstat(self.file)
         try:
             moved = "" if os.path.samestat(file, os.stat(self.path)) else "another file was put in its place"
@@ -709,7 +716,9 @@ class Ledger(_Reader):
         if moved or not (self.unsure or file.st_size == self.size):
             expected = "a ledger that stays where it is and that only this run writes"
             remedy = "and nothing was released since: put back the file as this run left it, and resume"
-            raise InvalidParameter("ledger", self.path, expected, f"{moved or 'it was changed meanwhile'}, {remedy}")
+            raise InvalidParameterError(
+                "ledger", self.path, expected, f"{moved or 'it was changed meanwhile'}, {remedy}"
+            )
 
     def close(self) -> None:
         """Close the file and release its lock."""
@@ -750,7 +759,7 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
     """Check the content of a ledger; ``path`` is for messages.
 
     Raises:
-        InvalidParameter: The ledger is damaged, or has no phase.
+        InvalidParameterError: The ledger is damaged, or has no phase.
         Unanswered: The epsilon of a plan cannot be computed.
     """
     reader = parse_ledger(content, path)

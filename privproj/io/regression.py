@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privproj.accounting import config as spec
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, within
+from privproj.errors import InvalidParameterError, PrivprojError, QueryError, raise_within, within
 from privproj.parameters import TEXT, number, whole_number
 from privproj.result import Outcome, Result, Status
 
@@ -52,14 +52,14 @@ class Entry:
     @property
     def asked(self) -> dict[str, Any]:
         """The query by key: parameters, targets, bound and relation."""
-        phase = spec.question_from(self.keys, self.query).only
+        phase = spec.composition_from(self.keys, self.query).only
         question = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
         return {**question, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
         """Return today's result; raises :class:`PrivprojError` if there is none."""
         with within(self.place):
-            return spec.answer_entry(self.query, self.keys)
+            return spec.evaluate_entry(self.query, self.keys)
 
     def checked(self) -> "Entry":
         """Return the entry compared with its result, which must be finite and of the expected status and value."""
@@ -69,7 +69,7 @@ class Entry:
             problem = f"no finite answer (outcome {answer.outcome})"
             if answer.outcome is Outcome.OK and answer.value is not None and math.isfinite(answer.value):
                 result, problem = answer, self._problem_with(answer, self.expected)
-        except Unanswered as error:
+        except QueryError as error:
             problem = f"no answer: {error}"
         return replace(self, result=result, problem=problem, seconds=round(time.perf_counter() - began, 3))
 
@@ -80,9 +80,9 @@ class Entry:
         if result.status != status:
             return f"expected a {status} bound, got a {result.status} one"
         if expect is not None and not abs(value - expect) <= rtol * abs(expect):
-            return f"expected {expect!r} within {rtol:g}, moved by {change_words(expect, value)}{self._why(result)}"
+            return f"expected {expect!r} within {rtol:g}, moved by {change_text(expect, value)}{self._why(result)}"
         if most is not None and not value <= most:
-            return f"expected at most {most!r}, got {value!r}, {change_words(most, value)}{self._why(result)}"
+            return f"expected at most {most!r}, got {value!r}, {change_text(most, value)}{self._why(result)}"
         return ""
 
     def _why(self, result: Result) -> str:
@@ -110,23 +110,23 @@ class Entry:
         return self if self.result is None else replace(self, problem=self._problem_with(self.result, held))
 
 
-def change_words(before: float, now: float) -> str:
+def change_text(before: float, now: float) -> str:
     """Return the relative change of a number as text, in percent."""
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
-    """Return the entries of a regression file; raises :class:`InvalidParameter` that names file, entry and key."""
+    """Return the entries of a regression file; raises :class:`InvalidParameterError` that names file, entry and key."""
     for key in data:
         if key != "bound":
-            raise InvalidParameter(f"{where}: {key}", data[key], "entries [[bound]] only")
+            raise InvalidParameterError(f"{where}: {key}", data[key], "entries [[bound]] only")
     entries = data.get("bound")
     if not isinstance(entries, list) or not entries:
-        raise InvalidParameter(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")
+        raise InvalidParameterError(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")
     read = [_entry_from(entry, where, i + 1) for i, entry in enumerate(entries)]
     (name, count), *_ = Counter(entry.name for entry in read).most_common(1)
     if count > 1:
-        raise InvalidParameter(f"{where}: name", name, "a name for each entry, used once")
+        raise InvalidParameterError(f"{where}: name", name, "a name for each entry, used once")
     return read
 
 
@@ -138,21 +138,21 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
     try:
         query = spec.check_entry(keys, ("name", *EXPECTED))
         expected = _expectations_from(keys)
-        spec.question_from(keys, query)
+        spec.composition_from(keys, query)
         spec.target_from(keys, query)
-    except InvalidParameter as error:
+    except InvalidParameterError as error:
         raise_within(error, label)
     except PrivprojError as error:
-        raise InvalidParameter(label, name, "a valid entry", str(error)) from None
+        raise InvalidParameterError(label, name, "a valid entry", str(error)) from None
     return Entry(file, name, query, keys, label, expected)
 
 
 def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the expected values of an entry; raises :class:`InvalidParameter` if there are none."""
+    """Return the expected values of an entry; raises :class:`InvalidParameterError` if there are none."""
     if "expect" not in keys and "at_most" not in keys:
-        raise InvalidParameter("expect", "nothing", "expect, at_most or both")
+        raise InvalidParameterError("expect", "nothing", "expect, at_most or both")
     if "rtol" in keys and "expect" not in keys:
-        raise InvalidParameter("rtol", keys["rtol"], "expect with rtol", "at_most has no tolerance")
+        raise InvalidParameterError("rtol", keys["rtol"], "expect with rtol", "at_most has no tolerance")
     if keys.get("status", PINS[0]) not in PINS:
-        raise InvalidParameter("status", keys["status"], "a status: " + " or ".join(PINS))
+        raise InvalidParameterError("status", keys["status"], "a status: " + " or ".join(PINS))
     return {key: kind.check(key, keys[key]) for key, kind in EXPECTED.items() if key in keys}

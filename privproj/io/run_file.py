@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 from privproj.accounting import config as spec
 from privproj.accounting.phase import Phase
-from privproj.accounting.schedule import Remaining, Schedule, phase_of
-from privproj.errors import InvalidParameter, within
+from privproj.accounting.schedule import Composition, Remaining, phase_of
+from privproj.errors import InvalidParameterError, within
 from privproj.io.files import read_data, write_data
 from privproj.mechanisms import Mechanism
 from privproj.parameters import TABLE, Kind
@@ -45,7 +45,7 @@ def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
     return next(((key, load(place)) for key, place in plugin_table("PHASES").items() if key in entry), None)
 
 
-def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
+def from_data(data: Mapping[str, Any], where: str = "run") -> Composition:
     """Return the schedule of the data of a run file.
 
     Args:
@@ -57,9 +57,9 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
         The schedule of these phases.
 
     Raises:
-        InvalidParameter: A key is unknown, missing, of another type or duplicate; the message names file, entry and
-            key.
-        Refused: The bound of a phase does not support the phase.
+        InvalidParameterError: A key is unknown, missing, of another type or duplicate; the message names file, entry
+            and key.
+        UnsupportedError: The bound of a phase does not support the phase.
 
     >>> from privproj.schedule import from_data
     >>> phase = {"mechanism": "m2", "dim": 2048, "rank": 16, "noise_multiplier": 0.5, "steps": 10}
@@ -72,13 +72,13 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
         # "phase" was removed above; it is listed for the suggestion after a misspelled key.
         spec.check_keys(keys, {**{name: spec.KINDS[name] for name in FOR_ALL}, "phase": TABLE})
     if not isinstance(entries, list) or not entries:
-        raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
+        raise InvalidParameterError(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
     if len(entries) > MOST_PHASES:
-        raise InvalidParameter(f"{where}: phase", f"{len(entries)} phases", f"at most {MOST_PHASES} phases")
+        raise InvalidParameterError(f"{where}: phase", f"{len(entries)} phases", f"at most {MOST_PHASES} phases")
     shared = {"relation": keys.pop("relation")} if "relation" in keys else {}
     phases = [phase_from(entry, shared, f"{where}: phase {i + 1}") for i, entry in enumerate(entries)]
     with within(where):
-        return Schedule(tuple(phases), **keys)
+        return Composition(tuple(phases), **keys)
 
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
@@ -87,7 +87,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     with within(where):
         for key in (*shared, "discretization"):
             if key in keys:
-                raise InvalidParameter(key, keys[key], f"{key} once, before the phases")
+                raise InvalidParameterError(key, keys[key], f"{key} once, before the phases")
         name = keys.get("name") or where.rsplit(": ", 1)[-1]
         all_keys = {**keys, **shared}
         added = phase_kind(keys)
@@ -98,7 +98,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
             phase = kind.read(keys[key], run, name)
         else:
             spec.check_keys(keys, spec.keys_of(spec.mechanism_type_of(keys), PHASE_KEYS))
-            phase = spec.question_from(all_keys).only
+            phase = spec.composition_from(all_keys).only
         phase.check()
         return replace(phase, name=name, planned=keys.get("planned", False))
 
@@ -114,7 +114,7 @@ def listed(table: Mapping[str, Any], *hidden: str) -> str:
     return ", ".join(f"{key} {value}" for key, value in words.items() if key not in hidden)
 
 
-def what_was_run(result: Result) -> list[str]:
+def releases_text(result: Result) -> list[str]:
     """Return the releases of a result as text: those of one mechanism, or of each phase."""
     phases: Any = result.mechanism.get("phases")
     plain = Run().parameters()
@@ -137,7 +137,7 @@ def what_was_run(result: Result) -> list[str]:
 class Accountant:
     """A schedule that grows in place, for a training loop.
 
-    A :class:`privproj.schedule.Schedule` is immutable. If a step returned a longer schedule, a caller that drops the
+    A :class:`privproj.schedule.Composition` is immutable. If a step returned a longer schedule, a caller that drops the
     return value would lose the step, and epsilon would be too small. Therefore :meth:`step` changes the accountant. The
     plan must be fixed in advance, as for every schedule; a loop that depends on earlier outputs needs a privacy filter.
 
@@ -155,18 +155,18 @@ class Accountant:
     0.396
     """
 
-    def __init__(self, schedule: Schedule | None = None) -> None:
+    def __init__(self, schedule: Composition | None = None) -> None:
         self._schedule = schedule
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> Composition:
         """All releases so far.
 
         Raises:
-            InvalidParameter: There is no release.
+            InvalidParameterError: There is no release.
         """
         if self._schedule is None:
-            raise InvalidParameter("step", "nothing", "a step, as nothing was released so far")
+            raise InvalidParameterError("step", "nothing", "a step, as nothing was released so far")
         return self._schedule
 
     def step(
@@ -184,9 +184,9 @@ class Accountant:
             This accountant.
 
         Raises:
-            InvalidParameter: A value is out of range, or the relation or group size differs from that of earlier
+            InvalidParameterError: A value is out of range, or the relation or group size differs from that of earlier
                 phases.
-            Refused: The bound does not support this release.
+            UnsupportedError: The bound does not support this release.
         """
         self._schedule = (self + self._phase(mechanism, name, bound, run)).schedule
         return self
@@ -206,12 +206,12 @@ class Accountant:
             delta: The delta of the guarantee, above 0 and below 1.
 
         Returns:
-            The result of :meth:`privproj.schedule.Schedule.epsilon`.
+            The result of :meth:`privproj.schedule.Composition.epsilon`.
 
         Raises:
-            InvalidParameter: A value is out of range, or there is no release.
-            Refused: There are several phases, and one has no privacy profile.
-            PrecisionLimit: Delta is below the rounding error of the composition.
+            InvalidParameterError: A value is out of range, or there is no release.
+            UnsupportedError: There are several phases, and one has no privacy profile.
+            PrecisionError: Delta is below the rounding error of the composition.
         """
         return self.schedule.epsilon(delta=delta)
 
@@ -222,12 +222,12 @@ class Accountant:
             epsilon: The epsilon of the guarantee, from 0 to 1e9.
 
         Returns:
-            The result of :meth:`privproj.schedule.Schedule.delta`.
+            The result of :meth:`privproj.schedule.Composition.delta`.
 
         Raises:
-            InvalidParameter: A value is out of range, or there is no release.
-            Refused: There are several phases, and one has no privacy profile.
-            PrecisionLimit: Delta is below the rounding error of the composition.
+            InvalidParameterError: A value is out of range, or there is no release.
+            UnsupportedError: There are several phases, and one has no privacy profile.
+            PrecisionError: Delta is below the rounding error of the composition.
         """
         return self.schedule.delta(epsilon=epsilon)
 
@@ -253,8 +253,8 @@ class Accountant:
             The remaining budget; ``more_steps`` is the number of releases that fit.
 
         Raises:
-            InvalidParameter: A value is out of range, or there is neither a release nor a mechanism.
-            Refused: A phase has no privacy profile, or no amplification by subsampling.
+            InvalidParameterError: A value is out of range, or there is neither a release nor a mechanism.
+            UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
 
         >>> from privproj import Accountant, Gaussian
         >>> Accountant().remaining(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).more_steps
@@ -263,14 +263,14 @@ class Accountant:
         planned = self if mechanism is None else self + replace(self._phase(mechanism, None, bound, run), planned=True)
         return planned.schedule.remaining(epsilon=epsilon, delta=delta)[-1]
 
-    def __add__(self, other: "Accountant | Schedule | Phase") -> "Accountant":
+    def __add__(self, other: "Accountant | Composition | Phase") -> "Accountant":
         """Return the accountant of the releases of both."""
-        if not isinstance(other, Accountant | Schedule | Phase):
+        if not isinstance(other, Accountant | Composition | Phase):
             return NotImplemented
         if isinstance(other, Accountant):
             other = other.schedule
         if self._schedule is None:
-            return Accountant(Schedule((other,)) if isinstance(other, Phase) else other)
+            return Accountant(Composition((other,)) if isinstance(other, Phase) else other)
         return Accountant(self._schedule + other)
 
     def __mul__(self, times: int) -> "Accountant":
@@ -289,7 +289,7 @@ class Accountant:
             path: The file: JSON if its name ends in ``.json``, else TOML.
 
         Raises:
-            InvalidParameter: There is no release.
+            InvalidParameterError: There is no release.
             OSError: The file cannot be written.
         """
         write_data(str(path), self.schedule.as_dict())
@@ -305,7 +305,7 @@ class Accountant:
             The accountant with the releases of the file.
 
         Raises:
-            InvalidParameter: The file cannot be read; the message names entry and key.
-            Refused: The bound of a phase does not support the phase.
+            InvalidParameterError: The file cannot be read; the message names entry and key.
+            UnsupportedError: The bound of a phase does not support the phase.
         """
         return cls(from_data(read_data(str(path)), str(path)))

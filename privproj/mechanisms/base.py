@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of
 
 
@@ -73,7 +73,7 @@ class Mechanism:
         check_parameters(self)
 
     @property
-    def assumes_of_clips(self) -> tuple[str, ...]:
+    def clipping_requirements(self) -> tuple[str, ...]:
         """The requirements on clipping that depend on the parameters."""
         return ()
 
@@ -107,11 +107,11 @@ class Mechanism:
         """The rank of the projection or of the sketch.
 
         Raises:
-            InvalidParameter: The rank was left out.
+            InvalidParameterError: The rank was left out.
         """
         rank = getattr(self, "rank", None)
         if rank is None:
-            raise InvalidParameter("rank", "nothing", "a rank", "only the rank query leaves it out")
+            raise InvalidParameterError("rank", "nothing", "a rank", "only the rank query leaves it out")
         return rank
 
     @property
@@ -180,7 +180,7 @@ class NoisyMechanism(Mechanism):
         """The ratio ``mu = 1/z`` of sensitivity to noise.
 
         Raises:
-            InvalidParameter: The noise multiplier was left out.
+            InvalidParameterError: The noise multiplier was left out.
         """
         return 1.0 / self.z
 
@@ -189,10 +189,12 @@ class NoisyMechanism(Mechanism):
         """The noise multiplier ``z``, the ratio of noise to sensitivity.
 
         Raises:
-            InvalidParameter: The noise multiplier was left out.
+            InvalidParameterError: The noise multiplier was left out.
         """
         if self.noise_multiplier is None:
-            raise InvalidParameter("noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out")
+            raise InvalidParameterError(
+                "noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out"
+            )
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":
@@ -220,7 +222,7 @@ class ClippedSum(NoisyMechanism):
     )
 
     @property
-    def assumes_of_clips(self) -> tuple[str, ...]:
+    def clipping_requirements(self) -> tuple[str, ...]:
         """The requirements on the count and on the noise if a count adapts the clipping norm."""
         return (Requirement.NOISE_AT_ADAPTED_CLIP, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
 
@@ -240,7 +242,7 @@ class ClippedSum(NoisyMechanism):
         """The sensitivity of the sum and the count over noise if nothing is projected; ``mu`` without a count.
 
         Raises:
-            InvalidParameter: The noise multiplier was left out.
+            InvalidParameterError: The noise multiplier was left out.
         """
         if self.adaptive_clipping_sigma is None:
             return self.mu

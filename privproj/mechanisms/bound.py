@@ -9,15 +9,15 @@ from privproj.mechanisms import Mechanism
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.result import Status
 from privproj.run import Run
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
-ALL_RELATIONS = tuple(NeighbouringRelation)
+ALL_RELATIONS = tuple(NeighboringRelation)
 
 GUARANTEES = (Status.PROVED, Status.CONDITIONAL)  # statuses under which a number is a guarantee
 
 OF_ONE_RECORD: dict[str, Any] = {
     "of_group": None,
-    "relations": (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    "relations": (NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
 }
 """Fields of a bound about one record that is added or removed: not about a group, nor about a replaced record."""
 
@@ -41,7 +41,7 @@ Support = Literal["split", "adaptive-clipping", "fixed-projection", "shared-proj
 class OverRun:
     """A bound that accounts for a whole run by a function of its own.
 
-    ``over_run`` returns the curve of a run and raises :class:`privproj.Refused` if no theorem covers the run.
+    ``over_run`` returns the curve of a run and raises :class:`privproj.UnsupportedError` if no theorem covers the run.
     """
 
     over_run: Callable[[Run], Curve]
@@ -76,12 +76,13 @@ class Bound:
         exact: Whether the value is the smallest possible one: True, False, or a predicate of the parameters for which
             the worst pair of datasets satisfies all assumptions. "given-projection" means that it is for an adversary
             who also observes the projections (C4).
-        worst_changes: Return profiles of differences that no assumption rules out, the worst first as a rule. No
+        worst_differences: Return profiles of differences that no assumption rules out, the worst first as a rule. No
             accounting is below them if the adversary observes the projections (C28). None means that none is known.
         status: Proved, conditional, asymptotic or refuted.
         flaw: Why a refuted or asymptotic bound is not a guarantee.
         assumptions: Return what the data must satisfy. A bound with an assumption is conditional, otherwise proved.
-        check: Raise :class:`InvalidParameter` or :class:`Refused` unless the theorem covers these parameters.
+        check: Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the theorem covers these
+            parameters.
         relations: The neighboring relations under which the theorem holds.
         supports: What the theorem also covers: a given division of delta between two events ("split"), the noisy
             count of adaptive clipping (C31), one projection for all releases ("fixed-projection"), or dependent
@@ -100,12 +101,12 @@ class Bound:
     proof: str = ""
     of_group: Callable[[Any], Representation] | Literal["same"] | None = "same"
     exact: bool | Literal["given-projection"] | Callable[[Any], bool] = False
-    worst_changes: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
+    worst_differences: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
     status: Status = Status.PROVED
     flaw: Flaw | None = None
     assumptions: Callable[[Any], tuple[Assumption, ...]] = lambda mechanism: ()
     check: Callable[[Any], None] = lambda mechanism: None
-    relations: tuple[NeighbouringRelation, ...] = ALL_RELATIONS
+    relations: tuple[NeighboringRelation, ...] = ALL_RELATIONS
     supports: tuple[Support, ...] = ()
     version: int = 1
     example: str = ""
@@ -139,7 +140,7 @@ class Bound:
         The other relation that keeps the size of the dataset public is zero-out.
         """
         default = self.mechanism.default_relation
-        return default if default is None or default in self.relations else NeighbouringRelation.ZERO_OUT
+        return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT
 
     def represent(self, mechanism: Mechanism, *, several: bool = False) -> Representation:
         """Return the bound of one release, for several records of one user if ``several``."""

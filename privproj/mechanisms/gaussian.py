@@ -25,7 +25,7 @@ class Gaussian(ClippedSum):
             clipped. A 0/1 count has twice the sensitivity and needs twice the noise. None means a fixed clipping norm.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
     >>> from privproj import Gaussian, epsilon
     >>> round(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).value, 4)
@@ -53,7 +53,7 @@ ANALYTIC = Bound(
     proof="C3",
     representation=representation,
     version=5,
-    worst_changes=lambda mechanism: (representation(mechanism),),
+    worst_differences=lambda mechanism: (representation(mechanism),),
     exact=True,
     supports=("adaptive-clipping",),
 )

@@ -24,7 +24,7 @@ class Laplace(NoisyMechanism):
             for the sigma query.
 
     Raises:
-        InvalidParameter: The noise multiplier is outside its range.
+        InvalidParameterError: The noise multiplier is outside its range.
 
     >>> from privproj import Laplace, epsilon
     >>> round(epsilon(Laplace(noise_multiplier=1.0), delta=1e-5).value, 5)
@@ -71,6 +71,6 @@ EXACT = Bound(
     source="the likelihood ratio of two Laplace laws at distance mu",
     representation=representation,
     version=4,
-    worst_changes=lambda mechanism: (representation(mechanism),),
+    worst_differences=lambda mechanism: (representation(mechanism),),
     exact=True,
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name
+from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,17 @@ def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: s
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:
         advice = "which one accounts for LoRA, if any, depends on what is clipped, as `privproj explain LoRA` says"
-        return InvalidParameter(parameter, name, "a mechanism", advice)
+        return InvalidParameterError(parameter, name, "a mechanism", advice)
     if method is None:
         return unknown_name(parameter, name, "a mechanism", names, remedy)
     mechanisms = " or ".join(method.mechanisms)
     if method.refuted:
-        return Refused(
+        return UnsupportedError(
             f"{method.name} is refuted, not a guarantee: {method.refuted}; use {mechanisms}, and see "
             "docs/not-a-guarantee.md for the counterexample"
         )
     advice = f"{method.name} is accounted as {mechanisms}, as `privproj explain {method.name}` says"
-    return InvalidParameter(parameter, name, "a mechanism", advice)
+    return InvalidParameterError(parameter, name, "a mechanism", advice)
 
 
 def _spelling(name: str) -> str:

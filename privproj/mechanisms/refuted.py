@@ -1,6 +1,6 @@
 """Claims that are not guarantees, each with its counterexample or its open constant (C22).
 
-A claim without a formula raises :class:`Refused`. Refuted methods that are not mechanisms
+A claim without a formula raises :class:`UnsupportedError`. Refuted methods that are not mechanisms
 here, such as R1SMG, are in ``methods.toml``.
 """
 
@@ -8,7 +8,7 @@ import math
 from functools import partial
 from typing import Any
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import Mechanism, Sketch, Wishart, WishartMatrix
 from privproj.mechanisms.bound import Bound, Flaw, OverRun
 from privproj.mechanisms.sketch.rdp import tight_curve
@@ -18,10 +18,10 @@ from privproj.run import Run
 
 
 def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
-    """Return a claim that has no formula to evaluate and raises :class:`Refused`."""
+    """Return a claim that has no formula to evaluate and raises :class:`UnsupportedError`."""
 
     def refuse(mechanism: Mechanism) -> Any:
-        raise Refused(f"{says}: {reason}")
+        raise UnsupportedError(f"{says}: {reason}")
 
     return Bound(flaw=Flaw(reason), representation=refuse, proof="C22", of_group=None, **fields)
 
@@ -42,8 +42,8 @@ EARLY_COROLLARY = _without_a_number(
 RP_GD = _without_a_number(
     "rp-gd has no formula to evaluate",
     "over several steps the cumulative gradient depends on the matrix itself, and alignment of the gradients does not "
-    "help: with loss |w - h|^2/2 the descent ends at h whatever the matrix is, so neighbours are told apart surely. "
-    "For one step its constant is left open. Use exact for one step along the normalised gradient, or m2 for a whole "
+    "help: with loss |w - h|^2/2 the descent ends at h whatever the matrix is, so neighbors are told apart surely. "
+    "For one step its constant is left open. Use exact for one step along the normalized gradient, or m2 for a whole "
     "run",
     name="rp-gd",
     mechanism=Wishart,
@@ -57,7 +57,7 @@ RP_GD = _without_a_number(
 EARLY_MATRIX = _without_a_number(
     "a matrix query without noise has no bound",
     "V^T Y = V^T M V is symmetric for the true V and, with probability one, for no other V' (unless both are "
-    "proportional, or of rank one with the same right factor), so one release tells neighbours apart: delta = 1 for "
+    "proportional, or of rank one with the same right factor), so one release tells neighbors apart: delta = 1 for "
     "every epsilon. See for yourself with privproj.contrib.audit.symmetry_test. Use m1 or m2, which add noise; a "
     "single column is the wishart mechanism",
     name="early-matrix",
@@ -75,20 +75,20 @@ def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
     """Return the printed curve of a whole training run.
 
     Raises:
-        Refused: The run is subsampled, or ``Gamma <= 1``.
+        UnsupportedError: The run is subsampled, or ``Gamma <= 1``.
     """
     if run.sampling_rate < 1.0:
-        raise Refused("the printed formula has no sampled form; expected sampling_rate=1")
+        raise UnsupportedError("the printed formula has no sampled form; expected sampling_rate=1")
     steps, product = run.steps, mechanism.step_smoothness
     if product is None:
-        raise InvalidParameter("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
+        raise InvalidParameterError("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
     # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
     # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
     growth = steps * math.log1p(product)
     shrunk = product / (steps * math.expm1(growth)) if growth < 700.0 else 0.0
     gamma = mechanism.gamma_of_matrices * shrunk
     if gamma <= 1.0:
-        raise Refused(f"the printed formula needs gamma above 1, here it is {gamma:.4g}")
+        raise UnsupportedError(f"the printed formula needs gamma above 1, here it is {gamma:.4g}")
     return tight_curve(mechanism, gamma)
 
 
@@ -108,7 +108,7 @@ LORA_BY_DESIGN = Bound(
     flaw=Flaw(
         "the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
         "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells "
-        "neighbours apart surely; and after one step the gradient depends on A. Use lora-one-step where only one "
+        "neighbors apart surely; and after one step the gradient depends on A. Use lora-one-step where only one "
         "sketch is released, or add noise to the gradient and use the bounds of m2"
     ),
     version=2,

@@ -138,7 +138,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
     """Return the bound of this name, or the default for None.
 
     Raises:
-        InvalidParameter: The mechanism has no bound of this name.
+        InvalidParameterError: The mechanism has no bound of this name.
     """
     keys = lines_of(mechanism.name)
     if name is None:
@@ -152,7 +152,7 @@ def mechanism_named(name: str) -> type[Mechanism]:
     """Return the class of the mechanism of this name.
 
     Raises:
-        InvalidParameter: There is no mechanism of this name.
+        InvalidParameterError: There is no mechanism of this name.
     """
     keys = lines_of(name) if isinstance(name, str) else {}
     if not keys:

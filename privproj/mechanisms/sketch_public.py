@@ -7,7 +7,7 @@ from typing import Any
 from privproj.assumptions import Requirement
 from privproj.composition.good_event import GoodEvent
 from privproj.distributions.mixture_profile import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
-from privproj.distributions.squared_sensitivity import HillLaw
+from privproj.distributions.squared_sensitivity import BetaGammaSensitivity
 from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 from privproj.numerics.interval import next_up
@@ -30,7 +30,7 @@ class PublicSketch(NoisyMechanism):
         fixed_projection: Whether one ``A`` is used for all releases.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
     >>> from privproj import PublicSketch, epsilon
     >>> round(epsilon(PublicSketch(rank=16, noise_multiplier=1.0), delta=1e-5).value, 4)
@@ -57,14 +57,14 @@ class PublicSketch(NoisyMechanism):
         return Lift(1.0, 1.0 + (self.dim + 1) / self.needed_rank)
 
 
-def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> HillLaw:
+def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
     """Return the distribution of the squared sensitivity of a unit direction over noise, or of an array of them."""
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
-    return HillLaw(0.5 * rank, math.inf, 2.0 * mu**2 / rank)
+    return BetaGammaSensitivity(0.5 * rank, math.inf, 2.0 * mu**2 / rank)
 
 
-def worst_changes(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
+def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
     """Return the profile of a difference of rank one and, as the limit of many directions, of one spread evenly."""
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
@@ -80,7 +80,7 @@ RANK_FREE = Bound(
     proof="C5",
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(squared_sensitivity(mechanism, mechanism.mu)),
-    worst_changes=worst_changes,
+    worst_differences=worst_differences,
     version=6,
 )
 
@@ -96,7 +96,7 @@ EXACT_RANK1 = Bound(
     representation=lambda mechanism: rank_one_profile(squared_sensitivity(mechanism, mechanism.mu)),
     # Differences of rank one of several records add up to one of any rank.
     of_group=RANK_FREE.representation,
-    worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
+    worst_differences=lambda mechanism: worst_differences(mechanism)[:1],
     exact=True,
     version=7,
     **OF_RANK_ONE,

@@ -18,12 +18,12 @@ class WishartMatrix(Mechanism):
         columns: The columns of ``V``, at least 1.
 
     Raises:
-        InvalidParameter: A value is not a whole number of at least 1.
+        InvalidParameterError: A value is not a whole number of at least 1.
 
-    >>> from privproj import Refused, WishartMatrix, epsilon
+    >>> from privproj import UnsupportedError, WishartMatrix, epsilon
     >>> try:
     ...     epsilon(WishartMatrix(dim=64, rank=16, columns=8), delta=1e-5)
-    ... except Refused as error:
+    ... except UnsupportedError as error:
     ...     print(str(error)[:40])
     early-matrix is refuted, not a guarantee
     """

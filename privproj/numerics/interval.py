@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
@@ -51,12 +51,12 @@ class Enclosure(NamedTuple):
 UNKNOWN = Enclosure(-math.inf, math.inf)  # neither end is known
 
 
-class LateEnclosure(Enclosure):
+class LazyEnclosure(Enclosure):
     """An enclosure whose lower end is expensive: it is computed when it is first read."""
 
     _find_lower: Callable[[], float]
 
-    def __new__(cls, find_lower: Callable[[], float], upper: float) -> "LateEnclosure":
+    def __new__(cls, find_lower: Callable[[], float], upper: float) -> "LazyEnclosure":
         """Return an enclosure; ``find_lower`` must return a lower end, which is reduced to ``upper`` if larger."""
         self = super().__new__(cls, -math.inf, upper)
         self._find_lower = find_lower
@@ -91,13 +91,13 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
         steepness: A bound of ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded.
 
     Raises:
-        NotConverged: ``log_value`` or ``error`` is nan.
+        ConvergenceError: ``log_value`` or ``error`` is nan.
     """
     if log_value == -math.inf:
         return Enclosure(-math.inf, LOG_OF_ZERO_FROM_ABOVE)
     margin = outward_margin(log_value, error, steepness)
     if math.isnan(margin):
-        raise NotConverged("a probability or its error came out undefined; please report these parameters")
+        raise ConvergenceError("a probability or its error came out undefined; please report these parameters")
     return Enclosure(log_value - margin, min(0.0, log_value + margin))
 
 

@@ -6,12 +6,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
-# relative error above which log_integral raises NotConverged; a smaller error widens the enclosure
+# relative error above which log_integral raises ConvergenceError; a smaller error widens the enclosure
 LARGEST_QUADRATURE_ERROR = 1e-6
 
 # relative error at which no more panels are halved
@@ -94,7 +94,7 @@ def log_integral(
     with an error of 3 in the log. It is faster if ``log_f`` ``takes_arrays``.
 
     Raises:
-        NotConverged: The error stays above 1e-6.
+        ConvergenceError: The error stays above 1e-6.
     """
     top, peak = _find_peak(log_f, min(start, high - 0.01 * step), step, high)
     if peak == -math.inf:
@@ -111,7 +111,9 @@ def log_integral(
         edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
     if not error <= max(LARGEST_QUADRATURE_ERROR, enough):
         if not peak < LOG_NEGLIGIBLE_HEIGHT:
-            raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
+            raise ConvergenceError(
+                f"the quadrature reached only a relative {error:.1e}; please report these parameters"
+            )
         width = max(right - left, 1e-15 * abs(left) + 1e-300)
         return peak + math.log(width), 3.0
     return peak + math.log(fine), max(error, enough - QUADRATURE_GOAL)

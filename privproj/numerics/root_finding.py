@@ -1,6 +1,6 @@
 """Root finding and minimization: each returned end of a bracket was evaluated.
 
-:func:`find_crossing`, :func:`largest_integer`, :func:`minimise` and :func:`least_of_valley` take any function.
+:func:`find_crossing`, :func:`largest_integer`, :func:`minimize` and :func:`minimize_integer` take any function.
 :func:`root_of` makes a kernel (:mod:`privproj.numerics.jit`) that inverts a privacy profile by Newton's method.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import fabs, inf, log, pi, sqrt
 from typing import Any
 
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.numerics.interval import Enclosure
 
 SMALLEST_PROFILE_EPSILON = 1e-200  # nats, smallest epsilon above 0 that a profile returns
@@ -49,13 +49,13 @@ def find_crossing(
             finite ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
 
     Raises:
-        NotConverged: A value of ``excess`` is nan.
+        ConvergenceError: A value of ``excess`` is nan.
     """
 
     def checked(x: float) -> float:
         value = excess(x)
         if math.isnan(value):
-            raise NotConverged(f"the search met an undefined value at {x!r}; please report these parameters")
+            raise ConvergenceError(f"the search met an undefined value at {x!r}; please report these parameters")
         return value
 
     start = min(max(guess, low), high)
@@ -124,7 +124,7 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
     return low
 
 
-def minimise(
+def minimize(
     f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
 ) -> tuple[float, float]:
     """Return ``(x, f(x))`` near the minimum on ``[low, high]``: a scan of ``points`` values, then Brent's method.
@@ -175,7 +175,7 @@ def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v:
     return ((x - w) * r - (x - v) * q) / bend if bend else math.inf
 
 
-def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
+def minimize_integer(f: Callable[[int], float], low: int, high: int) -> float:
     """Return the minimum of a unimodal function on the integers ``low..high``, by ternary search."""
     while high - low > 4:
         left = low + (high - low) // 3

@@ -84,9 +84,9 @@ def mills_drop(u, mu):
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)
     # R(u) - R(u + mu) = mu [5 S(c - g) + 8 S(c) + 5 S(c + g)]/18, S = -R', c = u + mu/2, g = (mu/2) sqrt(3/5)
-    centre, reach = u + 0.5 * mu, 0.5 * mu * GAUSS_3_OUTER_NODE
-    outer = mills_slope(centre - reach) + mills_slope(centre + reach)
-    return mu * (5.0 * outer + 8.0 * mills_slope(centre)) / 18.0
+    center, reach = u + 0.5 * mu, 0.5 * mu * GAUSS_3_OUTER_NODE
+    outer = mills_slope(center - reach) + mills_slope(center + reach)
+    return mu * (5.0 * outer + 8.0 * mills_slope(center)) / 18.0
 
 
 def log_normal_density(u):
@@ -258,7 +258,7 @@ def gamma_fraction(a, excess, most):
 # --- sums of two discrete distributions ---
 
 
-def add_laws(x, p, y, q, square, points, mass, above, below):
+def convolve_discrete(x, p, y, q, square, points, mass, above, below):
     """Convolve two discrete distributions into intervals, and return what lies beyond the last point.
 
     The atoms are ``x_i + y_j`` with mass ``p_i q_j``; ``x``, ``y`` and ``points`` increase, and no sum is below

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from privproj.errors import Refused
+from privproj.errors import UnsupportedError
 from privproj.numerics.interval import Enclosure, next_up
-from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.numerics.root_finding import find_crossing, minimize
 from privproj.profiles.conversion import LARGEST_INVERSE_LOG
 from privproj.run import Run
 
@@ -53,9 +53,9 @@ class EpsilonDeltaRule:
     """Relative amount by which ``epsilon_at`` may exceed the exact value. It is never below it, except for rounding."""
 
     def within(self, eps: float) -> float:
-        """Return ``eps`` if the rule is proved there, and raise :class:`Refused` otherwise."""
+        """Return ``eps`` if the rule is proved there, and raise :class:`UnsupportedError` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
-            raise Refused(
+            raise UnsupportedError(
                 f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
             )
         return eps
@@ -64,7 +64,7 @@ class EpsilonDeltaRule:
         """Return an enclosure of ``eps(delta)`` of one release, in nats.
 
         Raises:
-            Refused: The rule is not proved for this epsilon.
+            UnsupportedError: The rule is not proved for this epsilon.
         """
         eps = self.within(self.epsilon_at(log_delta))
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
@@ -74,7 +74,7 @@ class EpsilonDeltaRule:
         ``margin``.
 
         Raises:
-            Refused: The rule is not proved for this epsilon.
+            UnsupportedError: The rule is not proved for this epsilon.
         """
         inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
         value = inverse(self.within(eps))
@@ -82,9 +82,11 @@ class EpsilonDeltaRule:
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
-        """Return the rule for a run by composition theorems; raise :class:`Refused` for sampled batches."""
+        """Return the rule for a run by composition theorems; raise :class:`UnsupportedError` for sampled batches."""
         if run.sampling_rate < 1.0:
-            raise Refused(f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound")
+            raise UnsupportedError(
+                f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound"
+            )
         return self if run.steps == 1 else ComposedRule(self, run.steps)
 
 
@@ -143,7 +145,7 @@ class ComposedRule:
                 return math.inf
             return advanced_epsilon(step, self.steps, math.exp(log_delta) * share)
 
-        return minimise(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
+        return minimize(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return ``ln delta(eps)``, the inverse of :meth:`epsilon` by root finding; the lower end is unknown."""

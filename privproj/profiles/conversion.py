@@ -22,7 +22,7 @@ from privproj.numerics.interval import (
     LEAST_LOG_ROUNDED,
     LEAST_ROUNDED,
     Enclosure,
-    LateEnclosure,
+    LazyEnclosure,
     digits_above,
     digits_below,
     next_up,
@@ -88,7 +88,7 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
         above = _least_passing(lambda x: not _is_printed_within(target, _log_delta_of(x)), near, digits)
         x = digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
         ends = curve.epsilon(_log_delta_of(x))
-        return LateEnclosure(lambda: ends.lower, digits_above(ends.upper, digits))
+        return LazyEnclosure(lambda: ends.lower, digits_above(ends.upper, digits))
     log_delta = floor_log_delta(target)
 
     # V(D(e)) <= d
@@ -101,8 +101,8 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
         return Enclosure(0.0, 0.0)
     eps = near if near == math.inf else _least_passing(passes, near, digits_of(curve))
     if isinstance(curve, PrivacyProfile) and 0.0 < eps < math.inf:
-        return LateEnclosure(lambda: curve.epsilon_below(target.log_delta, eps), eps)
-    return LateEnclosure(lambda: curve.epsilon(target.log_delta).lower, eps)
+        return LazyEnclosure(lambda: curve.epsilon_below(target.log_delta, eps), eps)
+    return LazyEnclosure(lambda: curve.epsilon(target.log_delta).lower, eps)
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
@@ -114,7 +114,7 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
         near, digits = _inverse_log(upper), digits_of(curve)
         x = _least_passing(lambda x: curve.epsilon(_log_delta_of(x)).upper <= cut, near, digits)
         upper = _log_delta_of(x)
-    return LateEnclosure(lambda: (ends if cut == eps else curve.log_delta(eps)).lower, upper)
+    return LazyEnclosure(lambda: (ends if cut == eps else curve.log_delta(eps)).lower, upper)
 
 
 def leads_with_epsilon(curve: Curve) -> bool:

@@ -22,7 +22,7 @@ from privproj.numerics.special import (
     mills_drop,
     product_error,
 )
-from privproj.profiles.privacy_profile import KernelColumns, PrivacyProfile, profile_of_kernels
+from privproj.profiles.privacy_profile import PrivacyProfile, ProfileKernels, profile_from_kernels
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
@@ -137,7 +137,7 @@ def _gaussian_root(log_delta: float, row: Sequence[float]) -> tuple[float, float
     return _find_root(log_delta, row, 0.0, newton_start(row[0], log_delta))
 
 
-GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_root, weight=0.04)  # a row is (mu,)
+GAUSSIAN_KERNELS = ProfileKernels(_gaussian_log_delta, _gaussian_root, weight=0.04)  # a row is (mu,)
 
 
 def gaussian_profile(mu: float) -> PrivacyProfile:
@@ -145,8 +145,8 @@ def gaussian_profile(mu: float) -> PrivacyProfile:
 
     ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``. ``T`` releases have this profile at ``mu sqrt T``.
     """
-    return profile_of_kernels(
-        GAUSSIAN_COLUMNS,
+    return profile_from_kernels(
+        GAUSSIAN_KERNELS,
         (mu,),
         closed_form=lambda steps: gaussian_profile(mu * math.sqrt(steps)),
         table=lambda eps: gaussian_ends(eps, mu),

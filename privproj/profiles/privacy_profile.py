@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from privproj.errors import NotConverged
-from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, LateEnclosure, digits_above
+from privproj.errors import ConvergenceError
+from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, LazyEnclosure, digits_above
 from privproj.numerics.root_finding import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON, find_crossing
 from privproj.run import Run
 
@@ -28,7 +28,7 @@ class Curve(Protocol):
     * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.ANSWER_DIGITS`.
     * ``leads_with_epsilon``: True for a rule ``eps(delta)`` whose ``log_delta`` is computed by root finding.
 
-    Expensive lower ends are computed when they are read (:class:`privproj.numerics.interval.LateEnclosure`). A curve
+    Expensive lower ends are computed when they are read (:class:`privproj.numerics.interval.LazyEnclosure`). A curve
     whose small deltas are more expensive also has the method ``log_delta_unless`` (:func:`log_delta_unless`).
     """
 
@@ -47,13 +47,13 @@ def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
     return curve.log_delta(eps).upper if shortcut is None else shortcut(eps, enough)
 
 
-def shallow(curve: Curve) -> Curve:
+def at_first_level(curve: Curve) -> Curve:
     """Return the curve on its ordinary grid, without deeper grids for small deltas: as sound, with a floor."""
-    return getattr(curve, "shallow", curve)
+    return getattr(curve, "at_first_level", curve)
 
 
 @dataclass(frozen=True)
-class LazyBounds:
+class TwoSidedTable:
     """Lower and upper bounds that are computed separately on demand. The caller guarantees both."""
 
     below: "Callable[[Array], Array]"
@@ -83,8 +83,8 @@ class PrivacyProfile:
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
     """Map from an array of ``eps >= 0`` to lower bounds (0 if unknown) and upper bounds of delta.
 
-    It is given if it is faster than one epsilon at a time, as a :class:`LazyBounds` if one of the two is faster still.
-    The bounds must also hold if every ``eps`` has a relative error of 1e-15 and ``e^-eps`` an error of 1e-15.
+    It is given if it is faster than one epsilon at a time, as a :class:`TwoSidedTable` if one of the two is faster
+    still. The bounds must also hold if every ``eps`` has a relative error of 1e-15 and ``e^-eps`` an error of 1e-15.
     """
 
     log_deltas: "Callable[[Array], tuple[Array, Array]] | None" = None
@@ -95,7 +95,7 @@ class PrivacyProfile:
     excess ``delta(t) - max(0, 1 - t)`` in the remove direction. ``log_delta`` is then that of the larger direction.
     """
 
-    deeper: "Callable[[float], PrivacyProfile] | None" = None
+    with_smaller_tails: "Callable[[float], PrivacyProfile] | None" = None
     """Map from a mass to the same profile with tails truncated at this mass; None if tails are not truncated."""
 
     resolution: float = 12.0
@@ -145,7 +145,7 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         numerics = {**self.numerics, "subsampling": "closed form"}
-        lost: dict[str, None] = dict.fromkeys(("closed_form", "table", "deeper", "gaussian_mu", "guess"))
+        lost: dict[str, None] = dict.fromkeys(("closed_form", "table", "with_smaller_tails", "gaussian_mu", "guess"))
         return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
@@ -166,7 +166,7 @@ class PrivacyProfile:
         safe = digits_above(find_crossing(excess, start, spread=spread, rtol=rtol, **_PROFILE_RANGE).upper, self.digits)
         if not 0.0 < safe < math.inf:
             return Enclosure(0.0, safe)
-        return LateEnclosure(lambda: self.epsilon_below(log_delta, safe), safe)
+        return LazyEnclosure(lambda: self.epsilon_below(log_delta, safe), safe)
 
     def epsilon_below(self, log_delta: float, near: float) -> float:
         """Return a lower end of ``eps(delta)``, where the profile's lower end exceeds delta.
@@ -198,7 +198,7 @@ class _RunRepresentation(Protocol):
     """A bound that accounts for a run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
 
     def over_run(self, run: Run, /) -> Curve:
-        """Return the curve of the run; raise :class:`privproj.Refused` if there is no theorem for it."""
+        """Return the curve of the run; raise :class:`privproj.UnsupportedError` if there is no theorem for it."""
         ...
 
 
@@ -212,7 +212,7 @@ Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelColumns:
+class ProfileKernels:
     """A profile that is evaluated and inverted by kernels, in plain Python or, for many rows, in machine code.
 
     A row holds the parameters of one release as floats. Each result encloses the exact value of the bound, except the
@@ -229,11 +229,11 @@ class KernelColumns:
     """Cost of a row in plain Python relative to a row of M2."""
 
 
-def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
+def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
     """Return the profile of one release that these kernels define at this row.
 
     Raises:
-        NotConverged: A kernel returns no bound.
+        ConvergenceError: A kernel returns no bound.
     """
 
     def log_delta(eps: float) -> Enclosure:
@@ -258,11 +258,11 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
 
 
 def known_ends(ends: tuple[float, float]) -> Enclosure:
-    """Return the enclosure that a kernel returned; raise :class:`NotConverged` if it is no bound."""
+    """Return the enclosure that a kernel returned; raise :class:`ConvergenceError` if it is no bound."""
     if ends == (-math.inf, math.inf):
-        raise NotConverged("the quadrature or the search did not converge; please report these parameters")
+        raise ConvergenceError("the quadrature or the search did not converge; please report these parameters")
     return Enclosure(*ends)
 
 
 # the kernels of a mechanism's profile and its row: floats, or arrays of floats for many mu
-LawRow = tuple[KernelColumns, tuple[Any, ...]]
+KernelRow = tuple[ProfileKernels, tuple[Any, ...]]

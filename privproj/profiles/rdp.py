@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from privproj.errors import Refused
+from privproj.errors import UnsupportedError
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
-from privproj.numerics.root_finding import least_of_valley, minimise
+from privproj.numerics.root_finding import minimize, minimize_integer
 from privproj.numerics.special import log_add
 from privproj.run import Run
 
@@ -92,12 +92,12 @@ class RenyiCurve:
         """Return the curve of a run: divergences add, after Poisson sampling if the run is sampled.
 
         Raises:
-            Refused: The run is sampled and the curve has no sampled form.
+            UnsupportedError: The run is sampled and the curve has no sampled form.
         """
         step = self
         if run.sampling_rate < 1.0:
             if self.poisson is None or run.sampling != "poisson":
-                raise Refused(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
+                raise UnsupportedError(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
             step = self.poisson(run.sampling_rate)
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
@@ -124,7 +124,7 @@ class RenyiCurve:
 
         first = math.log(self.low - 1.0) if self.low > 1.0 else -14.0
         last = min(34.0, math.log(self.high - 1.0) - 1e-12) if math.isfinite(self.high) else 34.0
-        return minimise(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
+        return minimize(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
         """Return the least value that a search over integer orders finds.
@@ -138,7 +138,7 @@ class RenyiCurve:
             best, risen, place = (value, 0, alpha) if value < best else (best, risen + 1, place)
             alpha += 1 + alpha // 12
         low, high = max(2, place - 1 - place // 12), min(LARGEST_ORDER, place + 1 + place // 12)
-        return min(best, least_of_valley(lambda a: objective(float(a)), low, high))
+        return min(best, minimize_integer(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return ``ln delta(eps)`` for ``eps`` in nats; the lower end is unknown."""
@@ -169,7 +169,7 @@ class BestCurve:
     """The curves, each sound by itself."""
 
     def over_run(self, run: Run) -> "BestCurve":
-        """Return the curves of the run; raise :class:`Refused` if one of them has no form for its sampling."""
+        """Return the curves of the run; raise :class:`UnsupportedError` if one of them has no form for its sampling."""
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def divergence_at(self, alpha: float) -> float:
@@ -240,9 +240,11 @@ class ConcentratedCurve:
     """The order up to which it holds: ``(rho, omega)``-tCDP, or ``rho``-zCDP if it is ``inf``."""
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """Return the curve of a run: ``rho`` adds over releases; raise :class:`Refused` for sampled batches."""
+        """Return the curve of a run: ``rho`` adds over releases; raise :class:`UnsupportedError` for sampled
+        batches.
+        """
         if run.sampling_rate < 1.0:
-            raise Refused(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
+            raise UnsupportedError(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
         return ConcentratedCurve(run.steps * self.rho, self.omega)
 
     def epsilon(self, log_delta: float) -> Enclosure:

@@ -12,9 +12,9 @@ from functools import cache, partial
 
 from privproj.errors import PrivprojError
 from privproj.numerics.interval import next_up
-from privproj.numerics.root_finding import minimise
+from privproj.numerics.root_finding import minimize
 from privproj.profiles.conversion import delta_value, read_log_delta
-from privproj.profiles.privacy_profile import Curve, log_delta_unless, shallow
+from privproj.profiles.privacy_profile import Curve, at_first_level, log_delta_unless
 from privproj.targets import RiskTarget
 
 LARGEST_READ_EPSILON = 700.0  # nats; larger epsilons are not evaluated, because e^eps would overflow
@@ -77,7 +77,7 @@ def advantage(curve: Curve) -> float:
     return at_zero if at_zero <= least * CLEARLY_MORE else least
 
 
-def gaussian_spread(risk: float, fpr: float | None) -> float:
+def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
     """Return nearly the ``mu`` of a Gaussian release with this advantage, or this true positive rate at ``fpr``."""
     from statistics import NormalDist
 
@@ -99,7 +99,7 @@ def risk_of(curve: Curve, target: RiskTarget) -> float:
 
 def _reader(curve: Curve) -> Callable[[float], float]:
     """Return delta as a cached function of epsilon, 1 where the bound fails. No rate depends on deltas below 1e-30."""
-    curve = shallow(curve)
+    curve = at_first_level(curve)
 
     @cache
     def read(eps: float) -> float:
@@ -133,4 +133,4 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
     best = min(range(len(scanned)), key=lambda i: risks[scanned[i]])
     low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, len(scanned) - 1)]
     # The risk is flat near its minimum, so a relative width of 1e-6 suffices.
-    return min(risks[scanned[best]], minimise(at, low, high, rtol=1e-6, points=3)[1])
+    return min(risks[scanned[best]], minimize(at, low, high, rtol=1e-6, points=3)[1])

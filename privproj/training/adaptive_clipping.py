@@ -7,7 +7,7 @@ clip becomes is a function of that count, and so post-processing. Source: arXiv 
 import math
 from dataclasses import dataclass, replace
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import DEVIATION, check_parameters, number, parameter
 
 DEFAULT_BATCHES_OVER_SIGMA = 20.0
@@ -41,7 +41,7 @@ class AdaptiveClipping:
         most: The largest clip, from ``least`` to 1e12.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
     >>> from privproj.training import AdaptiveClipping
     >>> clipping = AdaptiveClipping(target_quantile=0.5, learning_rate=0.2, sigma=5.0)
@@ -60,7 +60,7 @@ class AdaptiveClipping:
     def __post_init__(self) -> None:
         check_parameters(self)
         if self.most < self.least:
-            raise InvalidParameter("most", self.most, f"a norm from least={self.least:g} to 1e12")
+            raise InvalidParameterError("most", self.most, f"a norm from least={self.least:g} to 1e12")
 
     def for_batches(self, expected_batch: float) -> "AdaptiveClipping":
         """Return the same with its deviation: the one given, or a twentieth of the expected batch.

@@ -25,7 +25,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.dataset import Subset
 
-from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError
 from privproj.training.containers import (
     NUMBERS,
     Samples,
@@ -59,7 +59,7 @@ class BatchState:
     """One logical batch at a time: which records were drawn, whether they were taken in, and whether it was released.
 
     The accountant counts releases of batches that the sampler drew, each record at most once. Every call out of order
-    raises :class:`InvalidParameter`.
+    raises :class:`InvalidParameterError`.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class BatchState:
         if self.drawn is not None:
             expected = "one step for every batch: empty batches are released too"
             remedy = "call step_on for each; its micro_batch_size accumulates, and the data set itself shows shapes"
-            raise InvalidParameter("optimizer.step", "not called", expected, remedy)
+            raise InvalidParameterError("optimizer.step", "not called", expected, remedy)
         self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
         self.parts = _states_of(batch)
         self.on_open()
@@ -84,21 +84,25 @@ class BatchState:
     def records_of(self, batch: Any) -> int:
         """The number of records of a batch that is to be taken in: the very one that was drawn."""
         if self.closed:
-            raise InvalidParameter("optimizer", "this run is closed", "make_private once more, with the same ledger")
+            raise InvalidParameterError(
+                "optimizer", "this run is closed", "make_private once more, with the same ledger"
+            )
         if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
             words = "the batch that the private loader gave last, as it is, once"
             remedy = "unpack and move it inside the loss function"
-            raise InvalidParameter("batch", type(batch).__name__, words, remedy)
+            raise InvalidParameterError("batch", type(batch).__name__, words, remedy)
         now = _states_of(self.batch)
         if len(now) != len(self.parts) or not all(map(_is_as_given, self.parts, now)):
-            raise InvalidParameter("batch", "changed in place", "a batch that is changed inside the loss function only")
+            raise InvalidParameterError(
+                "batch", "changed in place", "a batch that is changed inside the loss function only"
+            )
         return self.drawn
 
     def close(self) -> None:
         """Note that the batch is released, which needs all of its records back."""
         if self.drawn is None or not self.taken:
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
-            raise InvalidParameter("optimizer.step", "none", expected, "call optimizer.step_on before")
+            raise InvalidParameterError("optimizer.step", "none", expected, "call optimizer.step_on before")
         self.drawn, self.batch = None, None
 
 
@@ -198,7 +202,7 @@ class PrivateLoader(BatchState):
         processes: The processes of the run; each gets its share of every batch.
 
     Raises:
-        InvalidParameter: The loader has a sampler of its own, repeats records, or has no data set with an index.
+        InvalidParameterError: The loader has a sampler of its own, repeats records, or has no data set with an index.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -247,7 +251,7 @@ class PrivateLoader(BatchState):
     @dataset.setter
     def dataset(self, other: Any) -> None:
         expected = "the data set that make_private has seen, whose records are there once"
-        raise InvalidParameter("dataset", type(other).__name__, expected, "call make_private for another one")
+        raise InvalidParameterError("dataset", type(other).__name__, expected, "call make_private for another one")
 
     @property
     def batch_sampler(self) -> NoReturn:
@@ -265,11 +269,15 @@ class PrivateLoader(BatchState):
         steps = len(self)
         if not steps and not self.used:
             remedy = "load the weights of that run, or name another ledger, and both add up"
-            raise Refused(f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}")
+            raise UnsupportedError(
+                f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}"
+            )
         self.used = True
         if len(self.dataset) != self.plan.dataset_size:
             expected = f"the {self.plan.dataset_size} records that make_private has seen"
-            raise InvalidParameter("data_loader", f"{len(self.dataset)} records", expected, "call it again for others")
+            raise InvalidParameterError(
+                "data_loader", f"{len(self.dataset)} records", expected, "call it again for others"
+            )
         if self.columns is None:
             # Indices of a Subset, or a list, may be others by now.
             check_distinct(self.dataset)
@@ -297,14 +305,14 @@ class PrivateLoader(BatchState):
         """
         if self.plan.batches is not None and position != self.done():
             actual = f"batch {position + 1} after {self.done()} releases"
-            raise InvalidParameter(
+            raise InvalidParameterError(
                 "data_loader", actual, "one release for every batch, one pass over the loader at a time"
             )
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())
             if any(other != first for other in others):
                 remedy = "give every loader the same num_workers, and make the same steps in every process"
-                raise InvalidParameter("data_loader", "other batches", "the same batches in every process", remedy)
+                raise InvalidParameterError("data_loader", "other batches", "the same batches in every process", remedy)
 
     def sampler(self, steps: int) -> Iterator[list[int]]:
         """Draw fresh batches as the plan says, whole ones for all processes together.
@@ -360,7 +368,7 @@ class PrivateLoader(BatchState):
         return self.join_few([self.dataset[self.numbers[row]]]) if self.numbers else None
 
     def join_few(self, records: list[Any]) -> Any:
-        """Join records otherwise than a batch has them; raises :class:`InvalidParameter` where that fails."""
+        """Join records otherwise than a batch has them; raises :class:`InvalidParameterError` where that fails."""
         try:
             return self.join(records)
         except PrivprojError:
@@ -368,17 +376,19 @@ class PrivateLoader(BatchState):
         except Exception as error:
             expected = f"a collate_fn that can join {len(records)} of the records alone"
             remedy = "take what it leaves out of the data set, before make_private"
-            raise InvalidParameter("data_loader", f"{type(error).__name__}: {error}", expected, remedy) from error
+            raise InvalidParameterError("data_loader", f"{type(error).__name__}: {error}", expected, remedy) from error
 
     def copied(self, records: list[Any]) -> list[Any]:
-        """Copies of records, which joining may change; raises :class:`InvalidParameter` where they cannot be copied."""
+        """Copies of records, which joining may change; raises :class:`InvalidParameterError` where they cannot be
+        copied.
+        """
         try:
             return copy.deepcopy(records)
         except Exception as error:
             words = "records that can be copied, for joining may change them"
             remedy = "let them hold numbers: no features with a graph (detach them), locks, files or generators"
             actual = f"{type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else 'no copy'}"
-            raise InvalidParameter("data_loader", actual, words, remedy) from error
+            raise InvalidParameterError("data_loader", actual, words, remedy) from error
 
     @property
     def samples(self) -> Samples:
@@ -396,7 +406,7 @@ class PrivateLoader(BatchState):
             alone: True where every record is joined alone, so that it only has to be the same each time.
 
         Raises:
-            InvalidParameter: It is joined otherwise beside others, or another time.
+            InvalidParameterError: It is joined otherwise beside others, or another time.
         """
         numbers = self.numbers[rows][:MOST_JOINED]
         if self.columns is not None or not numbers:
@@ -436,7 +446,9 @@ class PrivateLoader(BatchState):
 
         if not (alone or anew) and any(map(operator.eq, states_after(0), states_after(1))):
             remedy = "leave out torch.manual_seed and the like there, or use strict=True"
-            raise InvalidParameter("data_loader", "a seed in collate_fn", "random numbers from the secret seed", remedy)
+            raise InvalidParameterError(
+                "data_loader", "a seed in collate_fn", "random numbers from the secret seed", remedy
+            )
         one = joined(1)
         place = None if alone else place_of(one, joined(records), 0, records, self.joined, leaves_and_numbers)
         if is_as_before(0) if alone else place is not None:
@@ -445,7 +457,7 @@ class PrivateLoader(BatchState):
             return
         words = "a collate_fn that joins every record by itself, but for random numbers"
         remedy = "no mixing, counting or keeping there" + ("" if alone else "; strict=True joins every record alone")
-        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", words, remedy)
+        raise InvalidParameterError("data_loader", "a record that is joined otherwise beside others", words, remedy)
 
 
 def _join(join: Callable[[list[Any]], Any], samples: tuple[Any, Any], records: list[Any]) -> Any:
@@ -457,9 +469,13 @@ def check_loader(loader: DataLoader) -> None:
     """Raise for data without an index, and for a loader that draws batches otherwise, which ours would replace."""
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore
-        raise InvalidParameter("data_loader", type(data).__name__, "a data set of records with a length and an index")
+        raise InvalidParameterError(
+            "data_loader", type(data).__name__, "a data set of records with a length and an index"
+        )
     if isinstance(data, TensorDataset) and any(map(has_no_rows, data.tensors)):
-        raise InvalidParameter("data_loader", "nested or sparse tensors", "dense ones", "pad them, or make them dense")
+        raise InvalidParameterError(
+            "data_loader", "nested or sparse tensors", "dense ones", "pad them, or make them dense"
+        )
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     # Accelerate's is a random one with a seed.
     is_plain = type(sampler) in (RandomSampler, SequentialSampler) or type(sampler).__name__ == "SeedableRandomSampler"
@@ -467,7 +483,7 @@ def check_loader(loader: DataLoader) -> None:
     if not is_plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
         name = type(sampler if not is_plain else loader.batch_sampler).__name__
         remedy = "the private loader draws the batches, at the rate that is accounted"
-        raise InvalidParameter("data_loader", name, "a loader without a sampler of its own", remedy)
+        raise InvalidParameterError("data_loader", name, "a loader without a sampler of its own", remedy)
 
 
 def batch_size_of(loader: DataLoader) -> int | None:

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.schedule import dp_sft
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.files import parse_json, read_bounded, write_atomically
 from privproj.io.ledger import Account, read_ledger
 from privproj.training.adaptive_clipping import AdaptiveClipping
@@ -90,7 +90,7 @@ def load(name: str) -> Data:
     if "test_x" in arrays:
         test_x, test_y = _checked_tensors(arrays["test_x"], arrays["test_y"])
         if x.shape[1] != test_x.shape[1]:
-            raise InvalidParameter("data", f"widths {x.shape[1]} and {test_x.shape[1]}", "x as wide as test_x")
+            raise InvalidParameterError("data", f"widths {x.shape[1]} and {test_x.shape[1]}", "x as wide as test_x")
         return Data(x, y, test_x, test_y)
     if name == "digits":
         train, test = np.split(np.random.default_rng(0).permutation(len(x)), [int((1.0 - TEST_SHARE) * len(x))])
@@ -101,25 +101,29 @@ def load(name: str) -> Data:
         train, test = np.flatnonzero(~tested), np.flatnonzero(tested)
     if not len(train) or not len(test):
         actual = f"{len(train)} of {len(x)} records to train on"
-        raise InvalidParameter("data", actual, "some to train on and some to test", "give arrays test_x and test_y")
+        raise InvalidParameterError(
+            "data", actual, "some to train on and some to test", "give arrays test_x and test_y"
+        )
     return Data(x[train], y[train], x[test], y[test])
 
 
 def _read_features(name: str) -> dict[str, np.ndarray]:
-    """The arrays of a file of features; raises :class:`InvalidParameter` where it lacks what training needs."""
+    """The arrays of a file of features; raises :class:`InvalidParameterError` where it lacks what training needs."""
     try:
         with np.load(name, allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         remedy = getattr(error, "strerror", None) or "numpy.savez(FILE, x=..., y=...) of numbers writes one"
-        raise InvalidParameter("data", name, "digits, or an .npz file of arrays", remedy) from None
+        raise InvalidParameterError("data", name, "digits, or an .npz file of arrays", remedy) from None
     if not {"x", "y"} <= set(arrays) or ("test_x" in arrays) != ("test_y" in arrays):
-        raise InvalidParameter("data", name, "arrays x and y, maybe test_x and test_y", "it has " + ", ".join(arrays))
+        raise InvalidParameterError(
+            "data", name, "arrays x and y, maybe test_x and test_y", "it has " + ", ".join(arrays)
+        )
     return arrays
 
 
 def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Features (records x width) and classes as tensors; raises :class:`InvalidParameter` for any others."""
+    """Features (records x width) and classes as tensors; raises :class:`InvalidParameterError` for any others."""
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
     with np.errstate(over="ignore"):
@@ -127,7 +131,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     if not fit or not np.isfinite(features).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         words = "x as finite numbers (records x width) and y as whole class numbers from 0 to 1e6 (records)"
-        raise InvalidParameter("data", shapes, words)
+        raise InvalidParameterError("data", shapes, words)
     return torch.from_numpy(features), torch.from_numpy(y.astype(np.int64))
 
 
@@ -157,7 +161,7 @@ def _device_named(name: str | None) -> torch.device:
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).split("\n")[0]
-        raise InvalidParameter("device", name or "cuda", "a device that torch has here", reason) from None
+        raise InvalidParameterError("device", name or "cuda", "a device that torch has here", reason) from None
     return device
 
 
@@ -169,7 +173,8 @@ def join(settings: Settings) -> Processes:
 def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
     """Take up the checkpoint of a folder, if a run has begun there.
 
-    Raises :class:`InvalidParameter` if it is damaged or newer than its ledger, or if it is missing beside a ledger with
+    Raises :class:`InvalidParameterError` if it is damaged or newer than its ledger, or if it is missing beside a
+    ledger with
     releases: a run writes its first checkpoint before its first release.
     """
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
@@ -177,7 +182,9 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
     if not path.exists():
         if released or (folder / FILES["report"]).exists():
             remedy = "restore both, or start another run elsewhere and add both up"
-            raise InvalidParameter("resume", path, f"the checkpoint of the {released} releases in {ledger}", remedy)
+            raise InvalidParameterError(
+                "resume", path, f"the checkpoint of the {released} releases in {ledger}", remedy
+            )
         return {}
     try:
         state = torch.load(path, map_location=device, weights_only=True)
@@ -185,10 +192,10 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
         saved = int(state["released"])
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError, UnpicklingError) as error:
         words = str(error).strip().split("\n")[0][:200]
-        raise InvalidParameter("resume", path, "a checkpoint of this run, for the same data", words) from None
+        raise InvalidParameterError("resume", path, "a checkpoint of this run, for the same data", words) from None
     if released < saved:
         remedy = "restore it from a backup: a run without all of its releases counts too few"
-        raise InvalidParameter("ledger", ledger, f"a ledger with the {saved} releases of the checkpoint", remedy)
+        raise InvalidParameterError("ledger", ledger, f"a ledger with the {saved} releases of the checkpoint", remedy)
     return state
 
 
@@ -231,9 +238,9 @@ class ClassifierTraining:
         if not load_algorithm(settings.mechanism).needs_subspace:
             return self.start_stage(settings.mechanism, self.total, noise, settings.rank)
         if not rank:
-            raise InvalidParameter("rank", None, f"a rank for {settings.mechanism}")
+            raise InvalidParameterError("rank", None, f"a rank for {settings.mechanism}")
         if not half:
-            raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
+            raise InvalidParameterError("steps", self.total, "at least two steps, one for the search")
         phases: Any = read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
         done = self.processes.agree(phases)
         if len(done) < 2 and sum(steps for _, steps in done) < half:
@@ -249,7 +256,7 @@ class ClassifierTraining:
             return None
         self.trajectory = None
         if not self.state.get("rows"):
-            raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
+            raise InvalidParameterError("resume", self.folder, "a run whose search left snapshots", "start it anew")
         subspace = Subspace(leading(torch.stack(self.state["rows"]), rank), "dp", Account(done[:1]))
         return self.start_stage(settings.mechanism, self.total - half, noise, subspace=subspace)
 
@@ -344,13 +351,15 @@ class ClassifierTraining:
 
 
 def begin_run(settings: Settings, folder: Path) -> None:
-    """Make the folder of a run, with its settings; raises :class:`InvalidParameter` if it has a run already."""
+    """Make the folder of a run, with its settings; raises :class:`InvalidParameterError` if it has a run already."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidParameter("output", folder, "a folder that can be written", str(error.strerror)) from None
+        raise InvalidParameterError("output", folder, "a folder that can be written", str(error.strerror)) from None
     if any((folder / file).exists() for file in FILES.values()):
-        raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
+        raise InvalidParameterError(
+            "output", folder, "a folder without a run", "resume it with --resume, or name another"
+        )
     saved = {**asdict(settings), "sha256": _fingerprint(asdict(settings))}
     write_atomically(folder / FILES["settings"], lambda file: file.write(json.dumps(saved, indent=2).encode()))
 
@@ -371,14 +380,16 @@ def remove_unused_folder(folder: Path) -> None:
 
 
 def saved_settings(folder: Path) -> Settings:
-    """The settings of a run that was begun; raises :class:`InvalidParameter` where they were changed since."""
+    """The settings of a run that was begun; raises :class:`InvalidParameterError` where they were changed since."""
     try:
         saved = parse_json(read_bounded(folder / FILES["settings"]).decode())
         claimed = saved.pop("sha256", None)
         settings = Settings(**saved)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
+        raise InvalidParameterError("resume", folder, "a folder that privproj train has written") from None
     if claimed != _fingerprint(saved):
         remedy = "later parameters must not depend on earlier outputs; start another run in another folder"
-        raise InvalidParameter("resume", folder / FILES["settings"], "the settings with which the run began", remedy)
+        raise InvalidParameterError(
+            "resume", folder / FILES["settings"], "the settings with which the run began", remedy
+        )
     return settings

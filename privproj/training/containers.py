@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 Samples = tuple[Any, Any] | None
 """The batches of one record and of two that are joined as a batch is; None where nobody knows them."""
@@ -33,7 +33,9 @@ def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None
         return parts if parts is not batch or told is None or isinstance(batch, Tensor) else told[0]
     if isinstance(batch, Tensor) and has_no_rows(batch):
         remedy = "pad it, with a mask, or keep its dense parts and make it within the loss function"
-        raise InvalidParameter("batch", "a nested or sparse tensor", "dense tensors with a row for each record", remedy)
+        raise InvalidParameterError(
+            "batch", "a nested or sparse tensor", "dense tensors with a row for each record", remedy
+        )
     if isinstance(batch, list | tuple):
         return type(batch)(batch[rows] if isinstance(rows, slice) else [batch[row] for row in rows.tolist()])
     if isinstance(rows, slice):

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.files import parse_json, read_bounded, write_atomically
 from privproj.io.ledger import Account
 from privproj.training.containers import parts_of
@@ -66,17 +66,17 @@ def check_distinct(dataset: Dataset) -> None:
         dataset: A data set with a length and an index.
 
     Raises:
-        InvalidParameter: A record is there twice.
+        InvalidParameterError: A record is there twice.
 
     >>> import torch
     >>> from torch.utils.data import ConcatDataset, TensorDataset
-    >>> from privproj.errors import InvalidParameter
+    >>> from privproj.errors import InvalidParameterError
     >>> from privproj.training.dataset import check_distinct
     >>> records = TensorDataset(torch.randn(100, 8))
     >>> check_distinct(records)
     >>> try:
     ...     check_distinct(ConcatDataset([records, records]))
-    ... except InvalidParameter as error:
+    ... except InvalidParameterError as error:
     ...     print(str(error).partition(";")[0])
     expected every record once, got data_loader=a record 2 times
     """
@@ -89,7 +89,7 @@ def check_distinct(dataset: Dataset) -> None:
             "it contributes as often: take the copies out, and give the number of passes as epochs; records that are "
             "only alike are objects of their own"
         )
-        raise InvalidParameter("data_loader", f"a record {most} times", "every record once", remedy)
+        raise InvalidParameterError("data_loader", f"a record {most} times", "every record once", remedy)
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
@@ -179,14 +179,14 @@ class Sidecar:
     def check(self, account: Account) -> None:
         """Refuse other data than this account of the ledger has releases of, and one with fewer than it once had.
 
-        Raises :class:`InvalidParameter`, also where the file is damaged or lost.
+        Raises :class:`InvalidParameterError`, also where the file is damaged or lost.
         """
         remedy = "restore it from a backup, or name another ledger and add both up"
         if self.path.exists():
             previous, releases = self._read(remedy)
             if account.spent < releases:
                 words = f"a ledger with the {releases} releases that it once had"
-                raise InvalidParameter("ledger", self.ledger, words, remedy)
+                raise InvalidParameterError("ledger", self.ledger, words, remedy)
             if account.spent:
                 # A digest that is missing says nothing.
                 are_told = None not in (previous.digest, self.data.digest)
@@ -196,12 +196,14 @@ class Sidecar:
                 if what:
                     words = f"the data that {self.ledger} has releases of"
                     remedy = "go on with that data, or name another ledger for this data"
-                    raise InvalidParameter("data_loader", what, words, f"{remedy}, and add both up for who is in both")
+                    raise InvalidParameterError(
+                        "data_loader", what, words, f"{remedy}, and add both up for who is in both"
+                    )
                 self.identity = self.data if previous.digest is None else previous
         elif account.spent:
             actual = f"{self.ledger} without {self.path.name}"
             remedy = "put it back, or name another ledger and add both up"
-            raise InvalidParameter("ledger", actual, "the file that tells of its data", remedy)
+            raise InvalidParameterError("ledger", actual, "the file that tells of its data", remedy)
 
     def keep(self, releases: int) -> None:
         """Write the file with this number of releases; once before the first one, and then for each."""
@@ -210,7 +212,7 @@ class Sidecar:
             write_atomically(self.path, lambda file: file.write(text.encode() + b"\n"), mode=0o600)
         except OSError as error:
             words = f"{self.path} could not be written ({error.strerror}), so nothing was released"
-            raise Refused(f"{words}: make room or allow it, and go on") from error
+            raise UnsupportedError(f"{words}: make room or allow it, and go on") from error
 
     def _read(self, remedy: str) -> tuple[Identity, int]:
         """The identity in the file and the releases that its ledger had then; ``entries`` gets what else is there."""
@@ -223,7 +225,7 @@ class Sidecar:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
         words = "the identity of the data of this ledger, as privproj wrote it"
-        raise InvalidParameter("ledger", self.path, words, remedy)
+        raise InvalidParameterError("ledger", self.path, words, remedy)
 
 
 STAMP = "_privproj_releases"
@@ -253,7 +255,7 @@ class Stamps:
                 yield name or "module", stamp
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameter` unless the account holds all releases that there are stamps of."""
+        """Raise :class:`InvalidParameterError` unless the account holds all releases that there are stamps of."""
         phases = self.stamp["phases"]
         for name, stamp in self.earlier():
             pairs = list(zip(stamp["phases"], phases, strict=False))
@@ -261,7 +263,7 @@ class Stamps:
             if not held or stamp["ledger"] != self.stamp["ledger"]:
                 remedy = "give every start the same ledger=PATH, so that all are counted, or build the module anew"
                 words = f"the ledger that holds the releases which {name} has from an earlier start"
-                raise InvalidParameter("ledger", self.path or "nothing", words, remedy)
+                raise InvalidParameterError("ledger", self.path or "nothing", words, remedy)
 
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""

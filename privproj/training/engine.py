@@ -18,10 +18,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.ledger import Account, Ledger, read_ledger
 from privproj.parameters import integer, real
-from privproj.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
+from privproj.sampling import SCHEMES, NeighboringRelation, Sampling, member_named
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
@@ -101,7 +101,7 @@ def make_private(
             calibrated with.
         batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``,
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
-        relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
+        relation: Which data sets are neighbors: "add-remove", "zero-out" or "replace". None: add-remove, but replace
             for batches of a fixed size at a rate below 1, and zero-out where batches are cut at a largest size.
         group_size: The number of records that no person exceeds, from 1 to 1e6; epsilon is then that of a person.
         ledger: Path of a file that records every release before it is used, and from which the run can be resumed. A
@@ -120,11 +120,11 @@ def make_private(
         The module, a :class:`PrivateOptimizer` and a :class:`privproj.training.batches.PrivateLoader`.
 
     Raises:
-        InvalidParameter: An argument is wrong; always before anything is released.
-        Refused: No bound covers the run, there is no loader for the sampling, or the releases before it leave nothing
-            of ``epsilon``.
-        NotConverged: The search for the noise did not settle.
-        PrecisionLimit: The composition cannot tell such a delta from its rounding.
+        InvalidParameterError: An argument is wrong; always before anything is released.
+        UnsupportedError: No bound covers the run, there is no loader for the sampling, or the releases before it leave
+            nothing of ``epsilon``.
+        ConvergenceError: The search for the noise did not settle.
+        PrecisionError: The composition cannot tell such a delta from its rounding.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -150,7 +150,7 @@ def make_private(
     check_distinct(data_loader.dataset)
     drawing, method = batches_of(batches), algorithm if isinstance(algorithm, Method) else Method(algorithm)
     if again is not None and type(again) is not bool:
-        raise InvalidParameter("again", again, "True, False or None")
+        raise InvalidParameterError("again", again, "True, False or None")
     chosen: Algorithm = load(method.name)
     target = _calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
@@ -276,7 +276,7 @@ class _Start:
             self.stamps(account, sidecar.entries["ledger"]).check()
             if any(phase not in account.phases for phase in self.search.phases):
                 expected = "the ledger of the run that found the subspace"
-                raise InvalidParameter("ledger", path, expected, "one ledger for both stages")
+                raise InvalidParameterError("ledger", path, expected, "one ledger for both stages")
             return sidecar.keep
 
         true = tuple(mark for mark, holds in marks.items() if holds)
@@ -329,7 +329,7 @@ class _Start:
         book, sidecar, account, secrets = None, None, Account(), EpochSecrets()
         with processes.together():
             if any(processes.meet("the ledger", ledger is not None)) and ledger is None and processes.first:
-                raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
+                raise InvalidParameterError("ledger", "nothing in process 0", "a ledger there, where it is written")
             if processes.first:
                 plan = self.calibrated()
                 book, sidecar = self.open_ledger(plan, marks)
@@ -368,13 +368,13 @@ class LostEpoch(UserWarning):
 def _ranks_of(method: Method, taps: Taps) -> tuple[int, ...]:
     """The rank of the projection of each trained tensor: that of the algorithm, or that of the adapter on it.
 
-    :func:`prepare_peft` has noted the latter. Raises :class:`InvalidParameter` where a rank is missing.
+    :func:`prepare_peft` has noted the latter. Raises :class:`InvalidParameterError` where a rank is missing.
     """
     if method.rank is not None or not load(method.name).projects:
         return (method.rank or 1,) * len(taps.taps)
     ranks: Any = tuple(getattr(tap.modules[0], "projection_rank", None) for tap in taps.taps)
     if None in ranks:
-        raise InvalidParameter("rank", "nothing", "a rank of the projection")
+        raise InvalidParameterError("rank", "nothing", "a rank of the projection")
     return ranks
 
 
@@ -382,26 +382,28 @@ def _check_parts(**parts: Any) -> None:
     """Raise unless these are torch's kinds of objects, and no module is wrapped for several devices or processes."""
     for name, value in parts.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
-            raise InvalidParameter(name, type(value).__name__, f"a {EXPECTED_TYPES[name].__name__} of torch")
+            raise InvalidParameterError(name, type(value).__name__, f"a {EXPECTED_TYPES[name].__name__} of torch")
     for part in parts["module"].modules():
         if isinstance(part, DistributedDataParallel | nn.DataParallel):
             remedy = "one process for each GPU: contributions are summed over processes here"
-            raise InvalidParameter("module", f"a part in {type(part).__name__}", "the module itself", remedy)
+            raise InvalidParameterError("module", f"a part in {type(part).__name__}", "the module itself", remedy)
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
     """Refuse a call of the wrapper."""
     remedy = "call that one in the loop"
-    raise InvalidParameter("module", type(module).__name__, "the module that make_private returned", remedy)
+    raise InvalidParameterError("module", type(module).__name__, "the module that make_private returned", remedy)
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
-    """The optimizer that Accelerate has wrapped, if it has; raises :class:`InvalidParameter` where it scales losses."""
+    """The optimizer that Accelerate has wrapped, if it has; raises :class:`InvalidParameterError` where it scales
+    losses.
+    """
     if type(optimizer).__name__ != "AcceleratedOptimizer":
         return optimizer
     if optimizer.scaler is not None:
         remedy = 'use mixed_precision="bf16" or "no": a scaler skips steps by private gradients'
-        raise InvalidParameter("optimizer", "one that Accelerate scales losses for (fp16)", "no scaler", remedy)
+        raise InvalidParameterError("optimizer", "one that Accelerate scales losses for (fp16)", "no scaler", remedy)
     return optimizer.optimizer
 
 
@@ -410,24 +412,24 @@ def _calibration_target(
 ) -> dict[str, float] | None:
     """The epsilon and delta to calibrate the noise for, with the order of a filter; None where the noise is given."""
     if order is not None and epsilon is None:
-        raise InvalidParameter("adaptive_order", order, "epsilon and delta with it, which are the budget")
+        raise InvalidParameterError("adaptive_order", order, "epsilon and delta with it, which are the budget")
     if (z is None) == (epsilon is None):
-        raise InvalidParameter("noise_multiplier", z, "either noise_multiplier, or epsilon with delta")
+        raise InvalidParameterError("noise_multiplier", z, "either noise_multiplier, or epsilon with delta")
     if epsilon is None:
         return None
     if delta is None:
-        raise InvalidParameter("delta", delta, "delta with epsilon")
+        raise InvalidParameterError("delta", delta, "delta with epsilon")
     return {"epsilon": epsilon, "delta": delta} | ({} if order is None else {"order": order})
 
 
-def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighbouringRelation:
+def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighboringRelation:
     """The relation that is named; else that of the sampling at a rate below 1, and add-remove.
 
     Batches that are cut at a largest size go with zero-out, under which the number of records is public.
     """
     fallback = SCHEMES[Sampling(sampling)].default_relation if rate < 1.0 else "add-remove"
     fallback = fallback if max_batch_size is None else "zero-out"
-    return member_named(NeighbouringRelation, "relation", relation or fallback)
+    return member_named(NeighboringRelation, "relation", relation or fallback)
 
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
@@ -438,10 +440,12 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
         return (1.0 / tensors,) * tensors
     if not isinstance(clipping, tuple | list):
         words = "joint, per-layer, a share for each trained tensor, or AdaptiveClipping"
-        raise InvalidParameter("clipping", clipping, words)
+        raise InvalidParameterError("clipping", clipping, words)
     shares = tuple(real("clipping", share, "shares above 0", 0.0, 1.0, open_low=True) for share in clipping)
     if len(shares) != tensors or abs(sum(shares) - 1.0) > LARGEST_SUM_ERROR:
-        raise InvalidParameter("clipping", clipping, f"{tensors} shares that sum to 1, one for each trained tensor")
+        raise InvalidParameterError(
+            "clipping", clipping, f"{tensors} shares that sum to 1, one for each trained tensor"
+        )
     return shares
 
 
@@ -449,9 +453,9 @@ def _check_layers(method: Method, taps: Taps, clipping: Clipping) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
     algorithm: Algorithm = load(method.name)
     if algorithm.needs_subspace != (method.subspace is not None):
-        raise InvalidParameter("subspace", method.subspace, "a subspace for dp-sft, and for nothing else")
+        raise InvalidParameterError("subspace", method.subspace, "a subspace for dp-sft, and for nothing else")
     if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):
-        raise InvalidParameter("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
+        raise InvalidParameterError("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
     for tap in taps.taps:
         # A layer that only one algorithm can train asks that algorithm first whether this one is it.
         if tap.only_for is not None:

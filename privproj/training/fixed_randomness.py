@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.training.generators import CPU, unchanged_numbers
 
 _DROPOUTS = {
@@ -207,7 +207,7 @@ def refuse_public_seed() -> NoReturn:
     """Refuse random numbers that are known: a record more would change what the others draw."""
     expected = "random numbers of each record that come from the secret seed"
     remedy = "leave it out (torch.set_rng_state repeats what was drawn after torch.get_rng_state), or use strict=True"
-    raise InvalidParameter("loss_fn", "torch.manual_seed or a state of one's own", expected, remedy)
+    raise InvalidParameterError("loss_fn", "torch.manual_seed or a state of one's own", expected, remedy)
 
 
 def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.training.processes import Processes
 
 ENTROPY_BITS = 256
@@ -36,7 +36,7 @@ WORDS = 624
 """Words of 32 bits in the state of the Mersenne twister (Matsumoto and Nishimura 1998). Contract with torch."""
 
 FIRST_WORD = 24
-"""Bytes before the first word in the state as torch serialises it: three fields of 8. Contract with torch."""
+"""Bytes before the first word in the state as torch serializes it: three fields of 8. Contract with torch."""
 
 STATE_BYTES = {"cpu": 5056, "cuda": 16}
 """Length in bytes of the state of a generator on each type of device; on the CPU every word takes 8. Contract with
@@ -71,13 +71,13 @@ class Stream:
         if os.getpid() != self.process:
             expected = f"the process that seeded the random numbers ({self.process})"
             remedy = "a forked one would draw the same noise again: call make_private in each process"
-            raise InvalidParameter("process", os.getpid(), expected, remedy)
+            raise InvalidParameterError("process", os.getpid(), expected, remedy)
 
     def on(self, device: torch.device) -> torch.Generator:
         """The generator on a device; raises where a draw from it could be repeated."""
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise Refused("a step cannot be part of a CUDA graph, whose replays the ledger would not count")
+            raise UnsupportedError("a step cannot be part of a CUDA graph, whose replays the ledger would not count")
         if device not in self.generators:
             self.generators[device] = generator(device, *self.seed.spawn(1))
         return self.generators[device]
@@ -85,7 +85,7 @@ class Stream:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         remedy = "call make_private for another run, and keep state_dict() to go on with this one"
         why = "since both copies would draw the same noise"
-        raise Refused(f"random numbers of a private run are not copied or pickled, {why}; {remedy}")
+        raise UnsupportedError(f"random numbers of a private run are not copied or pickled, {why}; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.training.taps import AnyTap, Tap, check_variants, first_output, make_tap, used_inside
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
@@ -58,14 +58,14 @@ class UnpickledHook:
 
     def __reduce__(self) -> NoReturn:
         words = "a module that a private run trains is not pickled, for its hooks belong to that run"
-        raise Refused(f"{words}: save module.state_dict(), or call optimizer.close() before")
+        raise UnsupportedError(f"{words}: save module.state_dict(), or call optimizer.close() before")
 
 
 class Taps:
     """All taps of a module, with the hooks that feed them.
 
     A module that holds a layer which mixes records, or a trained tensor without per-example gradients, is refused by
-    :class:`InvalidParameter`. ``close`` removes the hooks.
+    :class:`InvalidParameterError`. ``close`` removes the hooks.
 
     Something is kept only while the taps are :meth:`armed`, ``capturing`` is True then, and ``records`` is the number
     of records in the part that is computed. ``switch`` asks for a gradient, so that what is saved lives as long as
@@ -77,7 +77,7 @@ class Taps:
     def __init__(self, module: nn.Module) -> None:
         if module in _TAPPED:
             remedy = "close the optimizer of the run before: optimizer.close()"
-            raise InvalidParameter("module", "one that a private run trains already", "one run at a time", remedy)
+            raise InvalidParameterError("module", "one that a private run trains already", "one run at a time", remedy)
         self.module = module
         self.taps: list[AnyTap] = []
         self.handles: list[Any] = []
@@ -98,7 +98,7 @@ class Taps:
         """Make the tap of one module's own tensors, if any of them is trained, or join the tap of a shared weight."""
         if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats):
             remedy = "use GroupNorm, or put it in eval mode, frozen"
-            raise InvalidParameter(name, type(module).__name__, "no layer that mixes examples", remedy)
+            raise InvalidParameterError(name, type(module).__name__, "no layer that mixes examples", remedy)
         check_variants(name, module)
         tap = make_tap(name, module)
         if tap is not None and not any(other.join(tap) for other in self.taps):
@@ -131,14 +131,18 @@ class Taps:
         """
         records = self.records
         if not x.dim():
-            raise InvalidParameter(tap.name, "an input of shape ()", "one row for each record, or one for all: x[None]")
+            raise InvalidParameterError(
+                tap.name, "an input of shape ()", "one row for each record, or one for all: x[None]"
+            )
         of_tokens = isinstance(module, nn.Embedding) and x.dim() == 1
         # Beside no other record, what all could share stands in a row all the same, as in larger parts.
         if records == 1 and (self.alone or not of_tokens or len(x) == 1 or not (_rise(x, 1) or _rise(x, 0))):
             return x, output
         if (isinstance(module, nn.Linear) and x.dim() == 1) or (isinstance(module, nn.Conv2d) and x.dim() == 3):
             remedy = "strict=True computes every record by itself"
-            raise InvalidParameter(tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy)
+            raise InvalidParameterError(
+                tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy
+            )
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if of_tokens:
             # Of records, so many numbers are in no such order.
@@ -146,7 +150,9 @@ class Taps:
             tap.is_shared = tap.is_shared or is_run or len(x) not in (1, records)
             if not tap.is_shared:
                 if len(x) == 1:
-                    raise InvalidParameter(tap.name, "numbers of shape (1,)", "a row for each record, or shape (1, T)")
+                    raise InvalidParameterError(
+                        tap.name, "numbers of shape (1,)", "a row for each record, or shape (1, T)"
+                    )
                 return x, output
             x, output = x[None], output[None]
         if len(x) == 1 or len(output) == 1:
@@ -165,7 +171,7 @@ class Taps:
                 return None
             if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
                 remedy = "take vmap and grad out of the loss function"
-                raise InvalidParameter(tap.name, "called within torch.func", "layers that see all records", remedy)
+                raise InvalidParameterError(tap.name, "called within torch.func", "layers that see all records", remedy)
             call, seen = tap.call(module, args, kwargs)
             first = _differentiable(tap, output)
             seen, expanded = self.spread(tap, module, seen, first)
@@ -195,12 +201,12 @@ class Taps:
                 if id(parameter) in owners:
                     remedy = f"untie it from {owners[id(parameter)]}, share the bias too, or freeze it"
                     expected = "tensors of one kind of layer"
-                    raise InvalidParameter(tap.name, "shared with another layer", expected, remedy)
+                    raise InvalidParameterError(tap.name, "shared with another layer", expected, remedy)
                 owners[id(parameter)] = tap.name
         if not self.taps:
             expected = "a module with trained tensors (requires_grad)"
             remedy = "where it was made private before, call close() of that optimizer first"
-            raise InvalidParameter("module", type(module).__name__, expected, remedy)
+            raise InvalidParameterError("module", type(module).__name__, expected, remedy)
 
     @property
     def device(self) -> torch.device:
@@ -208,7 +214,8 @@ class Taps:
         return self.taps[0].parameters[0].device
 
     def keep(self, tap: AnyTap, call: Any, x: Tensor, g: Tensor) -> None:
-        """Let a tap keep a use of its layer; raises :class:`InvalidParameter` unless that saw one row for each record.
+        """Let a tap keep a use of its layer; raises :class:`InvalidParameterError` unless that saw one row for each
+        record.
 
         All that a layer saw of a record that is computed alone is one record's, whatever its first dimension is.
         """
@@ -217,7 +224,7 @@ class Taps:
         for rows in {len(x), len(g)} - {self.records}:
             remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
             actual = f"{rows} rows for {self.records} losses"
-            raise InvalidParameter(tap.name, actual, "one row for each record, batch first", remedy)
+            raise InvalidParameterError(tap.name, actual, "one row for each record, batch first", remedy)
         tap.keep(call, x, g)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
@@ -250,7 +257,7 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     first = first_output(output)
     if not isinstance(first, Tensor) or (first is not output and not (tap.may_return_more and first.requires_grad)):
         expected = "a trained layer that returns a tensor"
-        raise InvalidParameter(tap.name, type(output).__name__, expected, "freeze its own tensors")
+        raise InvalidParameterError(tap.name, type(output).__name__, expected, "freeze its own tensors")
 
     return first
 
@@ -261,12 +268,12 @@ def _rise(x: Tensor, by: int) -> bool:
 
 
 def _saved_input(tap: AnyTap, saved: Any) -> Tensor:
-    """What a layer saw, as it was saved; raises :class:`InvalidParameter` where it was written since."""
+    """What a layer saw, as it was saved; raises :class:`InvalidParameterError` where it was written since."""
     try:
         (x,) = saved.grad_fn.saved_tensors
     except RuntimeError as error:
         if "inplace" not in str(error):
             raise
         expected = "inputs that stay as the layer saw them"
-        raise InvalidParameter(tap.name, "an input changed in place", expected) from None
+        raise InvalidParameterError(tap.name, "an input changed in place", expected) from None
     return x

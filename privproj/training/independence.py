@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privproj.errors import InvalidParameter, PrivprojError
+from privproj.errors import InvalidParameterError, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
 from privproj.training.containers import leaves, move, parts_of, place_of, shapes_of, take
@@ -258,13 +258,13 @@ class IndependenceCheck:
                 yield [place[0]], None, single, _GIVEN if is_given else _PADDED
 
     def losses(self, part: Any, records: int) -> Tensor:
-        """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise.
+        """The losses of a part, one for each of its records; raises :class:`InvalidParameterError` otherwise.
 
         An error that a check, or an output with a row for each, may cause is told as such.
         """
         if not callable(self.loss_fn):
             expected = "a function from a part of the batch to its losses"
-            raise InvalidParameter("loss_fn", type(self.loss_fn).__name__, expected)
+            raise InvalidParameterError("loss_fn", type(self.loss_fn).__name__, expected)
         self.taps.is_inside = True
         try:
             losses: Any = self.loss_fn(part)
@@ -273,17 +273,17 @@ class IndependenceCheck:
             if "differentiated Tensors" in message:
                 expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
                 remedy = "let the inputs ask for them: x.requires_grad_()"
-                raise InvalidParameter("loss_fn", message, expected, remedy) from error
+                raise InvalidParameterError("loss_fn", message, expected, remedy) from error
             # What was put back may miss a key or an attribute that stands elsewhere.
             if self.state.is_restored and not is_checking() and isinstance(error, KeyError | AttributeError):
                 expected = "what works where the module holds what it held when the batch was drawn"
-                raise InvalidParameter("loss_fn", message, expected, _NO_STATE) from error
+                raise InvalidParameterError("loss_fn", message, expected, _NO_STATE) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
             if isinstance(error, PrivprojError) or "out of memory" in message or not may_be_new:
                 raise
             expected = f"what works for {records} of the records alone, with one row for each"
             remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
-            raise InvalidParameter(widened or "loss_fn", message, expected, remedy) from error
+            raise InvalidParameterError(widened or "loss_fn", message, expected, remedy) from error
         finally:
             self.taps.is_inside = False
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
@@ -291,10 +291,12 @@ class IndependenceCheck:
             remedy = 'return those of the part that the function is given, with reduction="none"'
             if isinstance(losses, Tensor) and losses.dim() > 1 and len(losses) == records:
                 remedy = "add up those of each record, or take their mean: losses.flatten(1).mean(1)"
-            raise InvalidParameter("losses", actual, f"a tensor with one loss for each of {records} records", remedy)
+            raise InvalidParameterError(
+                "losses", actual, f"a tensor with one loss for each of {records} records", remedy
+            )
         if records and not losses.requires_grad:
             remedy = "compute them from the module that make_private returned, with gradients enabled"
-            raise InvalidParameter("losses", "without gradients", "losses of the trained module", remedy)
+            raise InvalidParameterError("losses", "without gradients", "losses of the trained module", remedy)
         return losses
 
     def losses_again(self, part: Any, rows: list[int]) -> Tensor:
@@ -322,7 +324,7 @@ class IndependenceCheck:
             if "through the graph a second time" not in str(error):
                 raise
             expected, remedy = "losses of a pass of their own", "leave backward out, and detach what earlier ones left"
-            raise InvalidParameter("losses", "a graph that was gone back through", expected, remedy) from error
+            raise InvalidParameterError("losses", "a graph that was gone back through", expected, remedy) from error
 
     def difference(self, rows: list[int], weights: Tensor | None, batch: Any) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
@@ -353,13 +355,15 @@ class IndependenceCheck:
             self.state.drop_gradients()
 
     def refuse(self, name: str, share: float, cause: tuple[str, str]) -> NoReturn:
-        """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
+        """Raise :class:`InvalidParameterError` with what helps, and with the releases that the same may have been
+        in.
+        """
         condition, remedy = cause
         if releases := self.released():
             remedy += f"; of the {releases} releases before, those that mixed records too are not covered by epsilon"
         expected = "a loss of each record that does not depend on the others of its batch"
         actual = f"a gradient at {name} that changes by {share:.2%} {condition}"
-        raise InvalidParameter("the loss of a record", actual, expected, remedy)
+        raise InvalidParameterError("the loss of a record", actual, expected, remedy)
 
     def limits(self) -> tuple[float, float, float, bool]:
         """The largest relative difference that passes for rounding, :data:`FLOOR`, the clip, and if layers share it."""
@@ -558,7 +562,7 @@ class ModuleState:
             # Folded factors are zero again after a step, which has written them.
             if rates.get(key, most) > 0.0 and key in self.drawn and state[1:] == self.drawn[key][1:]:
                 remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
-                raise InvalidParameter(state[0], "unmoved after a step", "trained weights that move", remedy)
+                raise InvalidParameterError(state[0], "unmoved after a step", "trained weights that move", remedy)
 
     def states(self, tensors: Sequence[tuple[str, Tensor]], read: Container[int]) -> _States:
         """The states of tensors, of those whose identities are in ``read`` with what they hold."""
@@ -583,7 +587,7 @@ class ModuleState:
         for name, tensor in tensors:
             kind, expected = _kind_of(tensor), self.kinds.get(id(tensor), _FROZEN)
             if kind != expected:
-                raise InvalidParameter(name, kind, f"{expected}, as make_private saw it", _FREEZE)
+                raise InvalidParameterError(name, kind, f"{expected}, as make_private saw it", _FREEZE)
         return tensors
 
     def check_unwritten(self, form: Any = None) -> None:
@@ -613,11 +617,11 @@ class ModuleState:
         names = {id(tensor): name for name, tensor in self.taps.tensors()} if self.others else {}
         for leaf in self.others:
             if id(leaf) in names:
-                raise InvalidParameter(names[id(leaf)], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
+                raise InvalidParameterError(names[id(leaf)], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
             if isinstance(leaf, nn.Parameter):
                 actual = f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too"
                 remedy = "put it into the module before make_private, or call what holds it under torch.no_grad()"
-                raise InvalidParameter("losses", actual, "losses of the trained tensors alone", remedy)
+                raise InvalidParameterError("losses", actual, "losses of the trained tensors alone", remedy)
 
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
@@ -656,7 +660,7 @@ class ModuleState:
                 left &= self.integer_changes.get((name, form), left)
                 self.integer_changes[name, form], differs = left, not left
             if differs:
-                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
+                raise InvalidParameterError(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:
         """Give all plain attributes the values that they had before the first part, and their tables what they held."""
@@ -688,7 +692,7 @@ def _check_same(before: _States, now: _States, actual: str, expected: str, remed
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
         if old is None or new is None or old[1:4] != new[1:4] or (old[4] != new[4] and None not in (old[4], new[4])):
-            raise InvalidParameter((new or old or ("module",))[0], actual, expected, remedy)
+            raise InvalidParameterError((new or old or ("module",))[0], actual, expected, remedy)
 
 
 def _attributes(module: nn.Module) -> _Numbers:

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from privproj.accounting.lower_bound import warnings_of_delta
-from privproj.errors import InvalidParameter, Refused
+from privproj.accounting.lower_bounds import warnings_of_delta
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import Account, Ledger
 from privproj.parameters import integer
 from privproj.result import Result
@@ -48,7 +48,9 @@ class ReleaseCounter:
     def record(self) -> None:
         """Count one more release; with a ledger it is on the disk before the release exists."""
         if self.steps >= self.plan.steps:
-            raise Refused(f"all {self.plan.steps} planned steps are released; a longer run needs noise for more steps")
+            raise UnsupportedError(
+                f"all {self.plan.steps} planned steps are released; a longer run needs noise for more steps"
+            )
         self.stamps.check()
         if self.ledger is not None:
             self.ledger.record()
@@ -75,7 +77,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         loader: The private loader, which knows the batch that is being trained on.
 
     Raises:
-        InvalidParameter: The optimizer lacks a trained tensor, or holds one that no release is about.
+        InvalidParameterError: The optimizer lacks a trained tensor, or holds one that no release is about.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -119,10 +121,12 @@ class PrivateOptimizer(torch.optim.Optimizer):
         loader.on_open, loader.on_empty = self._begin, self.step
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
-            raise InvalidParameter("optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure")
+            raise InvalidParameterError(
+                "optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure"
+            )
         if isinstance(optimizer, torch.optim.SparseAdam) or optimizer.defaults.get("differentiable"):
             kind, expected = type(optimizer).__name__, "an optimizer of dense gradients, not differentiable=True"
-            raise InvalidParameter("optimizer", kind, expected, "use torch.optim.Adam, for instance")
+            raise InvalidParameterError("optimizer", kind, expected, "use torch.optim.Adam, for instance")
         self._share()
         self._check_groups()
 
@@ -157,15 +161,15 @@ class PrivateOptimizer(torch.optim.Optimizer):
             state_dict: What :meth:`state_dict` returned, here or in the run that is resumed.
 
         Raises:
-            InvalidParameter: The state is of a run with more releases than are accounted here, its clip is outside the
-                range of the plan, or it has a clip and a batch was begun.
+            InvalidParameterError: The state is of a run with more releases than are accounted here, its clip is
+                outside the range of the plan, or it has a clip and a batch was begun.
         """
         state = dict(state_dict)
         entry = state.pop("privproj", {})
         saved, here = entry.get("releases", 0), self._spending.account.spent
         if saved > here:
             words = f"at most the {here} that are accounted here, or the ledger of that run"
-            raise InvalidParameter("state_dict", f"a state after {saved} releases", words)
+            raise InvalidParameterError("state_dict", f"a state after {saved} releases", words)
         if "clip" in entry:
             self._noisy_sum.resume_clip(entry["clip"])
         self._original.load_state_dict(state)
@@ -173,7 +177,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def __reduce__(self) -> NoReturn:
         words = "a private optimizer is neither copied nor pickled"
-        raise Refused(f"{words}, for a copy would repeat its noise: save its state_dict() and keep its ledger")
+        raise UnsupportedError(f"{words}, for a copy would repeat its noise: save its state_dict() and keep its ledger")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._plan.algorithm.name}, {self._original!r})"
@@ -210,10 +214,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             A :class:`privproj.Result`, as :func:`privproj.epsilon` gives it.
 
         Raises:
-            InvalidParameter: Nothing was released yet, or ``delta`` is outside its range.
-            Refused: The bound does not hold for what was released.
-            NotConverged: A quadrature or a search did not settle.
-            PrecisionLimit: The composition cannot tell such a delta from its rounding.
+            InvalidParameterError: Nothing was released yet, or ``delta`` is outside its range.
+            UnsupportedError: The bound does not hold for what was released.
+            ConvergenceError: A quadrature or a search did not settle.
+            PrecisionError: The composition cannot tell such a delta from its rounding.
         """
         result = self._spending.account.epsilon(delta)
         warnings = dict.fromkeys((*result.warnings, *warnings_of_delta(self._plan.dataset_size, delta)))
@@ -257,17 +261,19 @@ class PrivateOptimizer(torch.optim.Optimizer):
             The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
 
         Raises:
-            InvalidParameter: ``batch`` is not the one that was drawn, the losses are not one for each record, the loss
-                of a record depends on the records beside it, or a layer keeps something of the batch.
+            InvalidParameterError: ``batch`` is not the one that was drawn, the losses are not one for each record, the
+                loss of a record depends on the records beside it, or a layer keeps something of the batch.
         """
         records, samples = self._turn.records_of(batch), self._turn.samples
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = integer("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
             remedy = "let collate_fn drop no record and give tensors, lists, or tuples, mappings, dataclasses of these"
-            raise InvalidParameter("batch", type(batch).__name__, f"one row for each of {records} records", remedy)
+            raise InvalidParameterError("batch", type(batch).__name__, f"one row for each of {records} records", remedy)
         if strict and records and not self._turn.numbers:
-            raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
+            raise InvalidParameterError(
+                "strict", True, "a batch of the private loader, whose records can be fetched again"
+            )
         self._guard.check_trained()
         total = torch.zeros((), device=self._taps.device)
         # The loss of a part may write into what it gets, which is then no view of the batch, and into nothing else.
@@ -304,8 +310,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
 
         Raises:
-            InvalidParameter: As :meth:`backward_on` and :meth:`step` raise it.
-            Refused: All planned steps are released.
+            InvalidParameterError: As :meth:`backward_on` and :meth:`step` raise it.
+            UnsupportedError: All planned steps are released.
         """
         mean = self.backward_on(loss_fn, batch, micro_batch_size, strict=strict)
         self.step()
@@ -319,7 +325,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     @grad_scale.setter
     def grad_scale(self, scale: object) -> None:
         remedy = "leave the scaler out and use float32 or bfloat16: a scaler skips steps by private gradients"
-        raise InvalidParameter("optimizer", "a step of a GradScaler", "optimizer.step()", remedy)
+        raise InvalidParameterError("optimizer", "a step of a GradScaler", "optimizer.step()", remedy)
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Release the batch and let the wrapped optimizer use what was released. An empty batch is released too.
@@ -328,12 +334,12 @@ class PrivateOptimizer(torch.optim.Optimizer):
             closure: Must be None, since every release is used once.
 
         Raises:
-            InvalidParameter: Records of the batch did not come back, a closure is given, the optimizer holds a tensor
-                that no release is about, or a trained tensor did not move.
-            Refused: All planned steps are released.
+            InvalidParameterError: Records of the batch did not come back, a closure is given, the optimizer holds a
+                tensor that no release is about, or a trained tensor did not move.
+            UnsupportedError: All planned steps are released.
         """
         if closure is not None:
-            raise InvalidParameter("closure", closure, "no closure, since every release is used once")
+            raise InvalidParameterError("closure", closure, "no closure, since every release is used once")
         self._turn.close()
         try:
             self._share()
@@ -366,10 +372,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._steps_itself = False
 
     def _check_own_step(self, *_: object) -> None:
-        """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""
+        """Raise :class:`InvalidParameterError` where the wrapped optimizer steps otherwise than with what was
+        released.
+        """
         if not self._steps_itself:
             remedy = "call step_on of the optimizer that make_private returned: other gradients have no noise"
-            raise InvalidParameter("optimizer", "a step of the wrapped optimizer", "steps of the private one", remedy)
+            raise InvalidParameterError(
+                "optimizer", "a step of the wrapped optimizer", "steps of the private one", remedy
+            )
 
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
@@ -378,17 +388,21 @@ class PrivateOptimizer(torch.optim.Optimizer):
             parameter.grad = None
 
     def _check_groups(self) -> None:
-        """Raise :class:`InvalidParameter` unless the wrapped optimizer holds just what is released."""
+        """Raise :class:`InvalidParameterError` unless the wrapped optimizer holds just what is released."""
         held = {*self._held()}
         for view in self._views:
             if not held.issuperset(view.parameters):
                 remedy = "build it after the model is wrapped and moved, or freeze the tensor"
-                raise InvalidParameter(view.name, "a tensor it lacks", "an optimizer over every trained tensor", remedy)
+                raise InvalidParameterError(
+                    view.name, "a tensor it lacks", "an optimizer over every trained tensor", remedy
+                )
         for parameter in held.difference(*(view.parameters for view in self._views)):
             if parameter.requires_grad:
                 what = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
                 remedy = "freeze it, or put it into the module before make_private"
-                raise InvalidParameter("optimizer", what, "an optimizer over the trained tensors and no others", remedy)
+                raise InvalidParameterError(
+                    "optimizer", what, "an optimizer over the trained tensors and no others", remedy
+                )
 
     def _held(self) -> Iterator[Tensor]:
         """The tensors of the wrapped optimizer."""

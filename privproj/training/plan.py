@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 
 from privproj.accounting import calibration
 from privproj.accounting.calibration import Search
-from privproj.accounting.schedule import Phase, Schedule, phase_of
-from privproj.errors import InvalidParameter, Refused
+from privproj.accounting.schedule import Composition, Phase, phase_of
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import Account
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.root_finding import find_crossing
 from privproj.parameters import check_parameters, integer, number, parameter, real, whole_number
 from privproj.run import EPOCHS, rate_and_steps_from_batches
-from privproj.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
+from privproj.sampling import SCHEMES, NeighboringRelation, Sampling, member_named
 from privproj.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.training.algorithms import load
@@ -133,7 +133,7 @@ def batches_of(batches: "str | Batches") -> Batches:
     """The way of drawing batches that a name means, and one with its options as it is."""
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
-            raise Refused(
+            raise UnsupportedError(
                 f"sampling={batches} has no private loader, since nothing is proved of such batches beyond one release "
                 f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {batches}`), or "
                 'train with batches="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
@@ -141,7 +141,7 @@ def batches_of(batches: "str | Batches") -> Batches:
             )
         return KINDS[batches]()
     if not isinstance(batches, Batches):
-        raise InvalidParameter("batches", batches, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
+        raise InvalidParameterError("batches", batches, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
     return batches
 
 
@@ -164,7 +164,7 @@ class Method:
         bound: Name of the bound that accounts the run. None: the default of the mechanism.
 
     Raises:
-        InvalidParameter: There is no algorithm of that name, or a value is outside its range.
+        InvalidParameterError: There is no algorithm of that name, or a value is outside its range.
 
     >>> from privproj.training import Method
     >>> Method("m2", rank=16).name
@@ -183,16 +183,16 @@ class Method:
         algorithm = load(self.name)
         check_parameters(self)
         if self.frame not in (None, "haar", "wishart") or (self.frame is not None and not algorithm.has_frame):
-            raise InvalidParameter("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
+            raise InvalidParameterError("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
         if self.rank is not None and algorithm.rank == "none":
-            raise InvalidParameter("rank", self.rank, f"no rank, since {self.name} has none here")
+            raise InvalidParameterError("rank", self.rank, f"no rank, since {self.name} has none here")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that a private training run does and that its accountant is told, in one frozen record.
 
-    :func:`make_private` makes it. Between neighbouring data sets the sum of
+    :func:`make_private` makes it. Between neighboring data sets the sum of
     the clipped gradients changes by at most the sensitivity: ``clip`` under add-remove and zero-out, ``2 clip`` under
     replace.
 
@@ -210,7 +210,7 @@ class Plan:
             where each record picks one of the batches of an epoch.
         batches: ``t``, the number of batches of an epoch, for balls-in-bins only; ``steps`` is a multiple of it.
         max_batch_size: The number of records above which a Poisson batch is cut. None: batches are used as drawn.
-        relation: Which data sets are neighbours.
+        relation: Which data sets are neighbors.
         group_size: The number of records that no person exceeds, at least 1: what is protected together.
         ranks: Rank of the projection of each trained tensor, in their order; 1 where nothing is projected.
         shares: Shares of ``clip^2`` of the trained tensors, which sum to 1; None is one joint clip.
@@ -218,8 +218,8 @@ class Plan:
             None keeps the clip as it is.
 
     Raises:
-        InvalidParameter: A field is outside its range.
-        Refused: The bound does not hold for this run or this relation.
+        InvalidParameterError: A field is outside its range.
+        UnsupportedError: The bound does not hold for this run or this relation.
 
     >>> from privproj import M2
     >>> from privproj.training import Method, Plan
@@ -242,28 +242,30 @@ class Plan:
     sampling: SchemeName = "poisson"
     batches: int | None = None
     max_batch_size: int | None = None
-    relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
+    relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE
     group_size: int = 1
     shares: tuple[float, ...] | None = None
     adaptive_clipping: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Method):
-            raise InvalidParameter("algorithm", self.algorithm, "a Method, such as Method('dp-sgd')")
+            raise InvalidParameterError("algorithm", self.algorithm, "a Method, such as Method('dp-sgd')")
         object.__setattr__(self, "steps", integer("steps", self.steps, "a whole number of steps >= 1"))
         object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
-            raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         if self.batches is not None and self.steps % self.batches:
-            raise InvalidParameter("steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins")
+            raise InvalidParameterError(
+                "steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins"
+            )
         adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
         is_one_clip = adaptive is None or self.shares is None
         if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
             words = f"one clip that adapts, by the deviation {accounted} that the mechanism is accounted with"
-            raise InvalidParameter("adaptive_clipping", adaptive, words)
+            raise InvalidParameterError("adaptive_clipping", adaptive, words)
         if adaptive is not None and not adaptive.least <= self.clip <= adaptive.most:
             words = f"a first clip from least={adaptive.least:g} to most={adaptive.most:g}"
-            raise InvalidParameter("max_grad_norm", self.clip, words)
+            raise InvalidParameterError("max_grad_norm", self.clip, words)
         self.phase(self.steps).check()
 
     @property
@@ -342,7 +344,8 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
     With an ``order`` all of it is counted by the filter of this order, whose budget meets the target.
 
     ``earlier`` is composed jointly with the plan's own phase. The noise that is returned has passed the question
-    itself: with it the composed curve meets the target. Raises :class:`Refused` where no noise does, as with a largest
+    itself: with it the composed curve meets the target. Raises :class:`UnsupportedError` where no noise does, as with
+        a largest
     batch that is cut too often, or where the earlier releases leave less than a thousandth of the budget.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
@@ -354,14 +357,16 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         bound, run = plan.algorithm.bound, plan.run(plan.steps)
         answer = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=bound, **run)
         if answer.value is None:
-            raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}")
+            raise UnsupportedError(
+                f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}"
+            )
         return with_noise(answer.value)
     ends = {"low": 1e-3, "high": 1e6}
     if order is None:
 
-        def run_at(z: float) -> Schedule:
+        def run_at(z: float) -> Composition:
             phases = (*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))
-            return Schedule(tuple(Account(phases).released_phases()))
+            return Composition(tuple(Account(phases).released_phases()))
 
         share = float(earlier.epsilon(delta)) / epsilon
         search = Search(run_at, full_target(epsilon, delta, None, zero=False))
@@ -378,7 +383,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         noise = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
     if noise == math.inf or share > NEARLY_ALL:
         left = f"leave nothing to train with of epsilon {epsilon:g} at delta {delta:g}"
-        raise Refused(f"the {earlier.spent} earlier releases {left}")
+        raise UnsupportedError(f"the {earlier.spent} earlier releases {left}")
     return with_noise(noise)
 
 
@@ -389,13 +394,13 @@ def rate_and_steps(
 
     For Poisson sampling ``q`` is rounded up to the sampler's grid :data:`GRID`, for batches of a fixed size to a whole
     number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Balls-in-bins alone has a ``t``, which is
-    given or ``ceil(N/B)``, and whole epochs. Raises :class:`InvalidParameter` unless exactly one of ``steps`` and
+    given or ``ceil(N/B)``, and whole epochs. Raises :class:`InvalidParameterError` unless exactly one of ``steps`` and
     ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
-        raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
+        raise InvalidParameterError("steps", steps, "exactly one of steps and epochs")
     if batch_size is None and (drawing.count if isinstance(drawing, BallsInBins) else drawing.rate) is None:
-        raise InvalidParameter("data_loader", "batch_size=None", "a loader with a batch size, which joins records")
+        raise InvalidParameterError("data_loader", "batch_size=None", "a loader with a batch size, which joins records")
     if isinstance(drawing, BallsInBins):
         # t = ceil(N/B), T = E t.
         batches = drawing.count

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 
 BUCKET = 2**27
 """Bytes that processes exchange at once. Speed only: a larger tensor goes alone."""
@@ -75,7 +75,9 @@ class Processes:
         places = {rank: there for rank, (there, _) in enumerate(pairs)}
         if len(set(places.values())) > 1:
             words = "the processes of the run are at different places"
-            raise Refused(f"{words} ({places}), and none may leave out a step: end all of them, and resume the run")
+            raise UnsupportedError(
+                f"{words} ({places}), and none may leave out a step: end all of them, and resume the run"
+            )
         return [one for _, one in pairs]
 
     @contextmanager
@@ -89,17 +91,19 @@ class Processes:
         sentences = self.meet("a block that all reach", None)
         for rank, sentence in enumerate(sentences):
             if sentence is not None:
-                raise Refused(f"process {rank} of {self.size} stopped: {sentence}")
+                raise UnsupportedError(f"process {rank} of {self.size} stopped: {sentence}")
 
     def check_same(self, told: Mapping[str, object]) -> None:
-        """Raise :class:`InvalidParameter`, in every process, unless all processes tell the same under every name."""
+        """Raise :class:`InvalidParameterError`, in every process, unless all processes tell the same under every
+        name.
+        """
         first, *others = self.meet("a comparison", dict(told))
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 values = [one.get(name, "nothing") for one in (first, other)]
                 if values[0] != values[1]:
                     actual = f"{values[0]} in process 0 and {values[1]} in process {rank}"
-                    raise InvalidParameter(name, actual, "the same in every process of the run")
+                    raise InvalidParameterError(name, actual, "the same in every process of the run")
 
     def align(self, tensors: Iterable[Tensor]) -> None:
         """Give these tensors of every process the values of the first one's."""
@@ -107,7 +111,7 @@ class Processes:
 
 
 def current_processes() -> Processes:
-    """The processes of ``torch.distributed`` if that is initialised, else a single one."""
+    """The processes of ``torch.distributed`` if that is initialized, else a single one."""
     if distributed.is_available() and distributed.is_initialized():
         # A wrapper that only cycles hold has threads, which must end before the interpreter does. Once is enough.
         atexit.unregister(gc.collect)
@@ -121,7 +125,9 @@ def own_device(device: torch.device) -> torch.device:
     if device.type != "cuda" or not _are_several():
         return device
     if device.index is not None:
-        raise InvalidParameter("device", device, "cuda without a number", "each of several processes takes its own GPU")
+        raise InvalidParameterError(
+            "device", device, "cuda without a number", "each of several processes takes its own GPU"
+        )
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 

@@ -4,7 +4,7 @@ For every record of a batch its norm is taken, its gradient is scaled down to th
 sum. For every step noise is added to the sum once, and the noised sum is divided by the public expected batch ``q N``.
 What is done with these released means afterwards is post-processing.
 
-The sum of all views together has norm at most ``C`` for each record, so neighbours shift it by at most the sensitivity
+The sum of all views together has norm at most ``C`` for each record, so neighbors shift it by at most the sensitivity
 ``s`` (``C``, or ``2C`` under replace). With noise of standard deviation ``sigma = z s`` this is the Gaussian release of
 claim C3, and for M2 that of claim C4 (docs/proofs.md). Where the clip adapts, a noisy count of the records that were
 not clipped leaves with the sum, as one release (claim C31).
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import real
 from privproj.training import per_example
 from privproj.training.adaptive_clipping import AdaptiveClipping
@@ -56,7 +56,7 @@ class NoisySum:
         if adaptive is None:
             return
         if any(part is not None for part in self.sums):
-            raise InvalidParameter("clip", clip, "a clip that is loaded between batches")
+            raise InvalidParameterError("clip", clip, "a clip that is loaded between batches")
         words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
         self.set_clip(real("clip", clip, words, adaptive.least, adaptive.most))
 
@@ -85,7 +85,7 @@ class NoisySum:
         for i, rows in norms.items():
             if len(rows) != examples:
                 actual = f"{len(rows)} rows for {examples} losses"
-                raise InvalidParameter(self.views[i].name, actual, "one row for each record, batch first")
+                raise InvalidParameterError(self.views[i].name, actual, "one row for each record, batch first")
         none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
         squared = torch.stack([norms.get(i, none).to(none.device) for i in range(len(self.views))], 1)
         finite = torch.isfinite(squared).all(1)

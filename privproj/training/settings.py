@@ -6,7 +6,7 @@ Each option is declared once, as a field. This loads no torch, so that the comma
 from dataclasses import dataclass
 from typing import get_args
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import DEVIATION, NOISE, TEXT, check_parameters, number, one_of, parameter, whole_number
 from privproj.run import EPOCHS
 from privproj.sampling import SamplingName
@@ -30,8 +30,8 @@ DELTA = number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_hig
 class Settings:
     """All that a run depends on, as it is kept beside it.
 
-    The fields are the options of ``privproj train``. Raises :class:`InvalidParameter` for values outside their ranges,
-    and for options that do not go together.
+    The fields are the options of ``privproj train``. Raises :class:`InvalidParameterError` for values outside their
+    ranges, and for options that do not go together.
     """
 
     data: str = parameter(TEXT, "digits, or an .npz file with arrays x and y.", "DATA")
@@ -68,20 +68,20 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("data", "mechanism"):
             if getattr(self, name) is None:
-                raise InvalidParameter(name, "nothing", "--data and --mechanism, or --resume")
+                raise InvalidParameterError(name, "nothing", "--data and --mechanism, or --resume")
         if self.epsilon is None and self.noise_multiplier is None:
-            raise InvalidParameter("epsilon", "nothing", "either --epsilon or --noise-multiplier")
+            raise InvalidParameterError("epsilon", "nothing", "either --epsilon or --noise-multiplier")
         check_parameters(self)
         two_stages = ("sampling", "poisson"), ("max_batch_size", None), ("adaptive_clipping_sigma", None)
         for name, only in two_stages if self.mechanism == "dp-sft" else ():
             if getattr(self, name) != only:
                 words = f"{only or f'no {name}'} with {self.mechanism}, whose two stages are planned so"
-                raise InvalidParameter(name, getattr(self, name), words)
+                raise InvalidParameterError(name, getattr(self, name), words)
         for name, sampling in (("max_batch_size", "poisson"), ("batches", "balls-in-bins")):
             if getattr(self, name) is not None and self.sampling != sampling:
                 words = f"no {name} with {self.sampling} sampling, but with {sampling}"
-                raise InvalidParameter(name, getattr(self, name), words)
+                raise InvalidParameterError(name, getattr(self, name), words)
         if self.batches is not None and self.batch_size is not None:
-            raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
+            raise InvalidParameterError("batches", self.batches, "either batches or batch_size, not both")
         if self.adaptive_clipping_sigma is not None and self.clipping != "joint":
-            raise InvalidParameter("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
+            raise InvalidParameterError("clipping", self.clipping, "joint with an adaptive clip, which is one for all")

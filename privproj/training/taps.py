@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.training import per_example
 from privproj.training.per_example import LookedUp
 
@@ -89,7 +89,7 @@ class AnyTap:
         arguments = {**dict(enumerate(args)), **kwargs}
         seen = next((key for key, value in arguments.items() if isinstance(value, Tensor)), None)
         if seen is None:
-            raise InvalidParameter(self.name, "no tensor", "a layer that is called with a tensor", "freeze it")
+            raise InvalidParameterError(self.name, "no tensor", "a layer that is called with a tensor", "freeze it")
         values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in arguments.items()}
         return (module, {**values, seen: arguments[seen].dim()}, seen), values[seen]
 
@@ -299,7 +299,7 @@ class _ReplayedTap(AnyTap):
                 remedy = f"set its dropout to 0, or {remedy}"
             remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
             expected = "a layer that can be computed for one record alone"
-            raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error
+            raise InvalidParameterError(self.name, type(module).__name__, expected, remedy) from error
         finally:
             AnyTap.is_replaying = False
         by_parameter = {id(parameters[name]): part for name, part in gradients.items()}
@@ -400,7 +400,7 @@ def is_matrix(module: nn.Module) -> bool:
 def make_tap(name: str, module: nn.Module) -> AnyTap | None:
     """The tap of a module's own tensors; None where none is trained, or where its layers have all of them too.
 
-    Raises :class:`InvalidParameter` for a layer without per-example gradients, and for tensors of low precision.
+    Raises :class:`InvalidParameterError` for a layer without per-example gradients, and for tensors of low precision.
     """
     trained = _trained_tensors(module)
     layers = {*[*module.modules()][1:]}.difference(used_inside(module))
@@ -415,7 +415,7 @@ def make_tap(name: str, module: nn.Module) -> AnyTap | None:
     tap: AnyTap = getattr(module, "private_tap", kind)(name, module)
     if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
         actual = "trained tensors besides weight and bias"
-        raise InvalidParameter(name, actual, "a layer as torch has it", "freeze the others")
+        raise InvalidParameterError(name, actual, "a layer as torch has it", "freeze the others")
     return tap
 
 
@@ -424,26 +424,26 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
     kind, expected = type(module).__name__, "a layer with per-example gradients"
     for base, remedy in REMEDIES.items():
         if isinstance(module, base):
-            raise InvalidParameter(name, kind, expected, remedy)
+            raise InvalidParameterError(name, kind, expected, remedy)
     if isinstance(module.__dict__.get("weight"), Tensor):
         remedy = "remove spectral_norm or weight_norm from it, or freeze it, in eval mode"
-        raise InvalidParameter(name, f"{kind} with a weight that is made from others", expected, remedy)
+        raise InvalidParameterError(name, f"{kind} with a weight that is made from others", expected, remedy)
     if type(module).forward is nn.Module.forward:
         remedy = "freeze them, for tensors that another layer takes out of a container pass by the hooks"
-        raise InvalidParameter(name, kind, "trained tensors in a layer that is called itself", remedy)
+        raise InvalidParameterError(name, kind, "trained tensors in a layer that is called itself", remedy)
     if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq or module.sparse):
         remedy = "they write to the table, count over the batch, or want gradients without noise"
-        raise InvalidParameter(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
+        raise InvalidParameterError(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
     for parameter in trained:
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             remedy = (
                 "it would see gradients without noise: register_step_pre_hook changes released ones, on the optimizer "
                 "that make_private is given"
             )
-            raise InvalidParameter(name, "a hook on a gradient", "trained tensors without hooks", remedy)
+            raise InvalidParameterError(name, "a hook on a gradient", "trained tensors without hooks", remedy)
         if parameter.dtype not in FLOATS:
             remedy = "convert it with float(); frozen layers may stay in half precision, under torch.autocast too"
-            raise InvalidParameter(name, parameter.dtype, "trained tensors in float32 or float64", remedy)
+            raise InvalidParameterError(name, parameter.dtype, "trained tensors in float32 or float64", remedy)
 
 
 def check_variants(name: str, module: nn.Module) -> None:
@@ -451,4 +451,4 @@ def check_variants(name: str, module: nn.Module) -> None:
     variants: Any = {**getattr(module, "use_dora", {}), **getattr(module, "lora_variant", {})}
     if any(variants.values()) and any(p.requires_grad for p in module.parameters()):
         kinds = ", ".join(sorted({type(v).__name__ for v in variants.values() if v and v is not True})) or "DoRA"
-        raise InvalidParameter(name, kinds, "plain LoRA", VARIANT_REMEDY)
+        raise InvalidParameterError(name, kinds, "plain LoRA", VARIANT_REMEDY)

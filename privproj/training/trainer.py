@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import has_length
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.result import Result
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
@@ -76,7 +76,7 @@ class PrivateTrainer(Trainer):
     evaluated is not protected either: evaluate on other records.
 
     The loss of a record is its own. For language models and token classification it is the mean over the record's own
-    labelled tokens; sequence classification and regression are known too. For others override
+    labeled tokens; sequence classification and regression are known too. For others override
     :meth:`compute_record_losses`.
 
     Args:
@@ -89,8 +89,8 @@ class PrivateTrainer(Trainer):
         **kwargs: Arguments of ``Trainer``, as they are.
 
     Raises:
-        InvalidParameter: ``privacy`` has an unknown name or no ``delta``, an argument of Trainer would break a promise
-            of the accounting, or the loss of a record is not known.
+        InvalidParameterError: ``privacy`` has an unknown name or no ``delta``, an argument of Trainer would break a
+            promise of the accounting, or the loss of a record is not known.
 
     >>> import tempfile
     >>> import torch
@@ -148,10 +148,12 @@ class PrivateTrainer(Trainer):
             One loss for each record, a one-dimensional tensor.
 
         Raises:
-            InvalidParameter: The batch has no labels.
+            InvalidParameterError: The batch has no labels.
         """
         if "labels" not in inputs:
-            raise InvalidParameter("train_dataset", sorted(inputs), "records with labels", "check the data collator")
+            raise InvalidParameterError(
+                "train_dataset", sorted(inputs), "records with labels", "check the data collator"
+            )
         labels, kind = inputs["labels"], _kind_of(model)
         # Encoders with decoders make the decoder's inputs from the labels; for others a loss of the batch is saved.
         hidden = () if kind == "decoder" else ("labels",)
@@ -164,7 +166,7 @@ class PrivateTrainer(Trainer):
         losses = cross_entropy(
             logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED, label_smoothing=smoothing
         )
-        # l_j = sum_t l_jt / (number of labelled tokens of record j).
+        # l_j = sum_t l_jt / (number of labeled tokens of record j).
         return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
 
     def epsilon(self) -> Result:
@@ -174,10 +176,10 @@ class PrivateTrainer(Trainer):
             A :class:`privproj.Result`, as :func:`privproj.epsilon` gives it.
 
         Raises:
-            InvalidParameter: Nothing was released yet.
+            InvalidParameterError: Nothing was released yet.
         """
         if self.private_optimizer is None:
-            raise InvalidParameter("epsilon", "nothing released", "a run that was started", "call train")
+            raise InvalidParameterError("epsilon", "nothing released", "a run that was started", "call train")
         return self.private_optimizer.epsilon(self.privacy["delta"])
 
     # --- what Trainer calls -------------------------------------------------------------------------
@@ -193,9 +195,9 @@ class PrivateTrainer(Trainer):
             What ``Trainer.train`` returns.
 
         Raises:
-            InvalidParameter: The ledger is not that of the checkpoint, or the plan is not possible.
-            Refused: The ledger has releases, no checkpoint is resumed, and the model is not the one that they trained;
-                or no bound covers the run.
+            InvalidParameterError: The ledger is not that of the checkpoint, or the plan is not possible.
+            UnsupportedError: The ledger has releases, no checkpoint is resumed, and the model is not the one that they
+                trained; or no bound covers the run.
         """
         self.resumes = bool(args[0] if args else kwargs.get("resume_from_checkpoint"))
         try:
@@ -340,10 +342,10 @@ class _ReleasesAreSteps(TrainerCallback):
         done, saved = optimizer._steps, state.global_step
         where = self.trainer.privacy.get("ledger", Path(args.output_dir) / LEDGER)
         if done < saved:
-            raise InvalidParameter("ledger", where, f"the ledger with the {saved} releases of the checkpoint")
+            raise InvalidParameterError("ledger", where, f"the ledger with the {saved} releases of the checkpoint")
         if done and not saved:
             words = "go on with train(resume_from_checkpoint=True), or name another ledger; both then add up"
-            raise Refused(f"{where} already holds {done} releases: {words}")
+            raise UnsupportedError(f"{where} already holds {done} releases: {words}")
         if done > saved:
             late = f"{where} holds {done - saved} releases after the checkpoint: they count, and their steps are lost"
             warnings.warn(late, ResumedLedger, stacklevel=2)
@@ -359,16 +361,16 @@ def _names(function: Any) -> set[str]:
 
 
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``make_private`` that a user gave; raises :class:`InvalidParameter` for others."""
+    """The arguments of ``make_private`` that a user gave; raises :class:`InvalidParameterError` for others."""
     names = _names(make_private) - GIVEN_BY_TRAINER | {"strict"}
     for name in privacy.keys() - names:
         remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
-        raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(names))}", remedy)
+        raise InvalidParameterError("privacy", name, f"names of {', '.join(sorted(names))}", remedy)
     drawing = batches_of(privacy.get("batches", "poisson"))
     if (drawing.rate, drawing.count) != (None, None):
-        raise InvalidParameter("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")
+        raise InvalidParameterError("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")
     if privacy.get("delta") is None:
-        raise InvalidParameter("privacy", "no delta", "a delta, for the logs too")
+        raise InvalidParameterError("privacy", "no delta", "a delta, for the logs too")
     return dict(privacy)
 
 
@@ -377,37 +379,43 @@ def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
     clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
     if args.max_grad_norm not in (clip, unsaid):
         remedy = "it is the largest norm of a record's gradient, not of a batch's: leave it out of TrainingArguments"
-        raise InvalidParameter("max_grad_norm", f"{args.max_grad_norm} and, in privacy, {clip}", "one clip", remedy)
+        raise InvalidParameterError(
+            "max_grad_norm", f"{args.max_grad_norm} and, in privacy, {clip}", "one clip", remedy
+        )
 
 
 def _refuse_unsound(trainer: PrivateTrainer) -> None:
-    """Raise :class:`InvalidParameter` for what would break a promise of the accounting, or could not work."""
+    """Raise :class:`InvalidParameterError` for what would break a promise of the accounting, or could not work."""
     args, accelerator = trainer.args, trainer.accelerator
     for name, (sound, why) in UNSOUND.items():
         if getattr(args, name, sound) not in (sound, False):
-            raise InvalidParameter(name, getattr(args, name), f"{name}={sound}", why)
+            raise InvalidParameterError(name, getattr(args, name), f"{name}={sound}", why)
     if accelerator.mixed_precision not in ("no", "bf16"):
-        raise InvalidParameter("mixed_precision", accelerator.mixed_precision, "bf16 or none, without a loss scale")
+        raise InvalidParameterError(
+            "mixed_precision", accelerator.mixed_precision, "bf16 or none, without a loss scale"
+        )
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind not in WORKERS or args.n_gpu > 1:
         actual = kind if args.n_gpu <= 1 else f"{args.n_gpu} GPUs in one process"
         words = "processes that hold the whole model, one GPU each, without FSDP and DeepSpeed"
-        raise InvalidParameter("args", actual, words)
+        raise InvalidParameterError("args", actual, words)
     if args.load_best_model_at_end and hasattr(trainer.model, "trained_by_m2"):
-        raise InvalidParameter("load_best_model_at_end", True, "False, and import_peft, with M2 on a model of PEFT")
+        raise InvalidParameterError(
+            "load_best_model_at_end", True, "False, and import_peft, with M2 on a model of PEFT"
+        )
     optim = str(getattr(args.optim, "value", args.optim))
     if any(word in optim for word in OWN_UPDATES):
-        raise InvalidParameter("optim", optim, "an optimizer that changes weights in its step only")
+        raise InvalidParameterError("optim", optim, "an optimizer that changes weights in its step only")
     data = trainer.train_dataset
     if data is not None and (isinstance(data, IterableDataset) or not has_length(data)):
-        raise InvalidParameter("train_dataset", type(data).__name__, "a data set with a length and an index")
+        raise InvalidParameterError("train_dataset", type(data).__name__, "a data set with a length and an index")
     own_losses = type(trainer).compute_record_losses is not PrivateTrainer.compute_record_losses
     of_batches = trainer.compute_loss_func is not None or type(trainer).compute_loss is not Trainer.compute_loss
     if of_batches and not own_losses:
-        raise InvalidParameter("compute_loss", "a loss of a whole batch", "compute_record_losses, overridden")
+        raise InvalidParameterError("compute_loss", "a loss of a whole batch", "compute_record_losses, overridden")
     if not own_losses and _kind_of(trainer.model) is None:
         words = "a model for language modelling or classification, or compute_record_losses, overridden"
-        raise InvalidParameter("model", type(_unwrapped(trainer.model)).__name__, words)
+        raise InvalidParameterError("model", type(_unwrapped(trainer.model)).__name__, words)
 
 
 def _unwrapped(model: Any) -> Any:

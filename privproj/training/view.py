@@ -138,7 +138,7 @@ class Algorithm:
         subspace_view: One view over all trained tensors within a given subspace, in place of one view each. An
             algorithm with such a view needs a subspace and a joint clip.
         check_layer: Called with the name of the algorithm that was asked for and a tap; raises
-            :class:`InvalidParameter` where that algorithm must not train this layer. It is also asked about other
+            :class:`InvalidParameterError` where that algorithm must not train this layer. It is also asked about other
             algorithms, for layers that say (by ``only_for``) that they belong to this one.
         adapt: From a module, a rank and an ``insecure_seed`` to the module with its adapters, for ``privproj
             train`` and for audits. None where the module is trained as it is.

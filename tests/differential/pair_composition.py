@@ -127,12 +127,12 @@ def thinned(x, p, most=1500):
     return np.add.reduceat(p * x, starts) / mass, np.log(mass)
 
 
-def window(change, theta, count, centre, spread):
+def window(change, theta, count, center, spread):
     """Return how far from its mean the tilted sum is, except with probability 1e-14 (Chernoff)."""
     reach = 9.0 * spread
     for sign in (1.0, -1.0):
         orders = sign * np.geomspace(0.03, 30, 24) / spread
-        slack = [(t, count * (change(theta + t) - 0) - t * centre) for t in orders]
+        slack = [(t, count * (change(theta + t) - 0) - t * center) for t in orders]
         reach = max(reach, min((value + 33.0) / abs(t) for t, value in slack))
     return reach
 

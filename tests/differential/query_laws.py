@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import privproj
-from privproj.errors import InvalidParameter, PrivprojError
+from privproj.errors import InvalidParameterError, PrivprojError
 from privproj.result import Outcome
 from tests.differential import true_delta
 from tests.differential.queries import Query
@@ -139,7 +139,7 @@ def error_law(check, error):
     flag = {2: "usage", 3: "refused", 5: "unanswered"}.get(error.exit_code, "unanswered")
     check.flags.add(flag)
     check.value = f"{flag}: {error}"
-    if isinstance(error, InvalidParameter) != (error.exit_code == 2):
+    if isinstance(error, InvalidParameterError) != (error.exit_code == 2):
         check.fail("outcome", f"{type(error).__name__} with exit code {error.exit_code}")
 
 

@@ -132,7 +132,7 @@ def test_lower_bound_keeps_its_end_when_renamed(stored, name, key):
     assert violations([row], "outward:1e-9", keys={key: "end"}, replay=answers_of(after))
 
 
-@pytest.mark.parametrize(("name", "key", "other"), [("json", "code", 1), ("error", "error_type", "Refused")])
+@pytest.mark.parametrize(("name", "key", "other"), [("json", "code", 1), ("error", "error_type", "UnsupportedError")])
 def test_exit_code_or_error_type_that_changes_fails(stored, name, key, other):
     named(stored, name)["answer"]["calls"][0][key] = other
     assert len(violations([named(stored, name)])) == 1
@@ -203,7 +203,7 @@ def test_python_name_needs_its_map(stored):
     row, error = named(stored, "array"), named(stored, "error")
     row["calls"][0].update(call="eps_column", keywords={"noise": [1.0, 2.0], "delta": 1e-5})
     error["answer"]["calls"][0]["error_type"] = "BadParameter"
-    python = {"eps_column": "epsilons", "noise": "noise_multiplier", "BadParameter": "InvalidParameter"}
+    python = {"eps_column": "epsilons", "noise": "noise_multiplier", "BadParameter": "InvalidParameterError"}
     assert len(violations([row, error])) == 2
     assert violations([row, error], python=python) == []
 

@@ -27,11 +27,11 @@ def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
     The rule is fine enough for ``ln N`` as well.
     """
     width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
-    step, centre, nodes = width * 9 / digits, mp.log(a / b), []
+    step, center, nodes = width * 9 / digits, mp.log(a / b), []
     for sign, first in ((1, 0), (-1, 1)):
         j, weight = first, mp.mpf(1)
         while j < 12 or weight > mp.mpf(10) ** (-digits - 20):
-            t = centre + sign * j * step
+            t = center + sign * j * step
             weight, grown = step * beta_density(a, b, t), mp.sqrt(1 + mp.exp(-t))
             nodes.append((grown, weight * grown ** (a + b)))
             j += 1
@@ -70,15 +70,15 @@ def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw
             return at(y) * (unit * mp.exp(y)) ** power
 
         return (
-            integrate_above(integrand, mp.log(x / unit), width) if x > 0 else integrate_line(integrand, centre, width)
+            integrate_above(integrand, mp.log(x / unit), width) if x > 0 else integrate_line(integrand, center, width)
         )
 
-    centre = mp.log(4 * a * (a + b))
+    center = mp.log(4 * a * (a + b))
     return ReferenceLaw(
         density=at,
         value=lambda y: unit * mp.exp(y),
         coordinate=lambda x: mp.log(x / unit),
-        hill=(centre, width),
+        hill=(center, width),
         tail=lambda x: part(x, 0),
         moment=lambda x: part(x, 1) if x > 0 else unit * 4 * a * (a + b + 1),
     )

@@ -90,10 +90,10 @@ def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
     return (mp.mpf(1) / 2 + pull) * near - (mp.mpf(1) / 2 - pull) * normal_density(m / 2 + eps / m)
 
 
-def _turning_points(derivative: Function, centre: Real, width: Real, count: int = 500) -> list[Real]:
-    """Return the places where ``derivative`` turns positive, on a grid that is finest around ``centre``."""
+def _turning_points(derivative: Function, center: Real, width: Real, count: int = 500) -> list[Real]:
+    """Return the places where ``derivative`` turns positive, on a grid that is finest around ``center``."""
     most = mp.asinh(150 / width)
-    grid = [centre + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
+    grid = [center + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
     with mp.workdps(20):
         signs = [derivative(s) for s in grid]
     cells = [cell for cell, one, two in zip(pairwise(grid), signs, signs[1:], strict=False) if one < 0 <= two]

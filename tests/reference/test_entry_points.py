@@ -7,7 +7,7 @@ from helpers import full_if
 
 import privproj
 from privproj import PrivprojError
-from privproj.accounting.config import answer_entry
+from privproj.accounting.config import evaluate_entry
 from privproj.io.run_file import from_data
 from privproj.result import Result, as_plain_value
 from reference.settings import REFUTED, Setting, settings
@@ -62,7 +62,7 @@ def check_doors(setting, run):
     python = facts(answer_or_error(lambda: privproj.evaluate(setting.quantity, **dict(setting.parameters))))
     doors = {
         "run file": lambda: from_run_file(query, entry),
-        "entry": lambda: answer_entry(query, entry),
+        "entry": lambda: evaluate_entry(query, entry),
     }
     for door, ask in doors.items():
         assert facts(answer_or_error(ask)) == python, door
@@ -90,6 +90,6 @@ SAMPLED = Setting("m2.mixture-rdp.epsilon", tuple(RUN.items()))
 
 def test_entry_points_test_detects_a_smaller_value(run, monkeypatch):
     check_doors(SAMPLED, run)
-    monkeypatch.setattr("privproj.accounting.schedule.Schedule.side", lambda self, curve: "exact")
+    monkeypatch.setattr("privproj.accounting.schedule.Composition.side", lambda self, curve: "exact")
     with pytest.raises(AssertionError, match="run file"):
         check_doors(SAMPLED, run)

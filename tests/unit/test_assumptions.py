@@ -9,7 +9,7 @@ import pytest
 from helpers import GUARANTEES, full_if, needs
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch
+from privproj import M2, Gaussian, InvalidParameterError, Sketch, UnsupportedError
 from privproj.accounting.schedule import dp_sft
 from privproj.assumptions import Requirement
 from privproj.io.ledger import Ledger
@@ -239,7 +239,7 @@ def test_a_run_file_keeps_what_its_numbers_assume():
     parted = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "sampling": "partition"}]})
     again = from_data({"phase": [phase.as_dict() for phase in parted.phases]})
     assert again.delta(epsilon=1.0).run["sampling"] == "partition"
-    with pytest.raises(InvalidParameter, match="public_size"):
+    with pytest.raises(InvalidParameterError, match="public_size"):
         from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "public_size": "false"}]})
 
 
@@ -418,10 +418,10 @@ def test_the_release_without_its_projection_tells_less():
 # --- partitions -----------------------------------------------------------------------------------
 
 
-def shift_of_epoch(records, neighbour, size):
+def shift_of_epoch(records, neighbor, size):
     """The distance of the batch sums of one epoch, consecutive chunks of ``size``, absent batches being zero."""
-    count = max(math.ceil(len(x) / size) for x in (records, neighbour))
-    sums = [[sum(x[i * size : (i + 1) * size]) for i in range(count)] for x in (records, neighbour)]
+    count = max(math.ceil(len(x) / size) for x in (records, neighbor))
+    sums = [[sum(x[i * size : (i + 1) * size]) for i in range(count)] for x in (records, neighbor)]
     return math.dist(*sums)
 
 
@@ -438,7 +438,7 @@ def test_a_partition_into_chunks_costs_one_release_under_zero_out_and_not_under_
         zeroed = [*records[:position], 0.0, *records[position + 1 :]]
         assert true(shift_of_epoch(records, zeroed, size)) == pytest.approx(printed, rel=1e-12, abs=0)
     assert true(shift_of_epoch(records, records[1:], size)) > 10 * printed
-    with pytest.raises(Refused, match="shift every later batch"):
+    with pytest.raises(UnsupportedError, match="shift every later batch"):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="add-remove", **epochs)
     flipped = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace", **epochs)
     assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["assumes"]
@@ -466,7 +466,7 @@ def test_a_partition_is_kept_and_its_relation_said(run):
 def test_one_projection_for_a_partition_is_refused(kind, steps):
     given = dict(kind)
     fixed = given.pop("kind")(**given, fixed_projection=True)
-    with pytest.raises(Refused, match="every batch of an epoch") as caught:
+    with pytest.raises(UnsupportedError, match="every batch of an epoch") as caught:
         privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps)
     named = {"m2": "--bound gaussian", "m1": "--bound operator-norm"}.get(fixed.name, "no bound here")
     assert named in str(caught.value)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter
+from privproj import M2, Gaussian, InvalidParameterError
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import Requirement
 from privproj.run import ASSUMED_POISSON, RUN_PARAMETERS, Run, RunOptions, run_from
@@ -65,7 +65,7 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize(("given", "name"), CONTRADICTIONS, ids=str)
 def test_batches_that_contradict_are_refused_by_name(given, name):
-    with pytest.raises(InvalidParameter) as error:
+    with pytest.raises(InvalidParameterError) as error:
         Run(**run_from(given))
     assert error.value.name == name
 
@@ -83,7 +83,7 @@ def test_batches_that_contradict_are_refused_by_name(given, name):
     ],
 )
 def test_how_often_a_batch_is_drawn_is_never_taken_to_be_once(given, finds, name):
-    with pytest.raises(InvalidParameter) as error:
+    with pytest.raises(InvalidParameterError) as error:
         run_from(given, finds)
     assert error.value.name == name and error.value.is_missing and "--steps 1" in str(error.value)
     key = "steps" if finds or "sampling_rate" in given else "epochs"
@@ -155,10 +155,10 @@ def test_a_sampled_group_of_m2_is_covered_in_any_rank(aligned):
 
 def test_groups_compose_over_phases_with_rates_of_their_own():
     phases = [(5.0, 0.2, 4), (9.0, 0.05, 9)]
-    joint = privproj.accounting.schedule.Schedule(tuple(
+    joint = privproj.accounting.schedule.Composition(tuple(
         phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
     ))  # fmt: skip
-    alike = privproj.accounting.schedule.Schedule(tuple(
+    alike = privproj.accounting.schedule.Composition(tuple(
         phase_of(Gaussian(noise_multiplier=z / 3), sampling_rate=1 - (1 - q) ** 3, steps=n) for z, q, n in phases
     ))  # fmt: skip
     found, drawn_together = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))

@@ -39,12 +39,12 @@ def test_the_python_door_suggests_too():
         (lambda: privproj.evaluate("m3.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1), "m2"),
         (lambda: privproj.evaluate("m2.rank-free.delta", dims=64, rank=4, mu=1, epsilon=1), "dim"),
     ):
-        with pytest.raises(privproj.InvalidParameter, match=f"did you mean .*{name}.*?"):
+        with pytest.raises(privproj.InvalidParameterError, match=f"did you mean .*{name}.*?"):
             call()
 
 
 def test_a_word_that_is_near_nothing_gets_the_list():
-    with pytest.raises(privproj.InvalidParameter) as caught:
+    with pytest.raises(privproj.InvalidParameterError) as caught:
         privproj.evaluate("m2.rank-free.zzzzzzzz")
     assert all(name in str(caught.value) for name in QUERIES)
     assert "see there" in str(errors.unknown_name("name", "zzzz", "a name", map(str, range(99)), "see there"))
@@ -53,8 +53,8 @@ def test_a_word_that_is_near_nothing_gets_the_list():
 @pytest.mark.parametrize("kind", [k for _, k in getmembers(errors, isclass) if issubclass(k, errors.PrivprojError)])
 def test_an_error_survives_another_process(kind):
     given = {
-        errors.InvalidParameter: ("rank", 0, "a rank", "a remedy"),
-        errors.MissingPackage: ("torch", "training", "torch"),
+        errors.InvalidParameterError: ("rank", 0, "a rank", "a remedy"),
+        errors.MissingPackageError: ("torch", "training", "torch"),
     }.get(kind, ("a sentence: and more",))
     error = kind(*given)
     copy = pickle.loads(pickle.dumps(error))
@@ -62,11 +62,11 @@ def test_an_error_survives_another_process(kind):
 
 
 def test_a_missing_package_says_what_to_install():
-    error = errors.MissingPackage("torch", "training", "torch")
+    error = errors.MissingPackageError("torch", "training", "torch")
     assert str(error).startswith("expected torch to be installed, which training needs; ")
     assert str(error).endswith("pip install 'privproj[torch]'")
 
 
 def test_every_error_is_exported():
     kinds = {name for name, kind in getmembers(errors, isclass) if issubclass(kind, errors.PrivprojError)}
-    assert kinds - set(errors.__all__) == {"GridLimit"}
+    assert kinds - set(errors.__all__) == {"GridSizeError"}

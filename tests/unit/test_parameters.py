@@ -9,7 +9,7 @@ from privproj_cli.options import Number, option_of
 from privproj_cli.query import mechanism_options
 
 from privproj.accounting.config import KINDS, keys_of
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.mechanisms import Gaussian
 from privproj.mechanisms.registry import mechanism_named, mechanism_names
 from privproj.parameters import (
@@ -62,7 +62,7 @@ def test_new_parameter_needs_its_declaration_only():
     ],
 )
 def test_value_outside_the_declared_range_is_rejected(wrong, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         Toy(**{"needed": 1, **wrong})
 
 

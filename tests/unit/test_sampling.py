@@ -1,12 +1,12 @@
-"""The record of a sampling scheme says all that the accounting asks: with which neighbours, options and words."""
+"""The record of a sampling scheme says all that the accounting asks: with which neighbors, options and words."""
 
 import itertools
 
 import pytest
 
 import privproj
-from privproj import Gaussian, InvalidParameter, Refused
-from privproj.run import BATCH_OPTIONS, NeighbouringRelation, Run, Sampling
+from privproj import Gaussian, InvalidParameterError, UnsupportedError
+from privproj.run import BATCH_OPTIONS, NeighboringRelation, Run, Sampling
 from privproj.sampling import SCHEMES, WHOLE_DATA, scheme_of
 
 GIVEN = {"batches": 10, "batches_per_record": 1, "max_batch_size": 900, "dataset_size": 1000}
@@ -22,17 +22,17 @@ def test_every_scheme_has_a_record_and_its_default_is_one_of_its_relations():
     assert set(SCHEMES) == set(Sampling) and scheme_of(None) is WHOLE_DATA
     for scheme in SCHEMES.values():
         assert scheme.default_relation in scheme.relations and not set(scheme.why_refused) & set(scheme.relations)
-        assert bool(scheme.why_default) == (scheme.default_relation is not NeighbouringRelation.ADD_REMOVE)
+        assert bool(scheme.why_default) == (scheme.default_relation is not NeighboringRelation.ADD_REMOVE)
 
 
-@pytest.mark.parametrize(("scheme", "relation"), list(itertools.product(Sampling, NeighbouringRelation)))
+@pytest.mark.parametrize(("scheme", "relation"), list(itertools.product(Sampling, NeighboringRelation)))
 def test_a_relation_is_answered_exactly_where_the_record_has_it(scheme, relation):
     ask = {"delta": 1e-5, "relation": str(relation), **options_of(scheme)}
     mechanism = Gaussian(noise_multiplier=2.0)
     if relation in SCHEMES[scheme].relations:
         assert 0.0 < privproj.epsilon(mechanism, **ask).value < 20.0
     else:
-        with pytest.raises(Refused, match=r"no theorem|no amplification"):
+        with pytest.raises(UnsupportedError, match=r"no theorem|no amplification"):
             privproj.epsilon(mechanism, **ask)
 
 
@@ -43,7 +43,7 @@ def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(schem
     if name in SCHEMES[scheme].options:
         assert getattr(Run(**run), name) == run[name]
     else:
-        with pytest.raises(InvalidParameter, match=f"no {name}"):
+        with pytest.raises(InvalidParameterError, match=f"no {name}"):
             Run(**run)
 
 

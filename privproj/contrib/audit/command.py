@@ -17,7 +17,7 @@ from privproj_cli.options import PATH, WORKERS, Group, Number, OneOf, json_optio
 from privproj_cli.output import bar
 
 from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.jobs import open_pool, rows_in_order
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
@@ -102,7 +102,7 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
     record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
-    words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
+    words = "every release told neighboring matrices apart" if test.separates else "nothing can be concluded"
     return record, f"{record['verdict']}: {words}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
 
 
@@ -134,7 +134,7 @@ def mechanism(
     for name, value in shape.items():
         if (value is None) is (mechanism == "m2"):
             refused = "nothing" if value is None else value
-            raise InvalidParameter(f"--{name}", refused, "--dim and --rank for m2, and for nothing else")
+            raise InvalidParameterError(f"--{name}", refused, "--dim and --rank for m2, and for nothing else")
     z: Any = {"noise_multiplier": noise_multiplier}
     claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
     release = needing_torch("scenes")
@@ -264,7 +264,7 @@ def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
         began = time.monotonic()
         record, first, parts = audit(**{name: value for name, value in parameters.items() if value is not None})
         seconds = time.monotonic() - began
-        text = "\n".join([first, *render.labelled({**parts, "took": f"{seconds:.1f} s"})])
+        text = "\n".join([first, *render.labeled({**parts, "took": f"{seconds:.1f} s"})])
         click.echo(render.as_json({**record, "seconds": seconds}) if json else text)
         refuted = {"refuted": True, "separates": record["claimed_epsilon"] is not None}
         return int(refuted.get(record["verdict"], False))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.numerics.root_finding import find_crossing
 from privproj.parameters import privacy_epsilon, probability
 from privproj.profiles.privacy_profile import Curve
@@ -75,18 +75,20 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
-def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[Counts]], Sequence[float]]) -> Counts:
+def counts_on_second_half(
+    inside: Array, outside: Array, update_utility: Callable[[list[Counts]], Sequence[float]]
+) -> Counts:
     """Counts on the second halves of the scores, at the threshold that is worth most on the first halves.
 
-    Raises :class:`InvalidParameter` for fewer than four scores in an arm.
+    Raises :class:`InvalidParameterError` for fewer than four scores in an arm.
     """
     if min(len(inside), len(outside)) < 4:
-        raise InvalidParameter("trials", min(len(inside), len(outside)), "at least four runs in each arm")
+        raise InvalidParameterError("trials", min(len(inside), len(outside)), "at least four runs in each arm")
     (chosen_in, counted_in), (chosen_out, counted_out) = (np.split(arm, [len(arm) // 2]) for arm in (inside, outside))
     # How many quantiles of the scores are tried as thresholds, on the first halves only. Speed only: any threshold
     # chosen there gives a valid bound.
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
-    threshold = tried[int(np.argmax(worth([Counts.above(at, chosen_in, chosen_out) for at in tried])))]
+    threshold = tried[int(np.argmax(update_utility([Counts.above(at, chosen_in, chosen_out) for at in tried])))]
     return Counts.above(threshold, counted_in, counted_out)
 
 

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.contrib.audit.epsilon_lower import Array, auc, clopper_pearson_lower, clopper_pearson_upper
-from privproj.errors import InvalidParameter, unknown_name
+from privproj.errors import InvalidParameterError, unknown_name
 from privproj.io.jobs import complete_rows, open_pool
 from privproj.io.ledger import Account
 from privproj.parameters import check_parameters, integer, number, parameter, whole_number
@@ -48,8 +48,8 @@ RATES = (0.1, 0.01)
 class Game:
     """Training with a given noise on a few records, so that one of them matters.
 
-    The noise multiplier may be 0, for a model without noise. Raises :class:`InvalidParameter` for fields outside their
-    ranges.
+    The noise multiplier may be 0, for a model without noise. Raises :class:`InvalidParameterError` for fields outside
+    their ranges.
     """
 
     mechanism: str = "m2"
@@ -66,7 +66,7 @@ class Game:
             raise unknown_name("mechanism", self.mechanism, "an algorithm", MEMBERSHIP_ALGORITHMS)
         needs = load_algorithm(self.mechanism).rank != "none"
         if needs != (self.rank is not None):
-            raise InvalidParameter("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
+            raise InvalidParameterError("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
 
     def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
         """A linear head trained on weighted records, and its optimizer.
@@ -111,7 +111,9 @@ class Game:
         """Records to train on and their classes, then other records and theirs; the same for every model."""
         digits = load("digits")
         if 2 * self.records > len(digits.x):
-            raise InvalidParameter("records", self.records, f"at most half of the {len(digits.x)} training records")
+            raise InvalidParameterError(
+                "records", self.records, f"at most half of the {len(digits.x)} training records"
+            )
         n = self.records
         return digits.x[:n], digits.y[:n], digits.x[n:], digits.y[n:]
 

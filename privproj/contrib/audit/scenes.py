@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.accounting.query import composition_of, epsilon
 from privproj.contrib.audit.epsilon_lower import Array, AuditVerdict, auc, judge, one_run_epsilon
 from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
-from privproj.errors import InvalidParameter, unknown_name
+from privproj.errors import InvalidParameterError, unknown_name
 from privproj.mechanisms import M2, Gaussian
 from privproj.parameters import check_parameters, integer, parameter, whole_number
 from privproj.run import RunOptions
@@ -63,7 +63,7 @@ class _ClipAfterMean(NoisySum):
 
 
 PLANTED = {"isotropic": _IsotropicNoise, "reused-projection": _ReusedProjection, "clip-after-mean": _ClipAfterMean}
-"""The view or the release code that has a fault; the other faults are in the noise, the claim or the neighbour."""
+"""The view or the release code that has a fault; the other faults are in the noise, the claim or the neighbor."""
 
 
 def _real_run(
@@ -113,7 +113,8 @@ class Scene(_Audited):
         seed: A whole number of at least 0 that makes the scores repeatable. None: every call draws anew.
 
     Raises:
-        InvalidParameter: ``steps`` is outside its range, or ``fault`` is unknown or does not apply to the mechanism.
+        InvalidParameterError: ``steps`` is outside its range, or ``fault`` is unknown or does not apply to the
+            mechanism.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.audit import Scene
@@ -130,7 +131,7 @@ class Scene(_Audited):
         super().__post_init__()
         projected = ("isotropic", "reused-projection", "wrong-dimension")
         if self.fault in projected and not isinstance(self.mechanism, M2):
-            raise InvalidParameter("fault", self.fault, "a fault of noise or clipping, since nothing is projected")
+            raise InvalidParameterError("fault", self.fault, "a fault of noise or clipping, since nothing is projected")
 
     @property
     def claimed(self) -> M2 | Gaussian:
@@ -246,7 +247,7 @@ def judge_scene(
         The verdict by the score that shows most.
 
     Raises:
-        InvalidParameter: A number is outside its range, or an arm has fewer than four scores.
+        InvalidParameterError: A number is outside its range, or an arm has fewer than four scores.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.audit import Scene, judge_scene
@@ -263,7 +264,7 @@ def judge_scene(
         claim = _own_epsilon(scene.claimed, delta, **scene.run)
     rows = [np.atleast_2d(arm) for arm in scores]
     if not 0 < len(rows[0]) == len(rows[1]):
-        raise InvalidParameter("scores", [arm.shape for arm in rows], "as many rows of scores in both arms")
+        raise InvalidParameterError("scores", [arm.shape for arm in rows], "as many rows of scores in both arms")
     pairs = list(zip(*rows, strict=True))
     # All scores of a run share the error: 1 - c = n (1 - c)/n.
     each = 1.0 - (1.0 - confidence) / len(pairs)
@@ -322,7 +323,7 @@ class LoaderScene(_Audited):
         as it is. seed: A whole number of at least 0 that makes the audit repeatable. None: every call draws anew.
 
     Raises:
-        InvalidParameter: A number is outside its range, or ``fault`` is unknown.
+        InvalidParameterError: A number is outside its range, or ``fault`` is unknown.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.audit import LoaderScene
@@ -438,7 +439,7 @@ def one_run(
         The verdict, whose trials are guesses, and the number of right guesses.
 
     Raises:
-        InvalidParameter: ``canaries`` or ``guesses`` is outside its range.
+        InvalidParameterError: ``canaries`` or ``guesses`` is outside its range.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.audit.scenes import one_run

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import integer
 
 Array = NDArray[np.floating]
@@ -35,7 +35,7 @@ def asymmetry(output: Array, query: Array) -> float:
         A number from 0 to 2.
 
     Raises:
-        InvalidParameter: The arguments are no matrices of one shape.
+        InvalidParameterError: The arguments are no matrices of one shape.
 
     >>> import numpy as np
     >>> from privproj.contrib.audit import asymmetry
@@ -47,7 +47,7 @@ def asymmetry(output: Array, query: Array) -> float:
     0.1006
     """
     if output.ndim != 2 or output.shape != query.shape:
-        raise InvalidParameter("output", output.shape, f"a matrix of the query's shape {query.shape}")
+        raise InvalidParameterError("output", output.shape, f"a matrix of the query's shape {query.shape}")
     # |V^T Y - Y^T V|_F / |V^T Y|_F.
     product = query.T @ output
     size = float(np.linalg.norm(product))
@@ -88,7 +88,7 @@ def symmetry_test(
 
     Args:
         query: The query that is released, a matrix of shape dim x columns.
-        other: The query of a neighbouring data set, a matrix of the same shape.
+        other: The query of a neighboring data set, a matrix of the same shape.
         rank: Degrees of freedom of the Wishart matrix, at least 1.
         draws: Number of releases, at least 1.
         rng: Random generator. None: a fresh one.
@@ -97,7 +97,7 @@ def symmetry_test(
         A :class:`SymmetryTest`.
 
     Raises:
-        InvalidParameter: The queries are no matrices of one shape, or ``rank`` or ``draws`` is outside its range.
+        InvalidParameterError: The queries are no matrices of one shape, or ``rank`` or ``draws`` is outside its range.
 
     >>> import numpy as np
     >>> from privproj.contrib.audit import symmetry_test

@@ -6,7 +6,7 @@ A function takes the mechanism and a number of releases. It covers several relea
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from privproj.errors import Refused
+from privproj.errors import UnsupportedError
 from privproj.mechanisms.bound import Bound
 from privproj.plugins import load, plugin_table
 
@@ -66,11 +66,11 @@ def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
 
 
 def _wishart(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile for equal norms; raise :class:`Refused` for others."""
+    """Return the profile for equal norms; raise :class:`UnsupportedError` for others."""
     from privproj.contrib.certify.wishart import BallWishartProfile
 
     if mechanism.norm_ratio != 1.0:
-        raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
+        raise UnsupportedError("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
     return BallWishartProfile(*mechanism.shape)
 
 

@@ -5,7 +5,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 
 from flint import arb, ctx
 
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 
 EXACT_DECIMALS = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
 """Decimal arithmetic that neither rounds what is written here nor underflows. Soundness."""
@@ -21,14 +21,14 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
     """Return ``(ball, bits)``: ``value()`` at the first working precision that is enough for :data:`GOAL_BITS` bits.
 
     ``value`` must return a ball that holds the exact value at every precision; then the ball returned holds it. Raises
-    :class:`PrecisionLimit` where no precision of the ladder is enough.
+    :class:`PrecisionError` where no precision of the ladder is enough.
     """
     for bits in ladder:
         with ctx.workprec(bits):
             ball = value()
         if ball.is_finite() and ball.rel_accuracy_bits() >= GOAL_BITS:
             return ball, bits
-    raise PrecisionLimit(
+    raise PrecisionError(
         f"expected an enclosure right to {GOAL_BITS} bits, got none at up to {ladder[-1]} bits of precision"
     )
 
@@ -36,11 +36,11 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
     """Return ``(lower, upper)`` of a ball as decimal numbers of so many digits, rounded outward.
 
-    They are text, because they may lie far outside double precision. Raises :class:`PrecisionLimit` for a ball that is
+    They are text, because they may lie far outside double precision. Raises :class:`PrecisionError` for a ball that is
     not finite, which holds every number.
     """
     if not ball.is_finite():
-        raise PrecisionLimit("expected a finite enclosure, got one that the working precision cannot bound")
+        raise PrecisionError("expected a finite enclosure, got one that the working precision cannot bound")
     middle, radius, exponent = (int(part) for part in ball.mid_rad_10exp(digits))
     low, high = (str(Decimal(end).scaleb(exponent, EXACT_DECIMALS)) for end in (middle - radius, middle + radius))
     return low, high

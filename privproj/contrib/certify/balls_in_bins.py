@@ -18,7 +18,7 @@ from flint import arb, ctx
 
 from privproj.composition.balls_in_bins import blocks_of
 from privproj.composition.compose import releases_of
-from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step
+from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, describe_coarsely
 from privproj.contrib.certify.composition import (
     BallPair,
     BallPhase,
@@ -241,7 +241,10 @@ def propose_epochs(
             continue
         run_of_epochs = Run(steps=batches * composed)
         beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
-        shape, last = outline_step(profile, run_of_epochs, beyond), outline_step(epoch, Run(steps=composed), beyond)
+        shape, last = (
+            describe_coarsely(profile, run_of_epochs, beyond),
+            describe_coarsely(epoch, Run(steps=composed), beyond),
+        )
         step = shape.deviation / (fineness * RESOLUTION)
         pair = shape.pairs(step).above
         losses = pair.step * pair.cells
@@ -321,7 +324,7 @@ class _Search:
 
 
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
-    """Return the law on 0 and these places: each atom split between its neighbours, or moved to the last one."""
+    """Return the law on 0 and these places: each atom split between its neighbors, or moved to the last one."""
     places = np.concatenate([[0.0], places])
     w, q = atoms
     at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)

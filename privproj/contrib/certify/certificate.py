@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.config import check_keys
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Schedule, build_result, composition_of_phase
+from privproj.accounting.query import Composition, build_result, composition_of_phase
 from privproj.assumptions import Requirement
 from privproj.composition.compose import releases_of
 from privproj.contrib.certify.ball_profiles import ball_entry, provable_names
-from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused, within
+from privproj.errors import ConvergenceError, InvalidParameterError, PrecisionError, UnsupportedError, within
 from privproj.io import files
 from privproj.io.run_file import from_data, without_names
 from privproj.lazy import import_extra
@@ -32,7 +32,7 @@ from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing
 from privproj.parameters import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, number, quoted
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 from privproj.targets import delta_target
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ WRITTEN_DIGITS = 25  # decimal digits of the written bounds
 NOT_PROVED = "not proved"
 """The verdict on a certificate whose enclosure was not proved again, or does not meet its target."""
 
-DECIMAL = files.text_like(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", "a decimal number")
+DECIMAL = files.text_matching(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", "a decimal number")
 """The text of a bound: decimal digits with an exponent, no sign, no spaces, no nan."""
 
 
@@ -134,13 +134,14 @@ class Certificate:
 # --- a question and its data --------------------------------------------------------------------------
 
 
-def _question_from(data: dict[str, Any]) -> Schedule:
+def _question_from(data: dict[str, Any]) -> Composition:
     """The question of a certificate; names of phases and what is merely planned are no part of what it claims.
 
-    Raises :class:`InvalidParameter` for what no run file has, and :class:`Refused` where there is no enclosure of it.
+    Raises :class:`InvalidParameterError` for what no run file has, and :class:`UnsupportedError` where there is no
+    enclosure of it.
     """
     if list(data) != ["phase"]:
-        raise InvalidParameter("question", quoted([*data]), "phases and nothing else")
+        raise InvalidParameterError("question", quoted([*data]), "phases and nothing else")
     schedule = from_data(data, "question")
     check_provable(schedule.phases)
     if len(schedule.phases) == 1:
@@ -148,12 +149,12 @@ def _question_from(data: dict[str, Any]) -> Schedule:
     return replace(schedule, phases=tuple(replace(phase, name="", planned=False) for phase in schedule.phases))
 
 
-def _data_of(question: Schedule) -> dict[str, Any]:
+def _data_of(question: Composition) -> dict[str, Any]:
     """A question as the data of a run file, without the names of its phases: the one way in which it is written."""
     return {"phase": without_names(phase.as_dict() for phase in question.phases)}
 
 
-def _question_of(result: Result) -> Schedule:
+def _question_of(result: Result) -> Composition:
     """The question that a result answers; raises as :func:`_question_from` does."""
     phases: Any = result.mechanism.get("phases")
     if phases is None:
@@ -176,7 +177,9 @@ def is_run(phases: Sequence[Phase]) -> bool:
 
 
 def check_provable(phases: Sequence[Phase]) -> None:
-    """Raise :class:`Refused` where there is no enclosure of one of the phases, or of the way its batches are drawn."""
+    """Raise :class:`UnsupportedError` where there is no enclosure of one of the phases, or of the way its batches are
+    drawn.
+    """
     for phase in phases:
         run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
         is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
@@ -195,7 +198,7 @@ def check_provable(phases: Sequence[Phase]) -> None:
         }
         for reason, holds in lacks.items():
             if holds:
-                raise Refused(reason)
+                raise UnsupportedError(reason)
 
 
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
@@ -203,7 +206,7 @@ def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     entry = ball_entry(phase.bound)
     assert entry is not None
     built: Mechanism = phase.mechanism
-    if phase.run.relation is NeighbouringRelation.REPLACE:
+    if phase.run.relation is NeighboringRelation.REPLACE:
         built = built.for_replacement()
     return entry.build(_one_layer(built), steps)
 
@@ -240,7 +243,7 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
     start = guess if LEAST_EPSILON < guess < math.inf else 1.0
     epsilon = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
     if epsilon == math.inf:
-        raise PrecisionLimit(
+        raise PrecisionError(
             "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
             "whose errors are bounded too, or ask for a larger delta"
         )
@@ -250,20 +253,20 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
 def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
     """The run in balls on the grid that is good near the delta ``e^log_delta``, or on one up to four times as coarse.
 
-    Raises :class:`PrecisionLimit` where even a coarse grid takes too long a window or too high a precision.
+    Raises :class:`PrecisionError` where even a coarse grid takes too long a window or too high a precision.
     """
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
         if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
-            raise PrecisionLimit(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
+            raise PrecisionError(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
     # An epoch has grids of its own.
     if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
-        raise PrecisionLimit(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
+        raise PrecisionError(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
-        raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
+        raise PrecisionError(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
     # Whoever verifies a delta that was proved meets the grid on which it was proved.
     log_delta = float(math.floor(log_delta))
     for fineness in (1.0, 0.5):
-        with suppress(PrecisionLimit):
+        with suppress(PrecisionError):
             return _prove_on_grid(phases, log_delta, fineness)
     return _prove_on_grid(phases, log_delta, 0.25)
 
@@ -299,17 +302,17 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
         run = RunInBalls(_releases_in_balls(phases, epochs), grid)
         # The radii of the balls are at most a millionth of delta.
         if not run.blur <= arb(log_delta).exp() / 10**6:
-            raise PrecisionLimit(f"expected a run whose delta {bits} bits tell from rounding; ask for a larger delta")
+            raise PrecisionError(f"expected a run whose delta {bits} bits tell from rounding; ask for a larger delta")
     return run
 
 
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
-    """Raise :class:`PrecisionLimit` for a run that takes too long, before any work is done in balls."""
+    """Raise :class:`PrecisionError` for a run that takes too long, before any work is done in balls."""
     sizes = [window.size for window in grid.windows]
     cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)
     places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
     if max(sizes) > MOST_CELLS or max(cells / MOST_WORK, places * dearest / MOST_PLACES) * bits > 64:
-        raise PrecisionLimit(
+        raise PrecisionError(
             f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "
             "bits; certify fewer steps or a larger delta, or take the answer in floating point, whose errors are "
             "bounded too"
@@ -351,11 +354,11 @@ def certify(result: Result) -> Certificate:
         The certificate.
 
     Raises:
-        InvalidParameter: python-flint is not installed, or the parameters are not those that the tool writes.
-        Refused: There is no enclosure for this bound or run, or the result is no such answer or was altered.
-        NotConverged: The floating-point answer is on the unsafe side of its enclosure; this is a defect, please report
-            it.
-        PrecisionLimit: The enclosure stays too wide at every precision, or takes too long a lattice.
+        InvalidParameterError: python-flint is not installed, or the parameters are not those that the tool writes.
+        UnsupportedError: There is no enclosure for this bound or run, or the result is no such answer or was altered.
+        ConvergenceError: The floating-point answer is on the unsafe side of its enclosure; this is a defect, please
+            report it.
+        PrecisionError: The enclosure stays too wide at every precision, or takes too long a lattice.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.contrib.certify import certify
@@ -377,10 +380,10 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         certificate. For one release the number is unchanged. For a run it may differ slightly.
 
     Raises:
-        InvalidParameter: As :func:`privproj.contrib.certify.certify` raises it.
-        Refused: There is no enclosure for this bound or run.
-        NotConverged: The floating-point answer is on the unsafe side.
-        PrecisionLimit: The enclosure stays too wide, or takes too long a lattice.
+        InvalidParameterError: As :func:`privproj.contrib.certify.certify` raises it.
+        UnsupportedError: There is no enclosure for this bound or run.
+        ConvergenceError: The floating-point answer is on the unsafe side.
+        PrecisionError: The enclosure stays too wide, or takes too long a lattice.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.contrib.certify import prove
@@ -415,7 +418,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         upper=upper,
     )
     if not ball_meets(certificate.target, upper):
-        raise Refused("the value of this answer is not what its parameters give")
+        raise UnsupportedError("the value of this answer is not what its parameters give")
 
     note = {"lower": lower, "upper": upper, "bits": bits, **choices}
     note["arithmetic"] = f"ball arithmetic, python-flint {flint.__version__}"
@@ -423,21 +426,21 @@ def prove(result: Result) -> tuple[Result, Certificate]:
 
 
 def _check_answered(result: Result) -> None:
-    """Raise :class:`Refused` for what is no answer that a certificate could be about."""
+    """Raise :class:`UnsupportedError` for what is no answer that a certificate could be about."""
     if result.risk is not None:
-        raise Refused(
+        raise UnsupportedError(
             "a risk has no certificate; expected a target of epsilon and delta, or certify the delta at epsilon 0 of "
             "the noise multiplier that was found, which is its advantage"
         )
     answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
     if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
-        raise Refused(
+        raise UnsupportedError(
             f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
             f"{result.outcome}"
         )
 
 
-def _prove_run(result: Result, question: Schedule) -> "tuple[Result, Schedule, RunInBalls]":
+def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composition, RunInBalls]":
     """The answer for a run with its number raised until the balls prove it, its question, and the run in balls."""
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
     proved, delta = result, Decimal(0)
@@ -460,7 +463,7 @@ def _prove_run(result: Result, question: Schedule) -> "tuple[Result, Schedule, R
             # The check will propose its grids for this delta.
             if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
                 return proved, question, run
-    raise PrecisionLimit(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
+    raise PrecisionError(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
 
 
 def _log_goal(target: dict[str, float]) -> float:
@@ -470,18 +473,18 @@ def _log_goal(target: dict[str, float]) -> float:
 
 
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
-    """Raise :class:`NotConverged` unless the floating-point ends enclose what the balls enclose."""
+    """Raise :class:`ConvergenceError` unless the floating-point ends enclose what the balls enclose."""
     assert result.epsilon is not None
     # A lower end of 0 says nothing: where delta is covered at epsilon 0, what is proved there meets the target too.
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
-        raise NotConverged("the lower end of the floating-point epsilon is above what is proved; please report it")
+        raise ConvergenceError("the lower end of the floating-point epsilon is above what is proved; please report it")
     _check_side(result, run.lower(result.epsilon))
 
 
 def _with_delta(result: Result, upper: Decimal) -> Result:
     """The answer of a delta query for a run with the delta that is proved, rounded up."""
     if upper >= 1:
-        raise PrecisionLimit("expected a delta below 1 to be proved; ask at a larger epsilon")
+        raise PrecisionError("expected a delta below 1 to be proved; ask at a larger epsilon")
     power = float(upper.log10())
     # The logarithm is rounded up by far more than its rounding.
     powers = {"log10_delta": min(power + 1e-12 * abs(power), 0.0)}
@@ -541,10 +544,10 @@ def target_field(result: Result) -> dict[str, float]:
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise :class:`NotConverged` unless the answer is on the safe side of its enclosure."""
+    """Raise :class:`ConvergenceError` unless the answer is on the safe side of its enclosure."""
     if not ball_meets(target_field(result), ball):
         sentence = f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
-        raise NotConverged(sentence)
+        raise ConvergenceError(sentence)
 
 
 def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
@@ -572,7 +575,7 @@ def load_certificate(path: str | Path) -> Certificate:
         The certificate.
 
     Raises:
-        InvalidParameter: The file cannot be read, is not a certificate, or has a key twice.
+        InvalidParameterError: The file cannot be read, is not a certificate, or has a key twice.
 
     >>> import tempfile
     >>> from privproj import Gaussian, epsilon
@@ -606,16 +609,16 @@ KINDS = {
 def _from_record(content: object) -> Certificate:
     """The certificate that a JSON object describes: every key known, none missing, each of its kind.
 
-    Raises :class:`InvalidParameter` for anything else.
+    Raises :class:`InvalidParameterError` for anything else.
     """
     fields: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(fields, dict):
-        raise InvalidParameter("certificate", quoted(content), "a certificate as `privproj certify` writes it")
+        raise InvalidParameterError("certificate", quoted(content), "a certificate as `privproj certify` writes it")
     schema = fields.get("schema", SCHEMA)
-    if not files.same_json(schema, SCHEMA):
+    if not files.json_equal(schema, SCHEMA):
         newer = type(schema) is int and schema > SCHEMA
         remedy = "a newer privproj wrote it: update yours" if newer else "write it again with `privproj certify`"
-        raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
+        raise InvalidParameterError("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
     certificate = Certificate(**files.read_table("keys", fields, KINDS))
     check_keys(certificate.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
     delta_target(certificate.target.get("delta"), certificate.target.get("log10_delta"))
@@ -667,9 +670,9 @@ def verify(certificate: Certificate) -> CertificateVerdict:
         A verdict with every claim and whether it holds, and what the number rests on.
 
     Raises:
-        InvalidParameter: python-flint is not installed, or the tool does not write such a certificate.
-        Refused: There is no enclosure for this bound or run.
-        PrecisionLimit: The new enclosure stays too wide at every precision, or takes too long a lattice.
+        InvalidParameterError: python-flint is not installed, or the tool does not write such a certificate.
+        UnsupportedError: There is no enclosure for this bound or run.
+        PrecisionError: The new enclosure stays too wide at every precision, or takes too long a lattice.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.contrib.certify import certify, verify
@@ -680,13 +683,13 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     with within("certificate"):
         claim = _from_record(certificate.record)
         question = _question_from(claim.question)
-        if not files.same_json(as_plain_value(_data_of(question)), claim.question):
+        if not files.json_equal(as_plain_value(_data_of(question)), claim.question):
             words = "a question in the words in which privproj writes it"
-            raise InvalidParameter("question", quoted(claim.question), words)
+            raise InvalidParameterError("question", quoted(claim.question), words)
         return _verdict_on(claim, question)
 
 
-def _verdict_on(claim: Certificate, question: Schedule) -> CertificateVerdict:
+def _verdict_on(claim: Certificate, question: Composition) -> CertificateVerdict:
     """The verdict on a certificate about this question."""
     lower, upper = _ends_anew(claim, question.phases)
     side = Side.UPPER if is_run(question.phases) else question.side(question.curve())

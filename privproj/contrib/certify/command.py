@@ -14,13 +14,13 @@ from privproj_cli.options import (
     option_of,
     verbose_option,
 )
-from privproj_cli.query import QuestionGroup, bound_option, refuted_option, show_result
+from privproj_cli.query import QueryGroup, bound_option, refuted_option, show_result
 from privproj_cli.run import show_run
 
 import privproj
 from privproj.contrib.certify.certificate import prove
-from privproj.errors import InvalidParameter, Unanswered
-from privproj.io.files import read_data, refuse_same_file
+from privproj.errors import InvalidParameterError, QueryError
+from privproj.io.files import check_not_same_file, read_data
 from privproj.io.run_file import from_data
 from privproj.mechanisms.base import Mechanism
 from privproj.numerics.interval import UNKNOWN
@@ -38,7 +38,7 @@ def proved(result: Result, path: str | None) -> Result:
     """Return the result with the number that is proved, and save the certificate if there is a path."""
     try:
         result, certificate = prove(result)
-    except Unanswered as error:
+    except QueryError as error:
         error.result = replace(result, value=None, interval=UNKNOWN, outcome=Outcome(error.outcome))
         raise
     if path is not None:
@@ -55,7 +55,7 @@ def certify_query(
     return show_result(proved(result, output), mechanism, run, clip, json, verbose)
 
 
-class CertifiedQueries(QuestionGroup):
+class CertifiedQueries(QueryGroup):
     """The queries of one quantity, with the words that they have without ``certify``."""
 
     path = "privproj certify"
@@ -93,9 +93,9 @@ def certify_run(
     Example:
       privproj certify run examples/run.toml --delta 1e-5
     """
-    refuse_same_file("--output", output, file)
+    check_not_same_file("--output", output, file)
     if (epsilon is None) == (delta is None):
-        raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon")
+        raise InvalidParameterError("--delta", delta, "exactly one of --delta and --epsilon")
     schedule = from_data(read_data(file), file)
     result = schedule.epsilon(delta=delta) if epsilon is None else schedule.delta(epsilon=epsilon)  # pyright: ignore
     return show_run(proved(result, output), schedule, None, json, verbose)

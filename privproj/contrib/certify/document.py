@@ -6,7 +6,7 @@ from privproj_cli.render import closing
 from privproj_cli.verify import DocumentKind, File, Rendered, render_verdict, unit_words
 
 from privproj.contrib.certify.certificate import read_certificate, verify
-from privproj.io.run_file import listed, what_was_run
+from privproj.io.run_file import listed, releases_text
 
 BEGINNING = re.compile(rb'\s*\{\s*"certificate"')  # of every certificate: the object has no other key
 
@@ -16,7 +16,7 @@ def verify_document(document: File) -> Rendered:
     claim = read_certificate(*document)
     verdict = verify(claim)
     of = verdict.result
-    releases = what_was_run(of)
+    releases = releases_text(of)
     what = f"{len(releases)} phases: {'; '.join(releases)}" if len(releases) > 1 else releases[0]
     relation = unit_words(of, f"; group size {of.run['group_size']}")
     record = {

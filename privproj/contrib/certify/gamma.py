@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flint import arb, arb_poly, ctx
 
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 
 LEAST_SHAPE = 400.0
 """Shape from which series around points replace Arb's functions. Below it a radius would reach 0. Speed only."""
@@ -49,7 +49,7 @@ def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
             if not most < 1:
                 break
             return total + arb(0).union(term * most / (1 - most))
-    raise PrecisionLimit(f"expected a series of at most {MOST_TERMS} terms, got one whose terms hardly fall")
+    raise PrecisionError(f"expected a series of at most {MOST_TERMS} terms, got one whose terms hardly fall")
 
 
 def lower_beta(a: arb, b: arb, u: arb) -> arb:

@@ -8,14 +8,14 @@ from privproj.composition.dominating_pairs import (
     LARGEST_LOSS,
     TRUNCATED_RUN_MASS,
     Cells,
+    CoarseDescription,
     DominatingPair,
     FloatArray,
-    Outline,
+    describe_coarsely,
     distinct_cells,
-    outline_step,
 )
 from privproj.contrib.certify.composition import Grid, Window
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
@@ -40,11 +40,11 @@ def propose_grid(
 ) -> Grid:
     """Return a grid for the run of these phases that is good near the delta ``e^log_delta``.
 
-    Where ``fineness`` is larger, the grid is as much finer than it is by default. Raises :class:`PrecisionLimit` where
+    Where ``fineness`` is larger, the grid is as much finer than it is by default. Raises :class:`PrecisionError` where
     it would have more knots than this.
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
-    shapes = [outline_step(profile, run, beyond) for profile, run in phases]
+    shapes = [describe_coarsely(profile, run, beyond) for profile, run in phases]
     # Cells of the lattice to a standard deviation of the loss of one release. Speed only.
     step = min(shape.deviation for shape in shapes) / (fineness * 24.0)
     largest = [_largest_losses(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
@@ -52,24 +52,24 @@ def propose_grid(
         top = float(largest[0][-1])
         step = top / math.ceil(top / step)
     knots = [
-        _place_knots(shape, losses, step, fineness, log_delta - math.log(shape.run.steps), shape.has_two_orders)
+        _place_knots(shape, losses, step, fineness, log_delta - math.log(shape.run.steps), shape.needs_both_directions)
         for shape, losses in zip(shapes, largest, strict=True)
     ]
     count = sum(map(len, knots))
     if count > most_knots:
-        raise PrecisionLimit(
+        raise PrecisionError(
             f"expected a run whose profiles are looked at in at most {most_knots} places to prove it, got {count}; "
             "certify fewer phases or a larger delta, or take the answer in floating point, whose errors are bounded too"
         )
     orders: list[FloatPairs] = [[(shape.pairs(step).above, shape.run.steps) for shape in shapes]]
-    if any(shape.has_two_orders for shape in shapes):
+    if any(shape.needs_both_directions for shape in shapes):
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
     # Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only.
     windows = tuple(_window(order, step, log_delta + math.log(1e-6)) for order in orders)
     return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
 
 
-def _largest_losses(profile: PrivacyProfile, run: Run, shape: Outline) -> FloatArray:
+def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription) -> FloatArray:
     """Return the least and the largest loss of a release in nats, where losses are bounded; else nothing."""
     # ln(1 + q (e^eps - 1)) at the eps from which on the profile is 0, and at -eps (C17)
     q, eps = run.sampling_rate, math.log1p(math.expm1(min(float(shape.losses[-1]), LARGEST_LOSS)) / run.sampling_rate)
@@ -83,7 +83,7 @@ def _largest_losses(profile: PrivacyProfile, run: Run, shape: Outline) -> FloatA
 
 
 def _place_knots(
-    shape: Outline, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
+    shape: CoarseDescription, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
     """Return the knots of a phase; where the pair is its own mirror image so are they, as each value serves twice."""
     # Knots beyond the core: four to this many lengths in which the excess falls by e. Speed only.
@@ -97,7 +97,7 @@ def _place_knots(
     return np.concatenate([-right[:0:-1], right])
 
 
-def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> Cells:
+def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
     """Return these knots without some of those in the tails, where the excess is small beside ``e^log_share``."""
     # A chord over s lengths of decay is about E s^2/8 too high, E(t)/t in the mirrored order.
     losses = cells * step

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from flint import arb
 
 from privproj.contrib.certify.balls import GOAL_BITS, log_of_upper_end
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 from privproj.numerics.root_finding import largest_integer
 
 FIRST_NATS = 16.0
@@ -81,7 +81,7 @@ class Line(NamedTuple):
         first = _last_place(start, is_little_before)
         last = _last_place(first, lambda place: log_of_upper_end(self.right(odds_at(place))) > floor) + 1
         if last - first > MOST_NODES:
-            raise PrecisionLimit(
+            raise PrecisionError(
                 f"expected a proof by at most {MOST_NODES} values, got one that takes {last - first}; {REMEDY}"
             )
         total = sum((self.value(odds_at(place)) for place in range(first, last + 1)), arb(0))

@@ -12,7 +12,7 @@ from flint import arb
 from privproj.contrib.certify import gamma, gaussian
 from privproj.contrib.certify.balls import GOAL_BITS
 from privproj.contrib.certify.integral import Line
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 
 DEEPEST = 8000
 """Nats below which is what a mean over an inverse law leaves out. Speed only."""
@@ -142,7 +142,7 @@ def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
 
 class BallBetaLaw(BallLaw):
     """``X = scale U``, ``U ~ Beta(a, b)``. Its twin in floats is
-    :class:`privproj.distributions.squared_sensitivity.HillLaw`.
+    :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity`.
     """
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
@@ -167,7 +167,7 @@ class BallBetaLaw(BallLaw):
     def tail(self, u: arb) -> arb:
         """Return the regularised incomplete Beta function of ``1 - u``; raises where ``u`` may not be below 1."""
         if not u < 1:
-            raise PrecisionLimit(f"expected a place below the end of the law, got {float(u):.17g} of it")
+            raise PrecisionError(f"expected a place below the end of the law, got {float(u):.17g} of it")
         # Arb's own takes minutes where both shapes are large.
         # Shape of a Beta law above which its incomplete function is summed here. Speed only.
         balanced = min(float(self.a), float(self.b)) > 200.0 and 0.02 < float(self.a / (self.a + self.b)) < 0.98
@@ -178,7 +178,7 @@ class BallBetaLaw(BallLaw):
 class BallGammaLaw(BallLaw):
     """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
 
-    Its twins in floats are :class:`privproj.distributions.squared_sensitivity.HillLaw` and
+    Its twins in floats are :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` and
     :class:`privproj.contrib.jl_clip.exact.InverseGamma`.
     """
 

@@ -12,7 +12,7 @@ from flint import arb, ctx
 from privproj.contrib.certify import gamma, gaussian
 from privproj.contrib.certify.balls import GOAL_BITS
 from privproj.contrib.certify.laws import BallBetaLaw, BallGammaLaw, BallLaw
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 
 Witness = dict[str, float]
 """The values of the free parameters of a profile, by name."""
@@ -73,7 +73,7 @@ class BallBetaTail(BallProfile):
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
 
     def witness(self, eps: float) -> Witness:
-        """Return the ``tau`` that the optimisation in floating point finds."""
+        """Return the ``tau`` that the optimization in floating point finds."""
         from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_delta
 
         if self.dim == self.rank or (eps == 0.0 and not self.sharp):
@@ -149,23 +149,27 @@ class BallAnyRank(BallRandomSensitivity):
         """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
         from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
-        from privproj.distributions.squared_sensitivity import HillLaw
+        from privproj.distributions.squared_sensitivity import BetaGammaSensitivity
 
         mu = 1.0 / self.noise
         if isinstance(self.shape, int):
-            return {"tangent": best_tangent(eps, HillLaw(0.5 * self.shape, math.inf, 2.0 * mu * mu / self.shape))}
+            return {
+                "tangent": best_tangent(
+                    eps, BetaGammaSensitivity(0.5 * self.shape, math.inf, 2.0 * mu * mu / self.shape)
+                )
+            }
         if mu * mu <= inflection(eps):
             return {}
         dim, rank = self.shape
-        return {"tangent": best_tangent(eps, HillLaw(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
+        return {"tangent": best_tangent(eps, BetaGammaSensitivity(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return the bound at the tangent point, or the rank-one value where that is the worst case.
 
-        Raises :class:`PrecisionLimit` where the witness is not admissible.
+        Raises :class:`PrecisionError` where the witness is not admissible.
         """
         if not witness and not self._is_convex(eps):
-            raise PrecisionLimit("expected a tangent: the profile is not convex on the whole range")
+            raise PrecisionError("expected a tangent: the profile is not convex on the whole range")
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
@@ -186,7 +190,7 @@ class BallAnyRank(BallRandomSensitivity):
         """Return balls of the dual value ``V(c)`` and of ``E[g_p(X)]``, where the tangent at ``p`` crosses at ``c``."""
         law, least = self.law(), gaussian.inflection(eps)
         if not p >= least:
-            raise PrecisionLimit(
+            raise PrecisionError(
                 f"expected a tangent at or above the inflection {float(least):.6g}, got {float(p):.6g}"
             )
         # h(p) and h'(p). Where the tangent is not negative at 0 it lies above h throughout, and E l_p(X) is the bound.
@@ -223,7 +227,7 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
         else:
             break
     if not excess(low) > 0:
-        raise PrecisionLimit("expected a tangent that crosses the profile")
+        raise PrecisionError("expected a tangent that crosses the profile")
     return low.union(high)
 
 

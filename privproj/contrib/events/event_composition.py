@@ -32,16 +32,16 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
-from privproj.accounting.lower_bound import WHOLE_BATCHES
+from privproj.accounting.lower_bounds import WHOLE_BATCHES
 from privproj.accounting.phase import Phase
 from privproj.accounting.renyi import renyi_curve
 from privproj.assumptions import Requirement
 from privproj.composition.compose import releases_of
-from privproj.composition.dominating_pairs import outline_step
+from privproj.composition.dominating_pairs import describe_coarsely
 from privproj.composition.grid import LARGEST_GRID_STEP
 from privproj.contrib.events import pld_curve
 from privproj.contrib.events.pld_curve import GRID_POINTS_PER_DEVIATION, MOST_DEFAULT_CELLS, default_grid_step
-from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
+from privproj.errors import InvalidParameterError, PrecisionError, PrivprojError, UnsupportedError, unknown_name, within
 from privproj.integrations.dp_accounting import RELATIONS, Relation, distributions_of, nodes_of, parts_of, with_noise
 from privproj.mechanisms import NoisyMechanism
 from privproj.numerics.interval import Enclosure
@@ -79,7 +79,7 @@ def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]
 
     def checked(name: str, value: object) -> list[Any]:
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
-            raise InvalidParameter(name, value, f"a list of 1 to {MOST_EVENTS} values")
+            raise InvalidParameterError(name, value, f"a list of 1 to {MOST_EVENTS} values")
         return [check(name, item) for item in value]
 
     return checked
@@ -121,23 +121,24 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     """Return the event of plain data, with every key and value checked.
 
     Raises:
-        InvalidParameter: A type or key is unknown or missing, or a value is out of range; the message names the place.
+        InvalidParameterError: A type or key is unknown or missing, or a value is out of range; the message names the
+            place.
     """
     if not isinstance(data, Mapping):
-        raise InvalidParameter(where, data, "an event, a table with its type and its parameters")
+        raise InvalidParameterError(where, data, "an event, a table with its type and its parameters")
     name, expected = str(data.get("type", "nothing")), "the name of an event of dp-accounting"
     types = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
     if name not in types:
         raise unknown_name(f"{where}: type", name, expected, types)
     if depth >= MOST_NESTED:
-        raise InvalidParameter(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
+        raise InvalidParameterError(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
     for key in (key for key in data if key not in ("type", *FIELDS[name])):
         keys = FIELDS[name] or ["type"]
         raise unknown_name(f"{where}: {key}", data[key], f"one of the keys of {name}", keys, word=str(key))
     kind: Any = getattr(dp_event, name)
     for field in attrs.fields(kind):
         if field.name not in data and field.default is attrs.NOTHING:
-            raise InvalidParameter(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
+            raise InvalidParameterError(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
     fields = {key: _value_of(data[key], key, where, depth) for key in FIELDS[name] if key in data}
     _check_together(fields, where)
     return kind(**fields)
@@ -155,32 +156,34 @@ def _value_of(value: object, name: str, where: str, depth: int) -> Any:
 
 
 def _check_together(fields: Mapping[str, Any], where: str) -> None:
-    """Raise :class:`InvalidParameter` for parameters of one event that contradict each other."""
+    """Raise :class:`InvalidParameterError` for parameters of one event that contradict each other."""
     if "num_buckets" in fields:
         with within(where):
             probability("noise_parameter", fields["noise_parameter"])
     if "sampling_probs" in fields:
         shares, shifts = fields["sampling_probs"], fields["sensitivities"]
         if len(shares) != len(shifts):
-            raise InvalidParameter(f"{where}: sampling_probs", shares, "as many probabilities as sensitivities")
+            raise InvalidParameterError(f"{where}: sampling_probs", shares, "as many probabilities as sensitivities")
         if abs(math.fsum(shares) - 1.0) > 1e-12:
-            raise InvalidParameter(f"{where}: sampling_probs", shares, "probabilities that add up to 1")
+            raise InvalidParameterError(f"{where}: sampling_probs", shares, "probabilities that add up to 1")
         if not any(share and shift for share, shift in zip(shares, shifts, strict=True)):
-            raise InvalidParameter(f"{where}: sensitivities", shifts, "a sensitivity above 0", "NoOpDpEvent has none")
+            raise InvalidParameterError(
+                f"{where}: sensitivities", shifts, "a sensitivity above 0", "NoOpDpEvent has none"
+            )
     if "sample_size" in fields and fields["sample_size"] > fields["source_dataset_size"]:
         size, whole_size = fields["sample_size"], fields["source_dataset_size"]
-        raise InvalidParameter(f"{where}: sample_size", size, f"at most source_dataset_size={whole_size}")
+        raise InvalidParameterError(f"{where}: sample_size", size, f"at most source_dataset_size={whole_size}")
 
 
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
     """Return the event as plain data for :func:`event_from`, without parameters that are None.
 
     Raises:
-        InvalidParameter: The event is not one of dp-accounting.
+        InvalidParameterError: The event is not one of dp-accounting.
     """
     name = type(event).__name__
     if type(event).__module__ != dp_event.__name__:
-        raise InvalidParameter("event", name, "an event of dp-accounting")
+        raise InvalidParameterError("event", name, "an event of dp-accounting")
     parts = ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event)))
     return {"type": name, **{key: _plain(value) for key, value in parts if value is not None}}
 
@@ -195,7 +198,7 @@ def _plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Sequence | np.ndarray):
         return [_plain(item) for item in value]
-    raise InvalidParameter("event", value, "an event of dp-accounting whose parameters are numbers")
+    raise InvalidParameterError("event", value, "an event of dp-accounting whose parameters are numbers")
 
 
 Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and the number of its repetitions
@@ -205,10 +208,10 @@ def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
     """Yield the events of a composition; none for an event that costs nothing.
 
     Raises:
-        InvalidParameter: An event is repeated more than :data:`MOST_COMPOSED` times.
+        InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
     """
     if count > MOST_COMPOSED:
-        raise InvalidParameter("count", count, f"events that are repeated at most {MOST_COMPOSED:g} times in all")
+        raise InvalidParameterError("count", count, f"events that are repeated at most {MOST_COMPOSED:g} times in all")
     if isinstance(event, dp_event.SelfComposedDpEvent):
         yield from leaves_of(event.event, count * event.count)
     elif isinstance(event, dp_event.ComposedDpEvent):
@@ -317,9 +320,9 @@ def compose_losses(
         step: Grid step in nats; None for dp-accounting's default, or a larger one if losses are large.
 
     Raises:
-        PrecisionLimit: The grid is too large.
+        PrecisionError: The grid is too large.
     """
-    shapes = [outline_step(*release) for phase in phases for release in releases_of(*phase)]
+    shapes = [describe_coarsely(*release) for phase in phases for release in releases_of(*phase)]
     single = [_alone(leaf) for leaf in leaves]
     # 1e-4 nats is dp-accounting's default grid step; any step is sound.
     ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
@@ -327,7 +330,7 @@ def compose_losses(
     step = step or max(least, default_grid_step(shapes, wanted))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
-        raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
+        raise PrecisionError(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
     events = [(_distribution_of(json.dumps(data_of(event)), relation, step), count) for event, count in single]
     return pld_curve.compose([*distributions_of(shapes, step), *events], step)
 
@@ -340,7 +343,7 @@ def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossD
         # nats; the part of the tail of discrete Laplace noise that dp-accounting represents
         width = 2.0 * 40.0 / event.noise_parameter + event.sensitivity
         if width > MOST_DEFAULT_CELLS:
-            raise PrecisionLimit(
+            raise PrecisionError(
                 f"expected discrete Laplace noise on at most {MOST_DEFAULT_CELLS:.2g} whole numbers, got about "
                 f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
             )
@@ -359,7 +362,7 @@ def add_divergences(
     """Return the sum of Renyi divergences of curves of whole phases and of events, at dp-accounting's orders.
 
     Raises:
-        Refused: dp-accounting has no divergence of an event.
+        UnsupportedError: dp-accounting has no divergence of an event.
     """
     tried = RdpAccountant(orders).orders
     total = np.array([math.fsum(curve.divergence_at(float(order)) for curve in curves) for order in tried])
@@ -396,20 +399,22 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
         divergences = RdpAccountant(orders, relation).compose(scaled).rdp
     # D(alpha) >= 0, up to the measured rounding error
     if not np.all(divergences >= -RENYI_NOISE / (np.array(orders) - 1.0)):
-        raise Refused(f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on")
+        raise UnsupportedError(
+            f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on"
+        )
     return tuple(map(float, np.maximum(divergences, 0.0))), parts
 
 
 @contextmanager
 def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
-    """Convert errors of dp-accounting to :class:`Refused`, and silence its log of omitted orders."""
+    """Convert errors of dp-accounting to :class:`UnsupportedError`, and silence its log of omitted orders."""
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
         with np.errstate(all="ignore"):
             yield
     except ACCOUNTANT_ERRORS as error:
-        raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
+        raise UnsupportedError(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
     finally:
         logger.disabled = before
 
@@ -423,7 +428,7 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     They are unchanged if all have a privacy loss distribution. Otherwise phases of privproj take their Renyi bounds.
 
     Raises:
-        Refused: No accountant supports these events and phases together under their relation.
+        UnsupportedError: No accountant supports these events and phases together under their relation.
     """
     _check_scales(phases)
     relation = _relation_of(phases)
@@ -431,7 +436,7 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
     no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
     if no_law and no_curve:
-        raise Refused(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
+        raise UnsupportedError(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
     return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
 
 
@@ -439,7 +444,7 @@ def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
     """Return the joint privacy curve of phases of which some are events; ``step`` is the grid step in nats.
 
     Raises:
-        Refused: No accountant supports these events and phases together under their relation.
+        UnsupportedError: No accountant supports these events and phases together under their relation.
     """
     by_one, relation = accounted(phases), _relation_of(phases)
     leaves = merged(leaf for phase in by_one for leaf in _leaves_of(phase))
@@ -468,11 +473,13 @@ def _leaves_of(phase: Phase) -> list[Leaf]:
 
 
 def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`privproj.Refused` if noise over the clipping norm and over twice the clipping norm are mixed."""
+    """Raise :class:`privproj.UnsupportedError` if noise over the clipping norm and over twice the clipping norm are
+    mixed.
+    """
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
-    over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_assumes]
+    over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_requirements]
     if over_clip and over_both:
-        raise Refused(
+        raise UnsupportedError(
             f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "
             f"{over_both[0]} is over the sensitivity, twice the clip, so they are not mixed under relation=replace; "
             "give both as mechanisms of privproj"
@@ -483,7 +490,7 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
     """Return what in a phase has no privacy loss distribution, and which event no Renyi divergences.
 
     Raises:
-        Refused: An event has neither.
+        UnsupportedError: An event has neither.
     """
     if phase.accountant is None:
         has_law = isinstance(phase.release()[0], PrivacyProfile)
@@ -492,7 +499,7 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
     no_law = [leaf for leaf in leaves if not has_loss_distribution(leaf, relation)]
     no_curve = [leaf for leaf in leaves if not has_renyi_curve(leaf, relation)]
     for leaf in (leaf for leaf in no_law if leaf in no_curve):
-        raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")
+        raise UnsupportedError(f"phase {phase.name}: {why_refused(leaf, relation)}")
     law, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
     return law, curve
 
@@ -501,7 +508,7 @@ def _with_renyi_bound(phase: Phase, why: str) -> Phase:
     """Return a phase of privproj with its Renyi bound; an event is returned unchanged.
 
     Raises:
-        Refused: The Renyi bound does not support the run.
+        UnsupportedError: The Renyi bound does not support the run.
     """
     if phase.accountant is not None:
         return phase
@@ -510,4 +517,4 @@ def _with_renyi_bound(phase: Phase, why: str) -> Phase:
         asked.check()
         return asked
     except PrivprojError as error:
-        raise Refused(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None
+        raise UnsupportedError(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None

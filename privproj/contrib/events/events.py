@@ -19,7 +19,7 @@ from privproj.mechanisms.bound import Bound
 from privproj.parameters import TABLE, TEXT, TRUTH
 from privproj.profiles.privacy_profile import Curve
 from privproj.run import RUN_PARAMETERS, Run, RunOptions
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
 # note of every result with an event
 COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, and composed with all other phases"
@@ -72,11 +72,11 @@ class _EventPhase(Phase):
         return event_composition
 
     @property
-    def run_assumes(self) -> tuple[str, ...]:
+    def run_requirements(self) -> tuple[str, ...]:
         """Assumptions on the run, and on the noise of the event under replace."""
-        replaces = self.run.relation is NeighbouringRelation.REPLACE
+        replaces = self.run.relation is NeighboringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
-        return (*super().run_assumes, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
+        return (*super().run_requirements, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
 
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file."""
@@ -107,7 +107,7 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
     """Return the phase of an event, given as plain data or as an object, with the steps and the relation of a run.
 
     Raises:
-        InvalidParameter: The event is not one of dp-accounting, or a value is out of range.
+        InvalidParameterError: The event is not one of dp-accounting, or a value is out of range.
     """
     from privproj.contrib.events.event_composition import data_of, event_from, leaves_of
 
@@ -144,13 +144,13 @@ def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str |
         The phase, which is not marked as planned.
 
     Raises:
-        InvalidParameter: The event is not one of dp-accounting, or a value is out of range.
+        InvalidParameterError: The event is not one of dp-accounting, or a value is out of range.
 
     >>> from dp_accounting import dp_event
     >>> from privproj.contrib.events import event_phase
-    >>> from privproj.schedule import Schedule
+    >>> from privproj.schedule import Composition
     >>> tree = dp_event.SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])
-    >>> result = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
+    >>> result = Composition((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
     >>> round(result.value, 2), result.numerics["composer"]
     (1.99, 'dp-accounting')
     """

@@ -13,8 +13,8 @@ from typing import Any
 from dp_accounting.pld import common, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from privproj.composition.dominating_pairs import Outline
-from privproj.errors import PrecisionLimit
+from privproj.composition.dominating_pairs import CoarseDescription
+from privproj.errors import PrecisionError
 from privproj.integrations.dp_accounting import COMPOSITION_REMEDY, MOST_GRID_CELLS, Part, check_cell_count
 from privproj.numerics.interval import Enclosure, next_up
 
@@ -65,23 +65,23 @@ class PldCurve:
         """Return ``eps(delta)`` in nats.
 
         Raises:
-            PrecisionLimit: Delta is below the floor, or the losses overflow.
+            PrecisionError: Delta is below the floor, or the losses overflow.
         """
         delta = math.exp(log_delta)
         if delta < self.floor:
-            raise PrecisionLimit(
+            raise PrecisionError(
                 f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {COMPOSITION_REMEDY}"
             )
         # max over both directions of eps(delta - noise)
         eps = float(self.distribution.get_epsilon_for_delta(delta - self.noise))
         if eps == math.inf:
-            raise PrecisionLimit(
+            raise PrecisionError(
                 f"expected losses that double precision can hold, got larger ones; {COMPOSITION_REMEDY}"
             )
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 
-def default_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
+def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -> float:
     """Return the default grid step for dp-accounting, in nats, about ``most`` at most. Any step is sound.
 
     dp-accounting's window is wide, because its Chernoff orders are at least ``1 / span`` (of the losses of a step). The
@@ -101,7 +101,7 @@ def compose(parts: list[Part], step: float) -> PldCurve:
     It is as sound as these distributions (C2, C18), except for rounding, which is measured and not proved.
 
     Raises:
-        PrecisionLimit: The grid has more than :data:`MOST_GRID_CELLS` cells.
+        PrecisionError: The grid has more than :data:`MOST_GRID_CELLS` cells.
     """
     composed = [_self_compose(*part, step) for part in parts] or [privacy_loss_distribution.identity(step)]
     noise = FFT_NOISE + FFT_NOISE_PER_STEP * sum(count for _, count in parts)
@@ -117,7 +117,7 @@ def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> Pri
     Composing a sparse distribution would raise its size to the power of the steps.
 
     Raises:
-        PrecisionLimit: The grid would be too large; it is not created.
+        PrecisionError: The grid would be too large; it is not created.
     """
     law: Any = part._pmf_remove  # pyright: ignore[reportPrivateUsage]
     if count * law.size > MOST_GRID_CELLS:

@@ -8,11 +8,11 @@ from privproj_cli.ledger import record, remaining_text
 from privproj_cli.options import command_with, file_argument, json_option, option, options_from
 from privproj_cli.output import write
 
-from privproj.accounting.schedule import Remaining, Schedule
+from privproj.accounting.schedule import Composition, Remaining
 from privproj.assumptions import Requirement
 from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
 from privproj.contrib.filters.ledger import filter_text
-from privproj.errors import Refused, Unanswered
+from privproj.errors import QueryError, UnsupportedError
 from privproj.io.files import read_data
 from privproj.io.run_file import from_data
 from privproj.result import round_outward
@@ -21,7 +21,7 @@ from privproj.result import round_outward
 @command_with(
     "filter",
     file_argument(),
-    *options_from(Schedule.remaining, "epsilon", "delta"),
+    *options_from(Composition.remaining, "epsilon", "delta"),
     option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
     json_option(),
 )
@@ -45,14 +45,14 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     for phase in schedule.done_phases:
         try:
             budget.spend(phase)
-        except Refused as error:
+        except UnsupportedError as error:
             reason = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
-            raise Refused(reason) from None
+            raise UnsupportedError(reason) from None
     for phase in schedule.phases:
         unlimited.spend(phase)
     try:
         fixed = schedule.epsilon(delta=delta).value
-    except Unanswered:
+    except QueryError:
         fixed = None
     plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
     reported, text = budget.epsilon(delta).value, filter_text(budget)

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, NoReturn
 from privproj.accounting.calibration import sigma
 from privproj.accounting.gdp import require_no_options
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Schedule, composition_of, run_of_several, solve_delta, solve_epsilon
+from privproj.accounting.query import Composition, composition_of, run_of_several, solve_delta, solve_epsilon
 from privproj.accounting.renyi import renyi_curve
 from privproj.assumptions import FIXED_SCHEDULES, Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.numerics.interval import next_up
 from privproj.parameters import integer, real
@@ -28,7 +28,7 @@ from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import Curve
 from privproj.profiles.rdp import OneOrder
 from privproj.result import Result, Side, round_outward
-from privproj.sampling import NeighbouringRelation, RelationName, member_named
+from privproj.sampling import NeighboringRelation, RelationName, member_named
 from privproj.targets import FullTarget, delta_target, epsilon_target, full_target
 
 LEAST_ORDER = 1.001  # smallest order of a filter
@@ -53,13 +53,14 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
     The cost is ``D(alpha)`` at an order, and ``mu^2`` of Gaussian noise on the whole dataset without one.
 
     Raises:
-        Refused: The cost is unknown or infinite, or there is no order and the release is not such Gaussian noise.
+        UnsupportedError: The cost is unknown or infinite, or there is no order and the release is not such Gaussian
+            noise.
     """
     if order is not None:
         phase, curve = renyi_curve(phase)
         divergence = curve.divergence_at(order)
         if not divergence < math.inf:
-            raise Refused(
+            raise UnsupportedError(
                 f"{phase.mechanism.name}.{phase.bound.name} has no finite divergence at order {order:g}; expected "
                 "less to be released, or a smaller order, fixed before the first release"
             )
@@ -68,7 +69,7 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
     mechanism, run = phase.for_relation()
     projects = isinstance(mechanism, M2) and not mechanism.unprojected
     if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
-        raise Refused(
+        raise UnsupportedError(
             "a filter without an order counts Gaussian noise on whole data sets alone; use one with an order, which "
             "Filter.for_releases finds"
         )
@@ -96,7 +97,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
     Every order is sound. The result does not depend on the number of steps.
 
     Raises:
-        Refused: No order leaves a budget, or there is no Renyi curve.
+        UnsupportedError: No order leaves a budget, or there is no Renyi curve.
     """
     curve = renyi_curve(_one_release(phase))[1]
     tried: dict[float, float] = {}
@@ -113,18 +114,20 @@ def best_order(phase: Phase, target: FullTarget) -> float:
         return excess
 
     if curve.least_over_orders(score) >= HOPELESS:
-        raise Refused(f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}")
+        raise UnsupportedError(f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}")
     return min(tried, key=tried.__getitem__)
 
 
 def _one_release(phase: Phase) -> Phase:
     """Return the phase of one release, or raise if a filter cannot count it."""
     if phase.allow_refuted:
-        raise InvalidParameter("allow_refuted", True, "bounds that hold, in a filter")
+        raise InvalidParameterError("allow_refuted", True, "bounds that hold, in a filter")
     if phase.run.scheme.is_shuffled:
-        raise Refused("a filter does not count shuffled batches; use sampling=partition or poisson")
+        raise UnsupportedError("a filter does not count shuffled batches; use sampling=partition or poisson")
     if phase.reuses_projection:
-        raise Refused(f"a filter counts fresh projections only, and {phase.mechanism.name} says that its is fixed")
+        raise UnsupportedError(
+            f"a filter counts fresh projections only, and {phase.mechanism.name} says that its is fixed"
+        )
     return replace(phase.with_run(steps=1), name="", planned=False)
 
 
@@ -157,8 +160,8 @@ class Filter:
         group_size: The number of records of one user.
 
     Raises:
-        InvalidParameter: An argument is out of range, missing, or contradicts another.
-        Refused: The order leaves no budget for ``epsilon`` and ``delta``.
+        InvalidParameterError: An argument is out of range, missing, or contradicts another.
+        UnsupportedError: The order leaves no budget for ``epsilon`` and ``delta``.
 
     >>> from privproj import M2, Gaussian
     >>> from privproj.contrib.filters import Filter
@@ -183,12 +186,12 @@ class Filter:
     ) -> None:
         expected = "an order from 1.001 to 1e6, fixed before the first release (Filter.for_releases finds one)"
         self.order = None if order is None else real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
-        self.relation = str(member_named(NeighbouringRelation, "relation", relation))
+        self.relation = str(member_named(NeighboringRelation, "relation", relation))
         self.group_size = integer("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
         if budget is None and epsilon is not None and delta is not None:
             self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
         elif epsilon is not None or delta is not None:
-            raise InvalidParameter("budget", budget or "nothing", "either a budget, or epsilon and delta")
+            raise InvalidParameterError("budget", budget or "nothing", "either a budget, or epsilon and delta")
         else:
             expected = "a budget above 0 and at most 1e9, or epsilon and delta"
             self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)
@@ -198,13 +201,13 @@ class Filter:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in FIXED and name in vars(self):
-            raise InvalidParameter(
+            raise InvalidParameterError(
                 name, value, "a new filter", "what a filter was made with is fixed before any output"
             )
         super().__setattr__(name, value)
 
     def __reduce__(self) -> NoReturn:
-        raise Refused(
+        raise UnsupportedError(
             "a filter is neither copied nor pickled, for each copy would spend the whole budget: hand on the filter "
             "itself, or keep a ledger whose target has an order"
         )
@@ -231,8 +234,8 @@ class Filter:
             The filter, with nothing spent.
 
         Raises:
-            InvalidParameter: A value is out of range.
-            Refused: There is no Renyi curve for such releases, or no order leaves a budget.
+            InvalidParameterError: A value is out of range.
+            UnsupportedError: There is no Renyi curve for such releases, or no order leaves a budget.
 
         >>> from privproj import Gaussian
         >>> from privproj.contrib.filters import Filter
@@ -263,16 +266,16 @@ class Filter:
             **run: The run (:class:`privproj.run.RunOptions`), with the number of ``steps``.
 
         Raises:
-            InvalidParameter: A value is out of range, or the relation is not that of the filter.
-            Refused: The releases would exceed the budget, or their cost is unknown. Nothing has changed.
+            InvalidParameterError: A value is out of range, or the relation is not that of the filter.
+            UnsupportedError: The releases would exceed the budget, or their cost is unknown. Nothing has changed.
 
-        >>> from privproj import Gaussian, Refused
+        >>> from privproj import Gaussian, UnsupportedError
         >>> from privproj.contrib.filters import Filter
         >>> budget = Filter(epsilon=1.0, delta=1e-5)
         >>> budget.spend(Gaussian(noise_multiplier=10.0), steps=7)
         >>> try:
         ...     budget.spend(Gaussian(noise_multiplier=2.0))
-        ... except Refused:
+        ... except UnsupportedError:
         ...     print(budget.most_steps(Gaussian(noise_multiplier=10.0)))
         0
         """
@@ -281,7 +284,7 @@ class Filter:
         with self._lock:
             fit = self._fitting(cost)
             if phase.run.steps > fit:
-                raise Refused(
+                raise UnsupportedError(
                     f"{phase.run.steps} more of these releases would overspend the budget that was fixed in "
                     f"advance: {round_outward(self.left, up=False)} of {self.budget:.4g} is left and each costs "
                     f"{round_outward(_round_up(cost))}, so {fit} fit and none was counted"
@@ -301,8 +304,8 @@ class Filter:
             True if all of them fit.
 
         Raises:
-            InvalidParameter: A value is out of range, or the relation is not that of the filter.
-            Refused: The cost of such a release is unknown.
+            InvalidParameterError: A value is out of range, or the relation is not that of the filter.
+            UnsupportedError: The cost of such a release is unknown.
 
         >>> from privproj import Gaussian
         >>> from privproj.contrib.filters import Filter
@@ -324,8 +327,8 @@ class Filter:
             A number of steps up to 1e15; 0 if none fits.
 
         Raises:
-            InvalidParameter: A value is out of range, or the relation is not that of the filter.
-            Refused: The cost of such a release is unknown.
+            InvalidParameterError: A value is out of range, or the relation is not that of the filter.
+            UnsupportedError: The cost of such a release is unknown.
 
         >>> from privproj import Gaussian
         >>> from privproj.contrib.filters import Filter
@@ -344,7 +347,7 @@ class Filter:
             A result whose ``value`` is epsilon.
 
         Raises:
-            InvalidParameter: ``delta`` is out of range.
+            InvalidParameterError: ``delta`` is out of range.
 
         >>> from privproj.contrib.filters import Filter
         >>> round(Filter(order=16, budget=0.5).epsilon(1e-6).value, 4)
@@ -362,7 +365,7 @@ class Filter:
             A result whose ``value`` is delta.
 
         Raises:
-            InvalidParameter: ``epsilon`` is out of range.
+            InvalidParameterError: ``epsilon`` is out of range.
 
         >>> from privproj.contrib.filters import Filter
         >>> Filter(order=16, budget=0.5).delta(1.2).value < 1e-6
@@ -382,7 +385,7 @@ class Filter:
             Epsilon, rounded up; 0 if nothing was spent.
 
         Raises:
-            InvalidParameter: ``delta`` is out of range.
+            InvalidParameterError: ``delta`` is out of range.
 
         >>> from privproj import Gaussian
         >>> from privproj.contrib.filters import Filter
@@ -418,7 +421,7 @@ class Filter:
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             pair = f"{one.run.relation} for groups of {one.run.group_size}"
             expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
-            raise InvalidParameter("relation", pair, expected)
+            raise InvalidParameterError("relation", pair, expected)
         return _cost_of(one, self.order)
 
     def _fitting(self, cost: Fraction) -> int:
@@ -433,7 +436,7 @@ class Filter:
             budget, step = budget - step * (budget if self.order is None else 1.0 + budget), 4.0 * step
         if budget <= 0.0:
             kind, more = ("noise up to 1e12", "") if self.order is None else (f"order {self.order:.7g}", "order, ")
-            raise Refused(
+            raise UnsupportedError(
                 f"{kind} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; expected a larger "
                 f"{more}epsilon or delta"
             )
@@ -441,7 +444,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class _BudgetQuery(Schedule):
+class _BudgetQuery(Composition):
     """A query about the whole budget of a filter; its phases are the counted releases."""
 
     budget: Filter = field(kw_only=True)
@@ -460,9 +463,12 @@ class _BudgetQuery(Schedule):
         return self.budget.curve()
 
     @property
-    def run_assumes(self) -> tuple[str, ...]:
+    def run_requirements(self) -> tuple[str, ...]:
         """The assumptions of the phases, with the fixed filter in place of the fixed schedule."""
-        return (*(words for words in super().run_assumes if words not in FIXED_SCHEDULES), Requirement.FIXED_FILTER)
+        return (
+            *(words for words in super().run_requirements if words not in FIXED_SCHEDULES),
+            Requirement.FIXED_FILTER,
+        )
 
     def side(self, curve: Curve) -> Side:
         """Return the upper side: the result is about the whole budget, whatever part of it was spent."""
@@ -472,7 +478,7 @@ class _BudgetQuery(Schedule):
         """Return the fields of a result that describe the filter and the counted releases."""
         budget, fields = self.budget, super().named()
         fields["mechanism"]["filter"] = budget.parameters()
-        shared = {"relation": budget.relation, "group_size": budget.group_size, "assumes": self.run_assumes}
+        shared = {"relation": budget.relation, "group_size": budget.group_size, "assumes": self.run_requirements}
         kind = "gaussian-filter" if budget.order is None else "renyi-filter"
         bound = f"{kind} ({fields['bound']})" if fields["bound"] else kind
         run = {**run_of_several(self.phases), **shared}

@@ -41,7 +41,7 @@ class JLClip(NoisyMechanism):
         probes: The number of Gaussian vectors ``v_j`` of one estimate, from 1 to 1e6.
 
     Raises:
-        InvalidParameter: A value is outside its range, or ``probes`` is missing.
+        InvalidParameterError: A value is outside its range, or ``probes`` is missing.
 
     >>> from privproj import epsilon
     >>> from privproj.contrib.jl_clip import JLClip

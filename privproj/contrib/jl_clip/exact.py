@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from privproj.contrib.jl_clip import JLClip
 from privproj.distributions.mixture_profile import any_rank_profile, rank_one_profile
 from privproj.distributions.squared_sensitivity import log_gaussian_delta_at, log_gaussian_delta_slope
-from privproj.errors import Refused
+from privproj.errors import UnsupportedError
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
@@ -54,8 +54,8 @@ class InverseGamma:
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X > x) = ln P(U < scale / x)``."""
-        centre = self.scale / self.a
-        excess, ratio = (centre - x) / x, centre / x
+        center = self.scale / self.a
+        excess, ratio = (center - x) / x, center / x
         if ratio <= 1.0:
             return log_gamma_below(self.a, excess, ratio)
         return math.log1p(-math.exp(min(log_gamma_tail(self.a, excess, ratio), -1e-300)))
@@ -65,10 +65,10 @@ class InverseGamma:
 
         The enclosure is widened by the estimated error; that the estimate covers the error is observed, not proved.
         """
-        centre = self.scale / self.a
+        center = self.scale / self.a
 
         def value(t: float) -> float:
-            return centre * math.exp(min(t, 700.0))
+            return center * math.exp(min(t, 700.0))
 
         def gain(t: float) -> float:
             # ln [h(X) f(t)]
@@ -81,15 +81,15 @@ class InverseGamma:
 
         # h rises from 0 to 1 within sqrt(2/eps) of ln X, the density within sqrt(1/a)
         if up_to < math.inf:
-            log_mean, error = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a), math.log(up_to / centre))
+            log_mean, error = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a), math.log(up_to / center))
         elif eps > 2.0 * self.a:
-            log_mean, error = log_integral(gain_by_parts, math.log(2.0 * eps / centre), math.sqrt(2.0 / eps))
+            log_mean, error = log_integral(gain_by_parts, math.log(2.0 * eps / center), math.sqrt(2.0 / eps))
         else:
             log_mean, error = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a))
         # |d ln delta / d ln mu| <= min(2 a, (eps/mu + sqrt(eps) + 2)^2), mu^2 = scale/a (C32)
-        steepness = min(2.0 * self.a, (eps / math.sqrt(centre) + math.sqrt(eps) + 2.0) ** 2)
+        steepness = min(2.0 * self.a, (eps / math.sqrt(center) + math.sqrt(eps) + 2.0) ** 2)
         # a node t is off by a rounding of |t|, which moves an integrand as steep as 1/width
-        reach = 1.0 + abs(math.log(2.0 * eps / centre)) if eps > 0.0 else 1.0
+        reach = 1.0 + abs(math.log(2.0 * eps / center)) if eps > 0.0 else 1.0
         rounding = NODE_RELATIVE_ERROR * reach * (math.sqrt(eps) + math.sqrt(self.a))
         return widen_outward(log_mean, error + rounding, steepness)
 
@@ -119,16 +119,16 @@ EXACT = Bound(
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     version=4,
-    worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    worst_differences=lambda mechanism: (rank_one_profile(law(mechanism)),),
     exact=True,
     **OF_ONE_RECORD,
 )
 
 
 def _check_probes(mechanism: JLClip) -> None:
-    """Raise :class:`Refused` for one or two probes, where the squared sensitivity has no mean."""
+    """Raise :class:`UnsupportedError` for one or two probes, where the squared sensitivity has no mean."""
     if (mechanism.probes or 0) < 3:
-        raise Refused(
+        raise UnsupportedError(
             f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"
         )
 
@@ -144,6 +144,6 @@ ANY_RECORDS = Bound(
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     version=6,
-    worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    worst_differences=lambda mechanism: (rank_one_profile(law(mechanism)),),
     check=_check_probes,
 )

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu, require_no_options
 from privproj.accounting.query import build_result
 from privproj.accounting.renyi import renyi_curve
-from privproj.accounting.schedule import Schedule, phase_of
-from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.accounting.schedule import Composition, phase_of
+from privproj.errors import InvalidParameterError, UnsupportedError, unknown_name
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import next_up
 from privproj.parameters import real
-from privproj.profiles.privacy_profile import Curve, LazyBounds, PrivacyProfile, shallow
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile, TwoSidedTable, at_first_level
 from privproj.profiles.tradeoff import tradeoff
 from privproj.result import Result, Side
 from privproj.run import Run, RunOptions
@@ -38,7 +38,7 @@ LOSSES_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
 
 
 @dataclass(frozen=True)
-class PrivacyLoss(Schedule):
+class PrivacyLoss(Composition):
     """A run with its privacy loss distribution on a grid, an upper bound.
 
     ``above`` dominates every neighboring pair in both directions, so everything computed from it is an upper bound. It
@@ -74,11 +74,11 @@ class PrivacyLoss(Schedule):
         """The distribution that dominates the run, from the curve at the grid points.
 
         Raises:
-            PrecisionLimit: Losses are too large for double precision.
+            PrecisionError: Losses are too large for double precision.
         """
-        from privproj.composition.dominating_pairs import outline_step
+        from privproj.composition.dominating_pairs import describe_coarsely
 
-        shape = outline_step(_as_profile(self.curve()), Run(), CUT_MASS)
+        shape = describe_coarsely(_as_profile(self.curve()), Run(), CUT_MASS)
         return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION).above
 
     @property
@@ -97,7 +97,7 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
     """Return a curve that holds in both directions as the privacy profile of one release."""
     if isinstance(curve, PrivacyProfile) and curve.table is not None and curve.excess is None:
         return replace(curve, resolution=LOSSES_PER_DEVIATION)
-    ordinary = shallow(curve)
+    ordinary = at_first_level(curve)
 
     # Rounded outward by more than the rounding errors of epsilon and of exp (PrivacyProfile.table).
     def upper(at: "Array") -> "Array":
@@ -106,11 +106,13 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
         logs = np.array([ordinary.log_delta(eps * (1.0 - 4e-15)).upper for eps in at.tolist()])
         return np.where(logs > -690.0, np.exp(np.maximum(logs, -700.0)) * (1.0 + 4e-15), 0.0)
 
-    table = LazyBounds(lambda at: 0.0 * at, upper)
+    table = TwoSidedTable(lambda at: 0.0 * at, upper)
     return PrivacyProfile(log_delta=ordinary.log_delta, table=table, resolution=LOSSES_PER_DEVIATION)
 
 
-def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **options: Unpack[RunOptions]) -> PrivacyLoss:
+def privacy_loss(
+    run: Mechanism | Composition, *, bound: str | None = None, **options: Unpack[RunOptions]
+) -> PrivacyLoss:
     """Return a run with its privacy loss distribution, which composes and which :func:`convert` accepts.
 
     Args:
@@ -122,8 +124,8 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
         The privacy loss.
 
     Raises:
-        InvalidParameter: A value is out of range, or a schedule is given options.
-        Refused: The bound does not support this mechanism and run.
+        InvalidParameterError: A value is out of range, or a schedule is given options.
+        UnsupportedError: The bound does not support this mechanism and run.
 
     >>> from privproj import M2
     >>> from privproj.contrib.losses import privacy_loss
@@ -131,9 +133,9 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
     >>> loss.above.infinity_mass < 1e-14
     True
     """
-    if isinstance(run, Schedule):
+    if isinstance(run, Composition):
         require_no_options(bound, options, "a schedule")
-        shared = {field.name: getattr(run, field.name) for field in fields(Schedule)}
+        shared = {field.name: getattr(run, field.name) for field in fields(Composition)}
         return run if isinstance(run, PrivacyLoss) else PrivacyLoss(**shared)
     phase = phase_of(run, getattr(run, "name", ""), bound, **options)
     phase.check()
@@ -155,7 +157,7 @@ class Conversion:
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import convert
     >>> convert(Gaussian(noise_multiplier=2.0), "rho", steps=8).means
-    'the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)'
+    'the Renyi divergence of every order a > 1, in both orders of neighbors, is at most value times a (zCDP)'
     """
 
     to: Form
@@ -166,7 +168,7 @@ class Conversion:
 
 
 def convert(
-    run: Mechanism | Schedule,
+    run: Mechanism | Composition,
     to: Form,
     *,
     at: float | Sequence[float] | None = None,
@@ -197,8 +199,9 @@ def convert(
         The value with its side, bound and assumptions.
 
     Raises:
-        InvalidParameter: A value is out of range, or a loss or a schedule is given options.
-        Refused: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted bound.
+        InvalidParameterError: A value is out of range, or a loss or a schedule is given options.
+        UnsupportedError: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted
+            bound.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import convert
@@ -211,9 +214,9 @@ def convert(
     if not isinstance(to, str) or to not in CONVERSIONS:
         raise unknown_name("to", to, "a kind of privacy", get_args(Form))
     if any(not phase.is_guarantee for phase in loss.phases):
-        raise Refused("a refuted bound has no loss that could be converted")
+        raise UnsupportedError("a refuted bound has no loss that could be converted")
     if at is not None and to in ("rho", "dp-accounting"):
-        raise InvalidParameter("at", at, f"no at with to={to}")
+        raise InvalidParameterError("at", at, f"no at with to={to}")
     if to == "renyi":
         loss = _with_renyi_bounds(loss)
     several = isinstance(at, list | tuple)
@@ -228,7 +231,7 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Return the mu of the run at each slack."""
     mus = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
     for mu in (mu for mu in mus if not mu.usable):
-        raise Refused(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
+        raise UnsupportedError(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
     return [float(mu) for mu in mus], mus[0].side
 
 
@@ -248,15 +251,19 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
         totals = [next_up(total + curve.divergence_at(order)) for total, order in zip(totals, orders, strict=True)]
     for order, value in zip(orders, totals, strict=True):
         if not value < math.inf:
-            raise Refused(f"this run has no finite Renyi divergence at order {order:g}; expected a smaller order")
+            raise UnsupportedError(
+                f"this run has no finite Renyi divergence at order {order:g}; expected a smaller order"
+            )
     return totals, Side.UPPER
 
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
-    """Return the loss with the Renyi bounds of its phases; raises :class:`Refused` if a phase has none."""
+    """Return the loss with the Renyi bounds of its phases; raises :class:`UnsupportedError` if a phase has none."""
     for phase in loss.phases:
         if phase.accountant is not None:
-            raise Refused(f"phase {phase.name} has another accountant, which must compute its Renyi divergences")
+            raise UnsupportedError(
+                f"phase {phase.name} has another accountant, which must compute its Renyi divergences"
+            )
     phases = tuple(renyi_curve(phase)[0] for phase in loss.phases)
     return replace(loss, phases=phases)
 
@@ -277,8 +284,8 @@ def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], 
 # definition of the guarantee of each kind
 MEANS = {
     "mu": "delta(epsilon) is at most the larger of that of two Gaussians at the distance value, and of the slack",
-    "rho": "the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)",
-    "renyi": "the Renyi divergence of this order, in both orders of neighbours, is at most value",
+    "rho": "the Renyi divergence of every order a > 1, in both orders of neighbors, is at most value times a (zCDP)",
+    "renyi": "the Renyi divergence of this order, in both orders of neighbors, is at most value",
     "trade-off": "an attack with this false positive rate has at least the false negative rate value",
     "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
 }

@@ -46,7 +46,7 @@ class Mixing(Mechanism):
             0.01 to 1e12.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
     >>> from privproj import epsilon
     >>> from privproj.contrib.mixing import Mixing
@@ -80,7 +80,7 @@ class Mixing(Mechanism):
             The variance, at least 0, in units of the records squared.
 
         Raises:
-            InvalidParameter: A value is outside its range.
+            InvalidParameterError: A value is outside its range.
 
         >>> from privproj.contrib.mixing import Mixing
         >>> Mixing(rank=100, gamma=65.0, eigen_noise=7.0).noise_variance(20.0, 2.0)

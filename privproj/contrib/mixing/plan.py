@@ -5,8 +5,8 @@ import math
 from privproj.accounting.calibration import Search
 from privproj.accounting.query import composition_of
 from privproj.contrib.mixing.mechanism import Mixing
-from privproj.errors import Refused
-from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.errors import UnsupportedError
+from privproj.numerics.root_finding import find_crossing, minimize
 from privproj.targets import full_target
 
 LEAST_GAMMA = 0.01  # units of B^2; the smallest gamma of a mechanism
@@ -28,8 +28,8 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
         The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. That ``gamma`` is smallest is not proved.
 
     Raises:
-        InvalidParameter: A value is outside its domain.
-        Refused: No ``gamma`` up to 1e9 meets the target.
+        InvalidParameterError: A value is outside its domain.
+        UnsupportedError: No ``gamma`` up to 1e9 meets the target.
 
     >>> from privproj.contrib.mixing import mixing_plan
     >>> found = mixing_plan(rank=100, epsilon=4.0, delta=1e-6)
@@ -53,9 +53,9 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
     scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
     ends = max(scale - 1.5, math.log(LEAST_GAMMA)), max(scale + 2.5, math.log(LEAST_GAMMA) + 1.0)
-    log_noise = minimise(lambda x: math.log(rough_gamma(x)), *ends, rtol=0.02, points=5)[0]
+    log_noise = minimize(lambda x: math.log(rough_gamma(x)), *ends, rtol=0.02, points=5)[0]
     noise = math.exp(log_noise)
     gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
     if gamma == math.inf:
-        raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
+        raise UnsupportedError(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
     return Mixing(rank=rank, gamma=gamma, eigen_noise=noise)

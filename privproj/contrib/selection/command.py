@@ -4,7 +4,7 @@ from typing import Any
 
 from privproj_cli import render
 from privproj_cli.options import json_option, options_from
-from privproj_cli.query import QuestionGroup, bound_option, refuted_option, show
+from privproj_cli.query import QueryGroup, bound_option, refuted_option, show
 
 from privproj.contrib.selection.selection import select
 from privproj.mechanisms import Mechanism
@@ -38,7 +38,7 @@ def selection_text(result: Result) -> str:
     return render.answer_text(result, {"trials": text, "comparison": epsilons})
 
 
-select_command = QuestionGroup(
+select_command = QueryGroup(
     "select",
     show_selection,
     [json_option(), bound_option(), refuted_option()],

@@ -26,17 +26,17 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal, Unpack
 
 from privproj.accounting.calibration import require_unset, solve_sigma
-from privproj.accounting.lower_bound import NO_AMPLIFICATION
+from privproj.accounting.lower_bounds import NO_AMPLIFICATION
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.query import (
-    Schedule,
+    Composition,
     composition_of,
     composition_of_phase,
     solve_delta,
     solve_epsilon,
 )
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
+from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
 from privproj.numerics.root_finding import LARGEST_PROFILE_EPSILON, find_crossing
@@ -145,13 +145,15 @@ def trial_distribution(trials: float, distribution: str, shape: float | None) ->
     mean = real("trials", trials, f"a mean number of trials from 1 to {LARGEST_EXPECTED:g}", 1.0, LARGEST_EXPECTED)
     if distribution != "negative-binomial":
         if shape is not None:
-            raise InvalidParameter("shape", shape, f"no shape with {distribution} trials", "negative-binomial has one")
+            raise InvalidParameterError(
+                "shape", shape, f"no shape with {distribution} trials", "negative-binomial has one"
+            )
         shape = SHAPES[distribution]
     else:
         expected = f"a shape from {LEAST_SHAPE:g} to {LARGEST_SHAPE:g} with negative-binomial trials"
         shape = real("shape", shape, expected, LEAST_SHAPE, LARGEST_SHAPE)
         if 0.0 < abs(shape) < SMALLEST_SHAPE:
-            raise InvalidParameter("shape", shape, f"a shape of 0, or at least {SMALLEST_SHAPE:g} in size")
+            raise InvalidParameterError("shape", shape, f"a shape of 0, or at least {SMALLEST_SHAPE:g} in size")
     if shape is None:
         return _TrialDistribution(distribution, mean)
     eta = shape
@@ -172,10 +174,10 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
     """Return the curve of the best of a random number of runs with the curve ``base``; it is as sound as that (C34).
 
     Raises:
-        Refused: The curve is a rule for one delta at a time, without a privacy profile.
+        UnsupportedError: The curve is a rule for one delta at a time, without a privacy profile.
     """
     if leads_with_epsilon(base):
-        raise Refused(
+        raise UnsupportedError(
             "a rule for one delta at a time does not account for a selection; expected a bound with a privacy profile "
             "or a Renyi curve, as the default bounds have"
         )
@@ -332,7 +334,7 @@ DRAWN_BITS = 160  # soundness: random bits of the uniform number from which a nu
 
 
 @dataclass(frozen=True)
-class _SelectionQuery(Schedule):
+class _SelectionQuery(Composition):
     """A query about the best of a random number of runs."""
 
     runs: _TrialDistribution = field(kw_only=True)
@@ -346,7 +348,9 @@ class _SelectionQuery(Schedule):
         return (*super().notes, *((NO_AMPLIFICATION,) if shuffled else ()))
 
     def curve(self) -> Curve:
-        """Return the curve of the selection; raises :class:`Refused` if that of one run is a rule for single deltas."""
+        """Return the curve of the selection; raises :class:`UnsupportedError` if that of one run is a rule for single
+        deltas.
+        """
         one = super().curve()
         with within(self.only.bound.name):
             return selection_curve(one, self.runs)
@@ -356,7 +360,7 @@ class _SelectionQuery(Schedule):
         return Side.UPPER
 
     @property
-    def run_assumes(self) -> tuple[str, ...]:
+    def run_requirements(self) -> tuple[str, ...]:
         """Assumptions on the run and the selection."""
         chosen = (
             Requirement.RANDOM_NUMBER_OF_TRIALS,
@@ -364,7 +368,7 @@ class _SelectionQuery(Schedule):
             Requirement.PRIVATE_SCORE,
             Requirement.RANDOM_CANDIDATES,
         )
-        return (*super().run_assumes, *chosen)
+        return (*super().run_requirements, *chosen)
 
     def named(self) -> dict[str, Any]:
         """Return the fields of a result that describe one run and the distribution of their number."""
@@ -408,10 +412,10 @@ def select(
         one run, and of releasing as many runs as are expected, if these are known.
 
     Raises:
-        InvalidParameter: A value is out of range, or neither ``epsilon`` nor ``delta`` is given.
-        Refused: The bound does not support this mechanism and run, or is a rule for one delta at a time.
-        NotConverged: A quadrature or a search did not reach its accuracy.
-        PrecisionLimit: Delta is below the rounding error of a composition.
+        InvalidParameterError: A value is out of range, or neither ``epsilon`` nor ``delta`` is given.
+        UnsupportedError: The bound does not support this mechanism and run, or is a rule for one delta at a time.
+        ConvergenceError: A quadrature or a search did not reach its accuracy.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.selection import select
@@ -430,7 +434,7 @@ def select(
         target = delta_target(delta, None)
         return _with_comparison(question, solve_epsilon(question, target), target)
     if epsilon is None:
-        raise InvalidParameter("delta", "nothing", "a delta, an epsilon, or both without a noise multiplier")
+        raise InvalidParameterError("delta", "nothing", "a delta, an epsilon, or both without a noise multiplier")
     return solve_delta(question, epsilon_target(epsilon))
 
 
@@ -464,7 +468,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
         A number of runs, at least 1; at least 0 for a Poisson distribution, where 0 means that nothing is released.
 
     Raises:
-        InvalidParameter: A value is out of range.
+        InvalidParameterError: A value is out of range.
 
     >>> from privproj.contrib.selection import draw_trials
     >>> draw_trials(10) >= 1

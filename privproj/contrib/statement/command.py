@@ -10,18 +10,18 @@ from string import Template
 from typing import Any
 
 import click
-from privproj_cli.ledger import planned_delta, read_begun
+from privproj_cli.ledger import planned_delta, read_started_ledger
 from privproj_cli.options import Once, OneOf, command_with, file_argument, option, option_of
-from privproj_cli.query import QuestionGroup, bound_option, target_options
+from privproj_cli.query import QueryGroup, bound_option, target_options
 from privproj_cli.render import WIDEST, wrap_line
 
-from privproj.accounting.lower_bound import known_size, warnings_of_delta
+from privproj.accounting.lower_bounds import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import phase_of
 from privproj.contrib.statement import statement as statements
 from privproj.contrib.statement.statement import BEGIN, END, Statement
-from privproj.errors import InvalidParameter
-from privproj.io.files import digest_of, read_data, refuse_same_file, write_text
+from privproj.errors import InvalidParameterError
+from privproj.io.files import check_not_same_file, read_data, sha256_of, write_text
 from privproj.io.ledger import Account
 from privproj.io.run_file import from_data
 from privproj.mechanisms import Mechanism
@@ -45,14 +45,14 @@ def produce(
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
-        raise InvalidParameter(
+        raise InvalidParameterError(
             "--output", output, "a file of text, Markdown (.md) or HTML (.html)", "print a page of HTML"
         )
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
     fields = {name: words for name, words in author_words.items() if words is not None}
     for name in {*fields} & {*statements.DIGESTS}:
-        refuse_same_file("--output", output, fields[name])
-        fields[name] = digest_of(fields[name], f"--{name}")
+        check_not_same_file("--output", output, fields[name])
+        fields[name] = sha256_of(fields[name], f"--{name}")
     target: Any = delta_target(delta, None).delta
     statement = statements.statement_from(data, target, chosen, author_words={**fields, **digests})
     if output is None:
@@ -150,14 +150,14 @@ def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, *
     return produce(statements.question_data(phase), {}, [phase], **options)
 
 
-command = QuestionGroup("report", report_mechanism, [bound_option(), *shared_options()])
+command = QueryGroup("report", report_mechanism, [bound_option(), *shared_options()])
 
 
 @command.add_command
 @command_with("run", file_argument(), *target_options("report"), *shared_options())
 def report_run(file: str, **options: Any) -> int:
     """A run file: phases composed jointly."""
-    refuse_same_file("--output", options["output"], file)
+    check_not_same_file("--output", options["output"], file)
     schedule = from_data(read_data(file), file)
     return produce(statements.run_data(schedule), {}, schedule.phases, **options)
 
@@ -166,14 +166,14 @@ def report_run(file: str, **options: Any) -> int:
 @command_with("ledger", file_argument(), *target_options("report"), *shared_options("ledger"))
 def report_ledger(file: str, delta: float | None, **options: Any) -> int:
     """The ledger of a training run: what it released."""
-    refuse_same_file("--output", options["output"], file)
-    account, content = read_begun(file)
+    check_not_same_file("--output", options["output"], file)
+    account, content = read_started_ledger(file)
     digests = {"ledger": sha256(content).hexdigest()}
     return produce(statements.account_data(account), digests, (), planned_delta(account, delta), **options)
 
 
 def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
     """Write the statement of a training run to its place among the files of the run."""
-    digests = {name: digest_of(paths[name]) for name in statements.DIGESTS}
+    digests = {name: sha256_of(paths[name]) for name in statements.DIGESTS}
     statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_words=digests)
     write_text(paths["statement"], written(statement) + "\n")

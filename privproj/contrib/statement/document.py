@@ -18,7 +18,7 @@ from privproj_cli.verify import (
 from privproj.contrib.statement import statement as statements
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import DIGESTS, AgreementVerdict, StatementVerdict
-from privproj.io.files import digest_of
+from privproj.io.files import sha256_of
 from privproj.io.ledger import verify_ledger
 from privproj.result import round_outward
 from privproj.run import run_words
@@ -40,7 +40,7 @@ def verify_document(document: File) -> Rendered:
 
 def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
     """Check a statement, the ledger of its run and, if it is there, the checkpoint."""
-    hashes = (sha256(ledger[0]).hexdigest(), *map(digest_of, others))
+    hashes = (sha256(ledger[0]).hexdigest(), *map(sha256_of, others))
     digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
     statement = statements.verify_statement(*document, written)
     verdict = statements.compare_with_ledger(statement, verify_ledger(*ledger), digests)

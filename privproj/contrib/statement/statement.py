@@ -37,18 +37,18 @@ from privproj.accounting import config as spec
 from privproj.accounting.comparison import compare
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import composition_of, solve_epsilon
-from privproj.accounting.schedule import Schedule
+from privproj.accounting.schedule import Composition
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter, within
-from privproj.io.files import Verdict, read_json, read_table, text_like
+from privproj.errors import InvalidParameterError, within
+from privproj.io.files import Verdict, read_json, read_table, text_matching
 from privproj.io.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
-from privproj.io.run_file import from_data, listed, what_was_run, without_names
+from privproj.io.run_file import from_data, listed, releases_text, without_names
 from privproj.numerics.interval import next_up
 from privproj.parameters import NUMBER, TABLE, TRUTH, Kind, Parameter, quoted
 from privproj.profiles.privacy_profile import Curve
 from privproj.profiles.tradeoff import advantage, true_positive_rates
 from privproj.result import Outcome, Result, round_outward
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 from privproj.targets import delta_target
 from privproj.version import __version__
 
@@ -72,10 +72,10 @@ def _is_day(text: object) -> bool:
         return False
 
 
-DIGEST = text_like("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
+DIGEST = text_matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
 """The form of a digest."""
 
-LINE = text_like(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
+LINE = text_matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
 """The form of a field."""
 
 DAY = Kind("a day such as 2026-01-31", _is_day, {})
@@ -154,7 +154,7 @@ class Statement:
         return min(1.0, self.factor * computed)
 
 
-def run_data(schedule: Schedule) -> dict[str, Any]:
+def run_data(schedule: Composition) -> dict[str, Any]:
     """The phases of a run as the data of a statement, without their names."""
     data: dict[str, Any] = schedule.as_dict()
     return {"run": {**data, "phase": without_names(data["phase"])}}
@@ -162,7 +162,7 @@ def run_data(schedule: Schedule) -> dict[str, Any]:
 
 def question_data(phase: Phase) -> dict[str, Any]:
     """One question as the data of a statement: a run of one phase."""
-    return run_data(Schedule((phase.with_run(discretization=None),), phase.run.discretization))
+    return run_data(Composition((phase.with_run(discretization=None),), phase.run.discretization))
 
 
 def account_data(account: Account) -> dict[str, Any]:
@@ -198,7 +198,8 @@ def statement_from(
 
     ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or is read from a file; it is
     brought into their form first. ``author_words`` are the author's words (:data:`AUTHOR_WORDS`). Nothing else enters.
-    Raises :class:`InvalidParameter` for an unknown key or a value outside its domain, and whatever the query raises.
+    Raises :class:`InvalidParameterError` for an unknown key or a value outside its domain, and whatever the query
+    raises.
     """
     spec.check_keys(author_words or {}, {name: declared.kind for name, declared in AUTHOR_WORDS.items()})
     words = {name: author_words[name] for name in AUTHOR_WORDS if name in author_words} if author_words else {}
@@ -258,10 +259,10 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 def _fields(statement: Statement) -> dict[str, Any]:
     """What stands in the place of each field; a tuple for what is said line by line."""
     result, texts, most = statement.result, statement.author_words, statement.share(statement.advantage)
-    relation, size = NeighbouringRelation(str(result.run["relation"])), result.run["group_size"]
+    relation, size = NeighboringRelation(str(result.run["relation"])), result.run["group_size"]
     who = WORDS["record" if size == 1 else "person"]
     filter_parameters: Any = result.mechanism.get("filter")
-    done = what_was_run(result)
+    done = releases_text(result)
     done = done if len(done) == 1 else (f"phase {i + 1}: {words}" for i, words in enumerate(done))
     fields: dict[str, Any] = {"size": size, "change": relation.difference, "them": who["them"], "insecure": INSECURE}
     fields |= {name: Template(who[name]).substitute(fields) for name in ("protected", "unit")}
@@ -382,18 +383,18 @@ class StatementVerdict(Verdict):
 def verify_statement(content: bytes, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
     """Check the statement in the bytes of a file; ``write`` renders one in its style, ``path`` is for messages.
 
-    Raises :class:`InvalidParameter` where they are no text in UTF-8 that has one statement with its parameters, and
-    whatever computing it raises.
+    Raises :class:`InvalidParameterError` where they are no text in UTF-8 that has one statement with its parameters,
+    and whatever computing it raises.
     """
     try:
         lines = content.decode().replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:
-        raise InvalidParameter("FILE", path, "text in UTF-8") from None
+        raise InvalidParameterError("FILE", path, "text in UTF-8") from None
     lines = lines[:-1] if not lines[-1] else lines
     places = [i for i, line in enumerate(lines) if line.startswith(PARAMETERS)]
     if len(places) != 1:
         expected = "one privacy statement that ends with its parameters"
-        raise InvalidParameter("FILE", path, expected, f"it has {len(places)} lines of parameters")
+        raise InvalidParameterError("FILE", path, expected, f"it has {len(places)} lines of parameters")
     parameters = _parameters(lines[places[0]], path)
     style = parameters.pop("style")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
@@ -419,7 +420,7 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
     fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
     if (version := fields.pop("privproj")) != __version__:
         remedy = f"that is of {quoted(version)}: verify it with that version, or write it again"
-        raise InvalidParameter("FILE", path, f"a privacy statement of privproj {__version__}", remedy)
+        raise InvalidParameterError("FILE", path, f"a privacy statement of privproj {__version__}", remedy)
     with within(path):
         return read_table("parameters", fields, HEAD | dict.fromkeys(["run", *{"said", "ledger"} & {*fields}], FILLED))
 
@@ -430,7 +431,7 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
     ends = [i for i, line in enumerate(lines) if line == END]
     if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
         expected = f"one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
-        raise InvalidParameter("FILE", path, expected)
+        raise InvalidParameterError("FILE", path, expected)
     return begins[0], ends[0]
 
 

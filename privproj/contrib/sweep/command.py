@@ -9,7 +9,7 @@ from privproj_cli.output import bar, write
 
 from privproj.accounting.query import build_result
 from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from, run_sweep
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.files import read_data
 from privproj.io.jobs import open_pool
 
@@ -45,7 +45,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
       privproj sweep examples/grid.toml -o table.csv --workers 2
     """
     if dask is not None and workers > 1:
-        raise InvalidParameter("--workers", workers, "either --workers or --dask, not both")
+        raise InvalidParameterError("--workers", workers, "either --workers or --dask, not both")
     grid, began = grid_from(read_data(file), file), time.monotonic()
     with bar(len(grid), f"{len(grid)} questions") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)

@@ -25,10 +25,10 @@ from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privproj.accounting import config as spec
-from privproj.accounting.lower_bound import known_size, warnings_of_delta
+from privproj.accounting.lower_bounds import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Schedule
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, within
+from privproj.accounting.query import Composition
+from privproj.errors import InvalidParameterError, PrivprojError, QueryError, within
 from privproj.io.files import check_output, write_atomically
 from privproj.io.jobs import Pool, complete_rows, open_pool
 from privproj.lazy import import_extra
@@ -113,17 +113,17 @@ class Grid:
         """The grid of the smallest and largest numbers of each axis, and of all values of axes of text."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
-    def question(self, number: int) -> Schedule:
+    def question(self, number: int) -> Composition:
         """Return the query at a point, with a value for what it solves for; raises if the keys are invalid."""
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
-        question = spec.question_from(keys, self.query)
+        question = spec.composition_from(keys, self.query)
         spec.target_from(keys, self.query)
         if self.query in STAND_INS:
-            with suppress(Unanswered):
+            with suppress(QueryError):
                 question.check()
         return question
 
-    def corners(self) -> list[tuple[str, Schedule]]:
+    def corners(self) -> list[tuple[str, Composition]]:
         """Return the queries at the ends of the axes, or at the first valid point, with the keys of each as text.
 
         The assumptions of a table are those of these queries. If there are more than :data:`MOST_CORNERS`, a random
@@ -134,7 +134,7 @@ class Grid:
         some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
         return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
-    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
+    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
         """Yield the valid queries at these points, after the keys of each as text."""
         for number in numbers:
             with suppress(PrivprojError):
@@ -166,7 +166,7 @@ class Grid:
 
         def phase_at(i: int) -> Phase:
             keys = self.keys(numbers[i])
-            return checked_phase(spec.question_from(keys, self.query).only, spec.target_from(keys, self.query))
+            return checked_phase(spec.composition_from(keys, self.query).only, spec.target_from(keys, self.query))
 
         axes = self.columns(numbers)
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
@@ -188,7 +188,7 @@ def _ends_of(values: list[Any]) -> list[Any]:
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
     """Return the grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
 
-    Raises :class:`InvalidParameter` with the name of the key for anything else, and if no point is a valid query.
+    Raises :class:`InvalidParameterError` with the name of the key for anything else, and if no point is a valid query.
     """
     keys = spec.with_unique_keys(data, where)
     axes = spec.with_unique_keys(keys.pop("grid", None), f"{where}: grid")
@@ -196,11 +196,11 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
         query = spec.check_entry(keys, ())
         keys.pop("query", None)
         if not axes:
-            raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
+            raise InvalidParameterError("grid", "nothing", "a table [grid] of lists")
         _check_axes(axes, keys, query)
         points = math.prod(map(len, axes.values()))
         if points > MOST_POINTS:
-            raise InvalidParameter("grid", f"{points} points", f"at most {MOST_POINTS} points")
+            raise InvalidParameterError("grid", f"{points} points", f"at most {MOST_POINTS} points")
         grid = Grid(query, keys, axes)
         if points <= PROBED_POINTS and next(grid.questions(range(points)), None) is None:
             grid.question(0)
@@ -208,15 +208,15 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 
 
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameter` unless every axis lists different values of a key that is not fixed."""
+    """Raise :class:`InvalidParameterError` unless every axis lists different values of a key that is not fixed."""
     kinds = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         if name in fixed:
-            raise InvalidParameter(f"grid.{name}", values, f"{name} either fixed or in [grid], not both")
+            raise InvalidParameterError(f"grid.{name}", values, f"{name} either fixed or in [grid], not both")
         # Equal numbers are one value, whatever their types are.
         distinct = {x if isinstance(x, int | float) else repr(x) for x in values} if isinstance(values, list) else ()
         if not distinct or len(distinct) < len(values):
-            raise InvalidParameter(f"grid.{name}", values, "a list that is not empty, of different values")
+            raise InvalidParameterError(f"grid.{name}", values, "a list that is not empty, of different values")
         for value in values:
             with within("grid"):
                 spec.check_keys({name: value}, kinds)
@@ -226,7 +226,7 @@ def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
     """Return the result of one point by column; the note states why there is none."""
     result, outcome, note = None, "not_converged", ""
     try:
-        result = spec.answer_entry(query, keys)
+        result = spec.evaluate_entry(query, keys)
     except PrivprojError as error:
         result, outcome, note = getattr(error, "result", None), getattr(error, "outcome", "invalid"), str(error)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
@@ -281,15 +281,15 @@ def run_sweep(
 ) -> dict[str, int]:
     """Evaluate every point, write the table, and return the number of rows by outcome.
 
-    A journal next to the table makes the sweep resumable, and is removed at the end. Raises :class:`InvalidParameter`
-    if ``out`` exists and is not the table of this grid.
+    A journal next to the table makes the sweep resumable, and is removed at the end. Raises
+    :class:`InvalidParameterError` if ``out`` exists and is not the table of this grid.
     """
     check_output(str(out), "--output")
     path, journal = Path(out), Path(f"{out}.journal")
     if path.exists() and not journal.exists():
         if not path.is_file() or not _is_table_of(grid, path):
             expected = "a new file, or the table of this very grid"
-            raise InvalidParameter("--output", path, expected, "name another file")
+            raise InvalidParameterError("--output", path, expected, "name another file")
     else:
         with complete_rows(grid, len(grid), journal, grid.head, pool, progress) as table:
             fill = partial(_fill_parquet, grid) if path.suffix == ".parquet" else copyfileobj
@@ -348,5 +348,5 @@ def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
 
 
 def _import_arrow(part: str = "") -> Any:
-    """Import Arrow, or its module for CSV or Parquet; raises :class:`InvalidParameter` if it is not installed."""
+    """Import Arrow, or its module for CSV or Parquet; raises :class:`InvalidParameterError` if it is not installed."""
     return import_extra(f"pyarrow{part}", "a .parquet file", "sweep", ", or write a .csv")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.parameters import WHOLE, flag, integer, number, parameter, whole_number
 
@@ -39,7 +39,7 @@ class M1(NoisyMechanism):
         fixed_projection: Whether one projection is used for all releases.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
     >>> from privproj import M1, epsilon
     >>> round(epsilon(M1(dim=1000, rank=256, noise_multiplier=20.0), delta=1e-5).value, 4)
@@ -56,7 +56,7 @@ class M1(NoisyMechanism):
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
     columns: int | None = parameter(whole_number(high=10**7), "The layer's other side.", "M")
     misalignment: float | None = parameter(
-        MISALIGNMENT, "Promise on a unit vector (columns 1): 1 - cos of neighbours.", "M"
+        MISALIGNMENT, "Promise on a unit vector (columns 1): 1 - cos of neighbors.", "M"
     )
     span_dim: int | None = parameter(
         WHOLE, "Promise: the unchanged columns span this many dimensions.", "K", is_rare=True
@@ -83,7 +83,7 @@ class M1(NoisyMechanism):
         """The pair ``(d, r)`` of dimension and rank.
 
         Raises:
-            InvalidParameter: The rank was left out.
+            InvalidParameterError: The rank was left out.
         """
         assert self.dim is not None
         return self.dim, self.needed_rank
@@ -107,16 +107,16 @@ class M1(NoisyMechanism):
         ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
-            InvalidParameter: Assumptions on the column are missing, or the column does not change.
+            InvalidParameterError: Assumptions on the column are missing, or the column does not change.
         """
         if self.span_dim is None or self.residual_misalignment is None:
             missing = "span_dim" if self.span_dim is None else "residual_misalignment"
-            raise InvalidParameter(missing, "nothing", f"{missing} for a bound on one changed column")
+            raise InvalidParameterError(missing, "nothing", f"{missing} for a bound on one changed column")
         first, second = self.norms
         # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho).
         beta = math.sqrt((first - second) ** 2 + 2.0 * first * second * self.residual_misalignment)
         if not math.hypot(self.shift_in_span, beta) > 0.0:
-            raise InvalidParameter("shift_in_span", self.shift_in_span, "a change of the column that is not 0")
+            raise InvalidParameterError("shift_in_span", self.shift_in_span, "a change of the column that is not 0")
         return self.span_dim, self.residual_misalignment, self.shift_in_span, beta
 
     @property
@@ -124,7 +124,7 @@ class M1(NoisyMechanism):
         """The pair ``(alpha, beta)`` over the standard deviation ``sigma = z sqrt(c (alpha^2 + beta^2))`` of the noise.
 
         Raises:
-            InvalidParameter: The noise multiplier or an assumption on the column is missing.
+            InvalidParameterError: The noise multiplier or an assumption on the column is missing.
         """
         _, _, alpha, beta = self.span_residual
         # s = sqrt(c (alpha^2 + beta^2)), sigma = z s.

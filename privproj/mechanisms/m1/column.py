@@ -17,12 +17,12 @@ from typing import Any
 
 from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound, Flaw
 from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of, split_rule
 from privproj.numerics.interval import Enclosure, next_up
-from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.numerics.root_finding import find_crossing, minimize
 from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.gaussian import gaussian_profile
@@ -121,10 +121,10 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
     """Return the exact profile of the correlated part, or None if there is none (C13).
 
     Raises:
-        Refused: The difference is partly within the span and partly orthogonal to it.
+        UnsupportedError: The difference is partly within the span and partly orthogonal to it.
     """
     from privproj.distributions.densities import ProjectedEnergy
-    from privproj.distributions.tabulated import ScaledEnergy
+    from privproj.distributions.tabulated import TabulatedSensitivity
 
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -138,12 +138,12 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
         # Orthogonal to the span: |C x|^2 = |x|^2 X_k (X_k + Y_(d+r-k-1))/r^2 (C13).
         law = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
     else:
-        raise Refused(
+        raise UnsupportedError(
             "column-exact is about a change within the span or orthogonal to it, not both; use column or "
             "known-projection"
         )
     # delta(eps) = E[h_eps(|C x|^2/sigma^2)] (C4).
-    return rank_one_profile(ScaledEnergy(law, alpha * alpha + beta * beta))
+    return rank_one_profile(TabulatedSensitivity(law, alpha * alpha + beta * beta))
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
@@ -213,7 +213,7 @@ def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
             def trial(x: float, i: int = i) -> float:
                 return _epsilon_at_odds(mechanism, log_delta, [*odds[:i], x, *odds[i + 1 :]])
 
-            odds[i], best = minimise(trial, -12.0, 12.0, rtol=1e-4)
+            odds[i], best = minimize(trial, -12.0, 12.0, rtol=1e-4)
     return best
 
 
@@ -246,7 +246,7 @@ COLUMN = Bound(
     proof="C13",
     example="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|. The
-    # shares of delta among its events are optimised unless they are given.
+    # shares of delta among its events are optimized unless they are given.
     representation=lambda mechanism: split_rule(partial(_epsilon, mechanism), "optimal", margin=1.0),
     supports=("split",),
     version=4,
@@ -260,7 +260,7 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
     Without a residual it is ``inf`` if the Gaussian term exceeds 1, up to which the textbook rule is proved.
     """
     if mechanism.changed_columns > 1:
-        raise InvalidParameter("changed_columns", mechanism.changed_columns, "1 for column-published")
+        raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for column-published")
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
     there = _has_residual(mechanism)

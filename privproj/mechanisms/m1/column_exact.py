@@ -6,7 +6,7 @@ If no other column is known, the residual is the whole loss (2601.21719, Lemma 2
 from functools import partial
 
 from privproj.composition.compose import compose_phases
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.m1.column import OF_COLUMN, correlated_profile, is_told_apart, residual_profile
@@ -21,10 +21,10 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
     """Return the composition of the independent losses of the residual and of the correlated part (C13).
 
     Raises:
-        Refused: The run is subsampled.
+        UnsupportedError: The run is subsampled.
     """
     if run.sampling_rate < 1.0:
-        raise Refused("column-exact has no theorem under subsampling; use known-projection")
+        raise UnsupportedError("column-exact has no theorem under subsampling; use known-projection")
     if not parts:
         return NOTHING_LOST
     # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
@@ -32,9 +32,9 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
 
 
 def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
-    """Return the parts of the loss; raise :class:`InvalidParameter` for several changed columns."""
+    """Return the parts of the loss; raise :class:`InvalidParameterError` for several changed columns."""
     if mechanism.changed_columns > 1:
-        raise InvalidParameter(
+        raise InvalidParameterError(
             "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"
         )
     if is_told_apart(mechanism):
@@ -60,12 +60,14 @@ COLUMN_EXACT = Bound(
 def _check_residual(mechanism: M1) -> None:
     """Raise an error if the residual is not the whole loss: other columns are there, or several columns change."""
     if mechanism.span_residual[0] > 0:
-        raise Refused(
+        raise UnsupportedError(
             "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "
             "column-exact or column, which add the correlated part"
         )
     if mechanism.changed_columns > 1:
-        raise InvalidParameter("changed_columns", mechanism.changed_columns, "1 for residual; column chains several")
+        raise InvalidParameterError(
+            "changed_columns", mechanism.changed_columns, "1 for residual; column chains several"
+        )
 
 
 RESIDUAL = Bound(

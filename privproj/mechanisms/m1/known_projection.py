@@ -8,20 +8,20 @@ from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.distributions.tabulated import ScaledEnergy
+    from privproj.distributions.tabulated import TabulatedSensitivity
 
 
-def law(mechanism: M1) -> "ScaledEnergy":
+def law(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity of a unit direction over noise."""
     from privproj.distributions.densities import ProjectedEnergy
-    from privproj.distributions.tabulated import ScaledEnergy
+    from privproj.distributions.tabulated import TabulatedSensitivity
 
     dim, rank = mechanism.shape
     # X = mu^2 |M u|^2 for a unit vector u: mu^2 U (U + Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1) (C7).
-    return ScaledEnergy(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
+    return TabulatedSensitivity(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
 
 
-def worst_changes(mechanism: M1) -> tuple[PrivacyProfile, ...]:
+def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     """Return the profile of a difference of rank one, which every assumption on the rank allows."""
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
@@ -37,7 +37,7 @@ KNOWN_PROJECTION = Bound(
     proof="C5",
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
-    worst_changes=worst_changes,
+    worst_differences=worst_differences,
     version=8,
 )
 
@@ -54,7 +54,7 @@ KNOWN_PROJECTION_RANK1 = Bound(
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     # Differences of rank one of several records add up to one of any rank.
     of_group=KNOWN_PROJECTION.representation,
-    worst_changes=worst_changes,
+    worst_differences=worst_differences,
     exact="given-projection",
     version=8,
     **OF_RANK_ONE,

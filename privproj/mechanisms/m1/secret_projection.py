@@ -2,7 +2,7 @@
 
 from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
 from privproj.profiles.privacy_profile import PrivacyProfile
@@ -12,15 +12,15 @@ from privproj.result import Status, limit_words
 def representation(mechanism: M1) -> PrivacyProfile:
     """Return the profile of a Gaussian pair with a random sensitivity (:mod:`privproj.distributions.densities`)."""
     from privproj.distributions.densities import SecretShift
-    from privproj.distributions.tabulated import ScaledEnergy
+    from privproj.distributions.tabulated import TabulatedSensitivity
 
     if mechanism.misalignment is None:
-        raise InvalidParameter("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")
+        raise InvalidParameterError("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")
     _, rank = mechanism.shape
     # In units of a unit vector: sigma = z s, s = |v - v'| = sqrt(2 m).
     sigma = (2.0 * mechanism.misalignment) ** 0.5 / mechanism.mu
     # delta(eps) = E[h_eps(shift^2)] (C8).
-    return rank_one_profile(ScaledEnergy(SecretShift(rank, sigma, mechanism.misalignment), 1.0))
+    return rank_one_profile(TabulatedSensitivity(SecretShift(rank, sigma, mechanism.misalignment), 1.0))
 
 
 def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
@@ -30,11 +30,13 @@ def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
 
 
 def _check_vector(mechanism: M1) -> None:
-    """Raise :class:`Refused` unless the query is one vector in two dimensions or more and neighbors differ."""
+    """Raise :class:`UnsupportedError` unless the query is one vector in two dimensions or more and neighbors differ."""
     if mechanism.columns != 1 or mechanism.dim == 1:
-        raise Refused("secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection")
+        raise UnsupportedError(
+            "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"
+        )
     if mechanism.misalignment == 0.0:
-        raise Refused("expected a misalignment above 0: at 0 neighbours do not differ")
+        raise UnsupportedError("expected a misalignment above 0: at 0 neighbors do not differ")
 
 
 SECRET_PROJECTION = Bound(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.mechanisms.base import ClippedSum, Lift
 from privproj.parameters import LAYERS, flag, integer, one_of, parameter, real, whole_number
 
@@ -31,7 +31,7 @@ class Layer:
             per-layer clipping only. None means equal shares.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
     >>> from privproj import M2, Layer, epsilon
     >>> layers = (Layer(dim=768, rank=16, count=24), Layer(dim=3072, rank=16, count=12))
@@ -75,19 +75,21 @@ class Layer:
             The layer.
 
         Raises:
-            InvalidParameter: The text has another form, or a size is outside its range.
+            InvalidParameterError: The text has another form, or a size is outside its range.
         """
         match = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise InvalidParameter("layer", text, "a layer DxR[xN][:M][@SHARE], for instance 768x16x24")
+            raise InvalidParameterError("layer", text, "a layer DxR[xN][:M][@SHARE], for instance 768x16x24")
         dim, rank, count, columns, share = match.groups()
         try:
             sizes = {"dim": int(dim), "rank": int(rank), "count": int(count or 1), "columns": columns and int(columns)}
             return cls(**sizes, share=float(share) if share else None)
         except ValueError as error:
-            if isinstance(error, InvalidParameter):
+            if isinstance(error, InvalidParameterError):
                 raise
-            raise InvalidParameter("layer", str(text)[:80], "sizes and a share that are numbers in a layer") from None
+            raise InvalidParameterError(
+                "layer", str(text)[:80], "sizes and a share that are numbers in a layer"
+            ) from None
 
 
 def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
@@ -122,8 +124,8 @@ class M2(ClippedSum):
             clipped. A 0/1 count has twice the sensitivity and needs twice the noise. None means a fixed clipping norm.
 
     Raises:
-        InvalidParameter: A value is outside its range, ``dim`` and ``layers`` are both given or both missing, or shares
-            do not sum to 1.
+        InvalidParameterError: A value is outside its range, ``dim`` and ``layers`` are both given or both missing, or
+            shares do not sum to 1.
 
     >>> from privproj import M2, epsilon
     >>> run = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, steps=2000, sampling_rate=0.01)
@@ -162,38 +164,42 @@ class M2(ClippedSum):
         super().__post_init__()
         self.check_layers()
         if self.rank is not None and self.rank > (self.dim or 0):
-            raise InvalidParameter("rank", self.rank, f"a rank of at most dim={self.dim}")
+            raise InvalidParameterError("rank", self.rank, f"a rank of at most dim={self.dim}")
         if self.change_rank is not None and self.change_rank > self.largest_rank:
             expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
-            raise InvalidParameter("change_rank", self.change_rank, expected)
+            raise InvalidParameterError("change_rank", self.change_rank, expected)
 
     def check_layers(self) -> None:
-        """Raise :class:`InvalidParameter` unless the layers fit the other parameters.
+        """Raise :class:`InvalidParameterError` unless the layers fit the other parameters.
 
         Either ``dim`` or ``layers`` is given. No layer is longer than ``columns``. Shares are given for all layers or
         for none, sum to 1, and need clipping per layer.
         """
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             name = "rank" if self.layers and self.dim is None else "dim"
-            raise InvalidParameter(name, getattr(self, name) or "nothing", "either dim and rank, or layers")
+            raise InvalidParameterError(name, getattr(self, name) or "nothing", "either dim and rank, or layers")
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
-            raise InvalidParameter("clipping", self.clipping, "joint, or per-layer together with layers")
+            raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer together with layers")
         longest = max((layer.columns or 0 for layer in self.layers), default=0)
         if self.columns is not None and self.columns < longest:
             expected = f"columns of at least {longest}, the other side of a layer"
-            raise InvalidParameter("columns", self.columns, expected, "they are for layers that do not say their own")
+            raise InvalidParameterError(
+                "columns", self.columns, expected, "they are for layers that do not say their own"
+            )
         shares = [layer.share for layer in self.layers if layer.share is not None]
         if not shares:
             return
         if self.clipping == "joint" or len(shares) < len(self.layers) or abs(sum(shares) - 1.0) > 1e-9:
             total = f"{sum(shares):g} over {len(shares)} of {len(self.layers)} layers, clipping {self.clipping}"
-            raise InvalidParameter("layer", total, "a share for every layer, summing to 1, with clipping=per-layer")
+            raise InvalidParameterError(
+                "layer", total, "a share for every layer, summing to 1, with clipping=per-layer"
+            )
 
     @property
-    def assumes_of_clips(self) -> tuple[str, ...]:
+    def clipping_requirements(self) -> tuple[str, ...]:
         """The requirements on per-layer and adaptive clipping."""
         of_layers = (Requirement.PER_LAYER_CLIPPING,) if self.clipping == "per-layer" else ()
-        return (*of_layers, *super().assumes_of_clips)
+        return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
         """Return a warning if the projection gains nothing, or if a layer looks like the shape of a matrix."""
@@ -238,7 +244,7 @@ class M2(ClippedSum):
             ``d/r`` of a layer.
 
         Raises:
-            InvalidParameter: Neither ``dim`` with ``rank`` nor ``layers`` were given.
+            InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
         """
         # E|U - S|^2 = (d/r - 1) |S|^2 + n d (z sqrt(d/r) C)^2 for each layer.
         shapes = [(x.dim, x.rank, x.count, x.columns) for x in self.layers] or [(*self.shape, 1, None)]
@@ -252,7 +258,7 @@ class M2(ClippedSum):
         """``(dim, rank, count, share of the squared clipping norm of each)`` for every shape of layers.
 
         Raises:
-            InvalidParameter: Neither ``dim`` with ``rank`` nor ``layers`` were given.
+            InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
         """
         total = sum(layer.count for layer in self.layers)
         if not self.layers:
@@ -326,10 +332,12 @@ class M2(ClippedSum):
         """The pair ``(d, r)`` of dimension and rank of the one projected layer.
 
         Raises:
-            InvalidParameter: One of them was left out.
+            InvalidParameterError: One of them was left out.
         """
         if self.rank is None or self.dim is None:
-            raise InvalidParameter("rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out")
+            raise InvalidParameterError(
+                "rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out"
+            )
         return self.dim, self.rank
 
     @property
@@ -337,7 +345,7 @@ class M2(ClippedSum):
         """The pair ``(r/2, (d - r)/2)``: ``|P u|^2`` of a unit vector has this Beta distribution (C7).
 
         Raises:
-            InvalidParameter: The dimension or the rank was left out.
+            InvalidParameterError: The dimension or the rank was left out.
         """
         dim, rank = self.shape
         return 0.5 * rank, 0.5 * (dim - rank)

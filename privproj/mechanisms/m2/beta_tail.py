@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from privproj.assumptions import Assumption, DataAssumption
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.m2.beta_tail_kernels import (
@@ -26,9 +26,9 @@ from privproj.numerics.interval import (
     outward_margin,
     widen_outward,
 )
-from privproj.numerics.root_finding import find_crossing, minimise, root_of
+from privproj.numerics.root_finding import find_crossing, minimize, root_of
 from privproj.numerics.special import beta_constant, log_add, log_beta_tail
-from privproj.profiles.privacy_profile import KernelColumns, PrivacyProfile, profile_of_kernels
+from privproj.profiles.privacy_profile import PrivacyProfile, ProfileKernels, profile_from_kernels
 
 
 def rank_of_difference(mechanism: M2) -> int:
@@ -103,7 +103,7 @@ def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, floa
     return _find_root(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
 
 
-BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_root)
+BETA_TAIL_KERNELS = ProfileKernels(_beta_tail_log_delta, _beta_tail_root)
 """The kernels of the bound, with a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
@@ -126,7 +126,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
         tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
         return PrivacyProfile(lambda eps: _layered_log_delta(mechanism.mu, tail, eps, sharp))
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return profile_of_kernels(BETA_TAIL_COLUMNS, beta_tail_row(mechanism, mu, sharp))
+    return profile_from_kernels(BETA_TAIL_KERNELS, beta_tail_row(mechanism, mu, sharp))
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
@@ -138,7 +138,7 @@ def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float
         return log_add(gaussian, log_tail(t))
 
     # The least over t, and tau = 1, where nothing is left out.
-    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], log_tail_profile(eps, mu, sharp))
+    value = min(minimize(at, -30.0, 20.0, rtol=1e-8, points=101)[1], log_tail_profile(eps, mu, sharp))
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
@@ -162,9 +162,9 @@ def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
 
 
 def _check_rank(mechanism: M2) -> None:
-    """Raise :class:`InvalidParameter` if neither the rank of the difference nor the number of columns is given."""
+    """Raise :class:`InvalidParameterError` if neither the rank of the difference nor the number of columns is given."""
     if mechanism.change_rank is None and mechanism.columns is None:
-        raise InvalidParameter(
+        raise InvalidParameterError(
             "columns", "nothing", "change_rank (a promise) or columns (the change has rank at most min(dim, columns))"
         )
 
@@ -188,7 +188,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
 
 BETA_TAIL = Bound(
     name="beta-tail",
-    summary="the published bound, tau optimised; union over the k directions of the change",
+    summary="the published bound, tau optimized; union over the k directions of the change",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
     **_fields_of(sharp=False),

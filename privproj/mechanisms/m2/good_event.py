@@ -6,7 +6,7 @@ Under Poisson sampling a failure matters only if the record is sampled.
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.m2.beta_tail import OF_CHANGE_RANK, captured_energy_radius
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
 OF_GOOD_EVENT = {
     "proof": "C16",
@@ -36,6 +36,6 @@ GOOD_EVENT_Q = Bound(
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True),
-    relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+    relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
     **OF_GOOD_EVENT,
 )

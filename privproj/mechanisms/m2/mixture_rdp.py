@@ -6,7 +6,7 @@ from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.gaussian import rdp_of as gaussian_form
-from privproj.mechanisms.m2.rank_free import worst_changes
+from privproj.mechanisms.m2.rank_free import worst_differences
 from privproj.numerics.interval import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral
 from privproj.profiles.rdp import RenyiCurve, poisson_curve
@@ -85,7 +85,7 @@ MIXTURE_RDP = Bound(
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     proof="C15",
     representation=representation,
-    worst_changes=worst_changes,
+    worst_differences=worst_differences,
     version=5,
     supports=("adaptive-clipping",),
 )

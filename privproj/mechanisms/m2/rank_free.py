@@ -13,24 +13,24 @@ from privproj.distributions.mixture_profile import (
     rank_one_profile,
     rank_one_profile_of_bins,
 )
-from privproj.distributions.squared_sensitivity import HillLaw, ScaledBeta
-from privproj.errors import Refused
+from privproj.distributions.squared_sensitivity import BetaGammaSensitivity, ScaledBeta
+from privproj.errors import UnsupportedError
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 
-def law(mechanism: M2) -> HillLaw | ScaledBeta:
+def law(mechanism: M2) -> BetaGammaSensitivity | ScaledBeta:
     """Return the distribution of the squared sensitivity of a unit direction over noise, with that of the count."""
     return _law_of(*mechanism.shape, mechanism)
 
 
-def _law_of(dim: int, rank: int, mechanism: M2) -> HillLaw | ScaledBeta:
+def _law_of(dim: int, rank: int, mechanism: M2) -> BetaGammaSensitivity | ScaledBeta:
     """Return the distribution for a layer of this shape."""
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
-    return ScaledBeta(*plain, count) if count else HillLaw(*plain)
+    return ScaledBeta(*plain, count) if count else BetaGammaSensitivity(*plain)
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
@@ -68,7 +68,7 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
     return largest
 
 
-def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:
+def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     """Return profiles of differences of rank one and spread evenly, for an adversary who observes the projections."""
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
@@ -108,7 +108,7 @@ RANK_FREE = Bound(
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
     representation=representation,
-    worst_changes=worst_changes,
+    worst_differences=worst_differences,
     version=8,
     supports=("adaptive-clipping",),
 )
@@ -123,9 +123,9 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
 
 
 def _check_one_layer(mechanism: M2) -> None:
-    """Raise :class:`Refused` for several layers, where rank one in one of them need not be the worst case."""
+    """Raise :class:`UnsupportedError` for several layers, where rank one in one of them need not be the worst case."""
     if sum(layer.count for layer in mechanism.layers) > 1:
-        raise Refused(
+        raise UnsupportedError(
             "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
         )
 
@@ -140,7 +140,7 @@ EXACT_RANK1 = Bound(
     representation=_rank_one_of,
     # Differences of rank one of several records add up to one of any rank.
     of_group=representation,
-    worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
+    worst_differences=lambda mechanism: worst_differences(mechanism)[:1],
     exact="given-projection",
     check=_check_one_layer,
     version=8,

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from privproj.assumptions import Assumption, DataAssumption, Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms.base import Mechanism
 from privproj.parameters import flag, number, parameter, whole_number
 from privproj.result import limit_words
@@ -38,7 +38,8 @@ class Sketch(Mechanism):
         fixed_projection: Whether one ``A`` is used for all releases.
 
     Raises:
-        InvalidParameter: A value is outside its range, or both ``gamma`` and parameters that determine it are given.
+        InvalidParameterError: A value is outside its range, or both ``gamma`` and parameters that determine it are
+            given.
 
     >>> from privproj import Sketch, epsilon
     >>> round(epsilon(Sketch(rank=16, gamma=1000.0), delta=1e-5).value, 5)
@@ -60,7 +61,7 @@ class Sketch(Mechanism):
     )
     eigen_floor: float = parameter(number(), "Promise: smallest eigenvalue of Q Q^T.  [default: 0]", "LAM", default=0.0)
     frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
-    sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbours.", "BS")
+    sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbors.", "BS")
     sketch_sigma: float | None = parameter(
         SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
     )
@@ -88,18 +89,20 @@ class Sketch(Mechanism):
             names = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
             if names or self.enforced:
                 name = names[0] if names else "enforced"
-                raise InvalidParameter(name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}")
+                raise InvalidParameterError(
+                    name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}"
+                )
 
     @property
     def floor(self) -> float:
         """``lam + sigma_g^2/sigma_A^2``, the least eigenvalue of the covariance of a column over ``sigma_A^2``.
 
         Raises:
-            InvalidParameter: The noise was left out.
+            InvalidParameterError: The noise was left out.
         """
         noise = self.noise_sigma
         if noise is None:
-            raise InvalidParameter("gamma", "nothing", "gamma, or noise_sigma with sensitivity")
+            raise InvalidParameterError("gamma", "nothing", "gamma, or noise_sigma with sensitivity")
         variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
         # lam + sigma_g^2/sigma_A^2 (C14).
         return self.eigen_floor + noise**2 / variance
@@ -114,17 +117,17 @@ class Sketch(Mechanism):
             A number above 0, without a unit.
 
         Raises:
-            InvalidParameter: Neither ``gamma`` nor a difference is known, or the ratio is not a positive double.
+            InvalidParameterError: Neither ``gamma`` nor a difference is known, or the ratio is not a positive double.
         """
         if self.gamma is not None:
             return self.gamma
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
-            raise InvalidParameter(missing, "nothing", f"{missing}, or gamma")
+            raise InvalidParameterError(missing, "nothing", f"{missing}, or gamma")
         # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         gamma = self.floor / change * (1.0 - 1e-14)
         if not 0.0 < gamma < math.inf:
-            raise InvalidParameter("gamma", gamma, "norms and noise of comparable size")
+            raise InvalidParameterError("gamma", gamma, "norms and noise of comparable size")
         return gamma
 
     @property
@@ -160,9 +163,9 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def check_finite_divergence(mechanism: Sketch) -> None:
-    """Raise :class:`Refused` for ``Gamma <= 1``, where the Renyi divergence may be infinite."""
+    """Raise :class:`UnsupportedError` for ``Gamma <= 1``, where the Renyi divergence may be infinite."""
     if mechanism.gamma_of_matrices <= 1.0:
-        raise Refused(
+        raise UnsupportedError(
             f"expected gamma above 1, got {mechanism.gamma_of_matrices:.4g}: the Renyi divergence may be infinite; "
             "use more noise, or exact-rank1 where a record is one column"
         )

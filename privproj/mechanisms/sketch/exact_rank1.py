@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.mechanisms.sketch import column_assumptions
@@ -56,7 +56,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
         logs = np.maximum(*orders)
         lower, upper = widen_outward_each(logs, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(logs) + 40.0)
         if upper[0] == math.inf:
-            raise NotConverged("the exact profile came out undefined; please report these parameters")
+            raise ConvergenceError("the exact profile came out undefined; please report these parameters")
         return Enclosure(float(lower[0]), float(upper[0]))
 
     return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))

@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import integer, real
 
 __all__ = ["lora_noise"]
 
-Initialisation = Literal["gaussian", "uniform"]
+Initialization = Literal["gaussian", "uniform"]
 NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetry test)"
 
 
@@ -34,7 +34,7 @@ def lora_noise(
     row_norm: float,
     rank: int,
     *,
-    initialisation: Initialisation = "gaussian",
+    initialization: Initialization = "gaussian",
     variance: float | None = None,
     row_sum: float | None = None,
 ) -> _NoiseMoments:
@@ -48,7 +48,7 @@ def lora_noise(
         entry: ``q_i``, the entry of the row, of size at most ``row_norm``.
         row_norm: ``|q|_2``, the Euclidean norm of the row, above 0 and up to 1e100.
         rank: ``r``, the number of rows of ``A``, at least 1.
-        initialisation: The law of the entries of ``A``: "gaussian" or "uniform" (as Kaiming's, where ``v = 2/m``).
+        initialization: The law of the entries of ``A``: "gaussian" or "uniform" (as Kaiming's, where ``v = 2/m``).
         variance: ``v``, above 0 and up to 1e100; ``1/rank`` unless given, which makes the mean 0.
         row_sum: ``|q|_1``, the sum of the sizes of the entries, at least ``row_norm``; None leaves ``rank_rate`` out.
 
@@ -57,20 +57,20 @@ def lora_noise(
         to a Gaussian with these moments is at most an unspecified constant times ``rank_rate``.
 
     Raises:
-        InvalidParameter: A value is outside its range.
+        InvalidParameterError: A value is outside its range.
 
     >>> from privproj.mechanisms.sketch.lora_noise import lora_noise
     >>> found = lora_noise(entry=0.1, row_norm=1.0, rank=16)
     >>> round(found.mean, 6), round(found.variance, 6)
     (0.0, 0.063125)
     """
-    if initialisation not in get_args(Initialisation):
-        raise InvalidParameter("initialisation", initialisation, "gaussian or uniform")
+    if initialization not in get_args(Initialization):
+        raise InvalidParameterError("initialization", initialization, "gaussian or uniform")
     norm = real("row_norm", row_norm, "a positive norm of the row", 0.0, 1e100, open_low=True)
     q = real("entry", entry, f"an entry of size at most {norm:g}, the norm of its row", -norm, norm)
     r = integer("rank", rank, "a whole number rank >= 1")
     v = 1.0 / r if variance is None else real("variance", variance, "a positive variance", 0.0, 1e100, open_low=True)
-    excess = q * q if initialisation == "gaussian" else -q * q / 5.0
+    excess = q * q if initialization == "gaussian" else -q * q / 5.0
     rate = None
     if row_sum is not None:
         total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)

@@ -20,7 +20,7 @@ import math
 from functools import partial
 from typing import Any
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.sketch import check_finite_divergence, matrix_assumptions
@@ -84,9 +84,9 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def _eigenvalues_of(mechanism: Sketch) -> int:
-    """Return the number of eigenvalues; raise :class:`InvalidParameter` if it is missing."""
+    """Return the number of eigenvalues; raise :class:`InvalidParameterError` if it is missing."""
     if mechanism.eigenvalues is None:
-        raise InvalidParameter(
+        raise InvalidParameterError(
             "eigenvalues", "nothing", "the rank of Q Q^T - Q' Q'^T (at most n) for this bound", "rdp-best needs none"
         )
     return mechanism.eigenvalues
@@ -144,9 +144,11 @@ def _tcdp_of(mechanism: Sketch) -> ConcentratedCurve:
 
 
 def _check_tcdp(mechanism: Sketch) -> None:
-    """Raise :class:`Refused` for ``Gamma <= 5/2``."""
+    """Raise :class:`UnsupportedError` for ``Gamma <= 5/2``."""
     if mechanism.gamma_of_matrices <= 2.5:
-        raise Refused(f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best")
+        raise UnsupportedError(
+            f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best"
+        )
 
 
 TCDP = Bound(
@@ -162,9 +164,9 @@ TCDP = Bound(
 
 
 def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
-    """Return the curve of one release; raise :class:`Refused` for more, whose gradients depend on ``A``."""
+    """Return the curve of one release; raise :class:`UnsupportedError` for more, whose gradients depend on ``A``."""
     if run.steps > 1:
-        raise Refused(
+        raise UnsupportedError(
             f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "
             "sketch by the same A is no longer covered; draw a fresh A for every release and use rdp-best"
         )

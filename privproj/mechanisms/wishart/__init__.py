@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privproj.assumptions import Assumption, DataAssumption, Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms.base import Mechanism
 from privproj.parameters import NUMBER, flag, number, parameter, real, whole_number
 from privproj.result import Status, limit_words
@@ -21,14 +21,14 @@ class Wishart(Mechanism):
         dim: The length of the vector, from 1 to 1e7.
         rank: The degrees of freedom of ``M``, from 1 to 1e7, which may exceed ``dim``; None only for the rank
             query.
-        misalignment: The largest ``1 - cos(v, v')`` between neighbours, from 1e-15 to below 2; None only for the
+        misalignment: The largest ``1 - cos(v, v')`` between neighbors, from 1e-15 to below 2; None only for the
             misalignment query.
         alignment: The least ``cos(v, v')``, above -1 and below 1, instead of ``misalignment``.
         norm_ratio: The largest ratio of the norms of neighboring vectors, from 1 to 1e6; either may be longer.
         fixed_projection: Whether one matrix is used for all releases.
 
     Raises:
-        InvalidParameter: A value is outside its range, or both ``misalignment`` and ``alignment`` are given.
+        InvalidParameterError: A value is outside its range, or both ``misalignment`` and ``alignment`` are given.
 
     >>> from privproj import Wishart, epsilon
     >>> round(epsilon(Wishart(dim=1000, rank=16, misalignment=8e-6), delta=1e-5).value, 4)
@@ -47,12 +47,12 @@ class Wishart(Mechanism):
     dim: int | None = parameter(whole_number(high=10**7), "Dimension of the vector.", "D", is_needed=True)
     rank: int | None = parameter(whole_number(high=10**7), "Degrees of freedom of the matrix (may exceed D).", "R")
     misalignment: float | None = parameter(
-        number(low=1e-15, high=2.0, open_high=True), "Promise: 1 - cos of neighbouring vectors is at most this.", "M"
+        number(low=1e-15, high=2.0, open_high=True), "Promise: 1 - cos of neighboring vectors is at most this.", "M"
     )
     alignment: float | None = parameter(NUMBER, "The same promise as a cosine.", "RHO")
     norm_ratio: float = parameter(
         number(low=1.0, high=1e6),
-        "Promise: norms of neighbouring vectors differ by at most this factor.",
+        "Promise: norms of neighboring vectors differ by at most this factor.",
         "K",
         default=1.0,
     )
@@ -62,7 +62,7 @@ class Wishart(Mechanism):
         set_field = object.__setattr__
         if self.alignment is not None:
             if self.misalignment is not None:
-                raise InvalidParameter("alignment", self.alignment, "either misalignment or alignment, not both")
+                raise InvalidParameterError("alignment", self.alignment, "either misalignment or alignment, not both")
             rho = real("alignment", self.alignment, "an alignment above -1 and below 1", -1.0, 1.0, open_low=True)
             set_field(self, "misalignment", 1.0 - rho)
             set_field(self, "alignment", None)
@@ -73,11 +73,11 @@ class Wishart(Mechanism):
         """The triple ``(d, r, m)`` of dimension, degrees of freedom and misalignment.
 
         Raises:
-            InvalidParameter: One of them was left out.
+            InvalidParameterError: One of them was left out.
         """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
-                raise InvalidParameter(
+                raise InvalidParameterError(
                     name, "nothing", "dim, rank and misalignment", "only its own query leaves it out"
                 )
         assert self.dim is not None and self.rank is not None and self.misalignment is not None
@@ -102,8 +102,8 @@ OF_ALIGNMENT: dict[str, Any] = {
 
 
 def check_equal_norms(mechanism: Wishart) -> None:
-    """Raise :class:`Refused` for norms that differ."""
+    """Raise :class:`UnsupportedError` for norms that differ."""
     if mechanism.norm_ratio != 1.0:
-        raise Refused(
-            f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalise the vector first"
+        raise UnsupportedError(
+            f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalize the vector first"
         )

@@ -5,14 +5,14 @@ These numbers are not privacy guarantees.
 
 import math
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import integer, probability, real
 
 __all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment", "preprocessing_gain"]
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
-    """Bound the misalignment of a normalised mean under the replace relation: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
+    """Bound the misalignment of a normalized mean under the replace relation: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
 
     The vector is ``f(S) = g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Under replace ``|g -
     g'| <= 2L/n``. That ``|g|`` and ``|g'|`` are at least ``c0`` is a promise on the data. Then the chord of the unit
@@ -27,7 +27,7 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
         The misalignment ``1 - rho``, a number above 0 and below 2, rounded up.
 
     Raises:
-        InvalidParameter: A value is outside its range, or the bound is 2 or more, which is no restriction.
+        InvalidParameterError: A value is outside its range, or the bound is 2 or more, which is no restriction.
 
     >>> from privproj.mechanisms.wishart.alignment import mean_misalignment
     >>> f"{mean_misalignment(norm_bound=1.0, norm_floor=0.5, records=1000):.4g}"
@@ -39,7 +39,9 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     # 1 - rho <= 2 L^2 / (c0^2 n^2).
     misalignment = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
     if misalignment >= 2.0:
-        raise InvalidParameter("norm_floor", norm_floor, f"a norm floor above norm_bound/records={bound / count:.4g}")
+        raise InvalidParameterError(
+            "norm_floor", norm_floor, f"a norm floor above norm_bound/records={bound / count:.4g}"
+        )
     return misalignment
 
 
@@ -48,7 +50,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
 
     ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, but for
     probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` would do, as each of two inner products has
-    two tails). The vector must be normalised again afterwards, and ``u`` must have one law for all data. Add ``beta``
+    two tails). The vector must be normalized again afterwards, and ``u`` must have one law for all data. Add ``beta``
     to delta.
 
     Args:
@@ -61,7 +63,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
         The misalignment ``1 - rho'`` after preprocessing, rounded up.
 
     Raises:
-        InvalidParameter: A value is outside its range, or nothing is gained. To gain, ``gamma`` must be above
+        InvalidParameterError: A value is outside its range, or nothing is gained. To gain, ``gamma`` must be above
             ``2 t (1+rho)/(1-rho)``, which is not the condition printed in the paper.
 
     >>> from privproj.mechanisms.wishart.alignment import preprocessed_misalignment
@@ -76,7 +78,9 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     upper = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
     if upper >= min(m, 1.0):
         least = 2.0 * t * (2.0 - m) / m if m > 0.0 else math.inf
-        raise InvalidParameter("gamma", gamma, f"a gamma above {least:.4g}: at this one the alignment is not raised")
+        raise InvalidParameterError(
+            "gamma", gamma, f"a gamma above {least:.4g}: at this one the alignment is not raised"
+        )
     return upper
 
 
@@ -95,7 +99,7 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
         The gain, a number above 0.
 
     Raises:
-        InvalidParameter: A value is outside its range, or nothing is gained.
+        InvalidParameterError: A value is outside its range, or nothing is gained.
 
     >>> from privproj.mechanisms.wishart.alignment import preprocessing_gain
     >>> round(preprocessing_gain(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
@@ -119,7 +123,7 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
         The bound on the condition number, above 1.
 
     Raises:
-        InvalidParameter: A value is outside its range, or the rank is too small for a finite bound.
+        InvalidParameterError: A value is outside its range, or the rank is too small for a finite bound.
 
     >>> from privproj.mechanisms.wishart.alignment import descent_condition
     >>> round(descent_condition(dim=10, rank=1000, failure=1e-3), 4)
@@ -130,6 +134,6 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
     edge = math.sqrt(size) + math.sqrt(2.0 * math.log(1.0 / probability("failure", failure)))
     root = math.sqrt(count)
     if root <= edge:
-        raise InvalidParameter("rank", rank, f"a rank above {math.ceil(edge**2)} for these dim and failure")
+        raise InvalidParameterError("rank", rank, f"a rank above {math.ceil(edge**2)} for these dim and failure")
     # ((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2.
     return ((root + edge) / (root - edge)) ** 2 * (1.0 + 1e-14)

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart import OF_ALIGNMENT, check_equal_norms
 from privproj.numerics.interval import log1m_exp
 from privproj.numerics.quadrature import log_integral
-from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.numerics.root_finding import find_crossing, minimize
 from privproj.numerics.special import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
@@ -95,7 +95,7 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
         left = log_delta + log1m_exp(min(log_tail(t) - log_delta, -1e-300))
         return _early_loss(mechanism, t, _spectral_radius(mechanism, left)) if left > -math.inf else math.inf
 
-    return minimise(at, -14.0, 4.0, rtol=THRESHOLD_RTOL, points=17)[1]
+    return minimize(at, -14.0, 4.0, rtol=THRESHOLD_RTOL, points=17)[1]
 
 
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
@@ -118,18 +118,20 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
         room = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
         return 0.0 if room == math.inf else log_add(log_tail(t), _log_spectral(mechanism, least / room))
 
-    return min(0.0, minimise(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
+    return min(0.0, minimize(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
 
 
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """Return ``(eps, ln delta)`` at ``t``, ``eta``, ``R``, ``c``; raise :class:`InvalidParameter` out of range."""
+    """Return ``(eps, ln delta)`` at ``t``, ``eta``, ``R``, ``c``; raise :class:`InvalidParameterError` out of range."""
     dim, rank, _ = mechanism.shape
     if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
-        raise InvalidParameter("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
+        raise InvalidParameterError("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
     if not radius > max(t, (math.sqrt(dim) + math.sqrt(rank)) ** 2):
-        raise InvalidParameter("R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}")
+        raise InvalidParameterError(
+            "R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}"
+        )
     # delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     bad = log_add(_log_two_tails(mechanism, t, eta), _log_spectral(mechanism, radius, c))
     return _early_loss(mechanism, t, radius), min(0.0, bad + 1e-12)
@@ -141,21 +143,23 @@ def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
     @cache
     def log_tail(t: float) -> float:
         # 1 - PhiBar(z) P(chi2_r > t + eta) at the best eta = t e^s (C11).
-        return minimise(lambda s: _log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
+        return minimize(lambda s: _log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
 
     return _early_rule(mechanism, log_tail)
 
 
 def _check_alignment(mechanism: Wishart) -> None:
-    """Raise :class:`Refused` unless ``rho > 0`` and the norms are equal."""
+    """Raise :class:`UnsupportedError` unless ``rho > 0`` and the norms are equal."""
     if mechanism.shape[2] >= 1.0:
-        raise Refused(f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact")
+        raise UnsupportedError(
+            f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact"
+        )
     check_equal_norms(mechanism)
 
 
 EARLY = Bound(
     name="early",
-    summary="the bound of the early version, its parameters optimised; loose",
+    summary="the bound of the early version, its parameters optimized; loose",
     formula="eps = |d-r-1|/2 ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2-1)) + R^3 sqrt(2(1-rho))/(2t^2), delta = 1 - "
     "PhiBar(z) P(chi2_r > t+eta) + 2 exp(-(sqrt R - sqrt d - sqrt r)^2/2), z = (t(1-rho) - rho eta)/"
     "sqrt((1-rho^2)(t+eta))",

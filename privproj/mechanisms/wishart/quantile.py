@@ -12,7 +12,7 @@ from typing import Any
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.wishart import OF_ALIGNMENT, check_equal_norms
-from privproj.numerics.root_finding import minimise
+from privproj.numerics.root_finding import minimize
 from privproj.numerics.special import LEAST_LOG_QUANTILE
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.privacy_profile import Curve
@@ -117,7 +117,7 @@ def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta:
     def at(odds: float) -> float:
         return loss(mechanism, *(log_delta + share for share in log_shares(odds)))
 
-    return minimise(at, -12.0, 12.0, rtol=1e-8)[1]
+    return minimize(at, -12.0, 12.0, rtol=1e-8)[1]
 
 
 def log_shares(odds: float) -> tuple[float, float]:

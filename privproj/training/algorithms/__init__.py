@@ -40,7 +40,7 @@ def load(name: str) -> Any:
         Its :class:`privproj.training.view.Algorithm`.
 
     Raises:
-        InvalidParameter: There is no algorithm of that name.
+        InvalidParameterError: There is no algorithm of that name.
 
     >>> from privproj.training.algorithms import load
     >>> load("dp-sgd").summary

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.files import write_atomically
 from privproj.parameters import integer
 from privproj.training.generators import Streams, normal, streams
@@ -38,7 +38,7 @@ class FrozenLoRA(nn.Module):
         stream: The random generator that ``A`` is drawn from, on the layer's device.
 
     Raises:
-        InvalidParameter: ``rank`` is no whole number from 1 to the number of inputs.
+        InvalidParameterError: ``rank`` is no whole number from 1 to the number of inputs.
 
     >>> import torch
     >>> from privproj.training import FrozenLoRA
@@ -120,7 +120,7 @@ def add_frozen_lora(
         The module with its adapters.
 
     Raises:
-        InvalidParameter: ``rank`` is outside its range for a layer, or no layer is picked.
+        InvalidParameterError: ``rank`` is outside its range for a layer, or no layer is picked.
 
     >>> import torch
     >>> from privproj.training import add_frozen_lora
@@ -136,7 +136,7 @@ def add_frozen_lora(
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
     """The frozen module with the picked linear layers wrapped; a module that is a linear layer itself is wrapped.
 
-    Raises :class:`InvalidParameter` where no layer is picked.
+    Raises :class:`InvalidParameterError` where no layer is picked.
     """
     module.requires_grad_(False)
     if isinstance(module, nn.Linear):
@@ -147,7 +147,7 @@ def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where
         parent, _, child = name.rpartition(".")
         setattr(module.get_submodule(parent), child, wrap(layer))
     if not picked:
-        raise InvalidParameter("module", type(module).__name__, "a module with linear layers to adapt")
+        raise InvalidParameterError("module", type(module).__name__, "a module with linear layers to adapt")
     return module
 
 
@@ -171,7 +171,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         The same model.
 
     Raises:
-        InvalidParameter: ``algorithm`` is another word, or the model has no LoRA layers, variants of LoRA, adapters of
+        InvalidParameterError: ``algorithm`` is another word, or the model has no LoRA layers, variants of LoRA,
+            adapters of
             embeddings or attention, trained tensors outside adapters and heads or, for "m2", B factors that are not
             zero.
 
@@ -180,13 +181,13 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     >>> prepare_peft(torch.nn.Linear(4, 2), "lora-fa")
     Traceback (most recent call last):
     ...
-    privproj.errors.InvalidParameter: expected a model that PEFT wrapped for LoRA, got model=Linear
+    privproj.errors.InvalidParameterError: expected a model that PEFT wrapped for LoRA, got model=Linear
     """
     if algorithm not in ("lora-fa", "m2"):
-        raise InvalidParameter("algorithm", algorithm, "lora-fa or m2")
+        raise InvalidParameterError("algorithm", algorithm, "lora-fa or m2")
     layers: list[Any] = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "lora_B")]
     if not layers:
-        raise InvalidParameter("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
+        raise InvalidParameterError("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
     for layer in layers:
         _check_plain_lora(layer)
     heads = _active_heads(model)
@@ -211,7 +212,7 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
     for layer in layers:
         factors = _active_factors(layer)
         if any(bool(part.any()) for factor in factors for part in factor.parameters()):
-            raise InvalidParameter("model", "trained B factors", "B factors at zero", "merge the adapter first")
+            raise InvalidParameterError("model", "trained B factors", "B factors at zero", "merge the adapter first")
         if factors:
             layer.base_layer.weight.requires_grad_(True)
             layer.base_layer.projection_rank = max(factor.in_features for factor in factors)
@@ -243,7 +244,9 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in allowed:
             remedy = 'freeze it: requires_grad_(False), bias="none", no trainable_token_indices'
-            raise InvalidParameter("model", f"a trained {name}", "nothing trained besides adapters and heads", remedy)
+            raise InvalidParameterError(
+                "model", f"a trained {name}", "nothing trained besides adapters and heads", remedy
+            )
 
 
 def _check_plain_lora(layer: Any) -> None:
@@ -252,7 +255,7 @@ def _check_plain_lora(layer: Any) -> None:
     kind = type(layer.base_layer).__name__
     if not len(layer.lora_B) or not is_matrix(layer.base_layer) or isinstance(layer.base_layer, nn.Embedding):
         remedy = f"leave the {kind} out of target_modules, for its adapter is used otherwise than as layers"
-        raise InvalidParameter("model", f"an adapter of {kind}", "plain LoRA of linear layers only", remedy)
+        raise InvalidParameterError("model", f"an adapter of {kind}", "plain LoRA of linear layers only", remedy)
 
 
 SAVED_WEIGHTS = "m2_weights.safetensors"
@@ -275,18 +278,18 @@ def export_peft(model: nn.Module, directory: str | Path) -> Path:
         The path of the file.
 
     Raises:
-        InvalidParameter: The model is not one that M2 trains.
+        InvalidParameterError: The model is not one that M2 trains.
 
     >>> import torch
     >>> from privproj.training import export_peft
     >>> export_peft(torch.nn.Linear(4, 2), "adapter")
     Traceback (most recent call last):
     ...
-    privproj.errors.InvalidParameter: expected a model from prepare_peft(model, "m2"), got model=Linear
+    privproj.errors.InvalidParameterError: expected a model from prepare_peft(model, "m2"), got model=Linear
     """
     names: Any = getattr(model, "trained_by_m2", None)
     if names is None:
-        raise InvalidParameter("model", type(model).__name__, 'a model from prepare_peft(model, "m2")')
+        raise InvalidParameterError("model", type(model).__name__, 'a model from prepare_peft(model, "m2")')
     from safetensors.torch import save
 
     tensors, plain = dict(model.named_parameters()), _plain_names(model)
@@ -309,7 +312,7 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
         The same model.
 
     Raises:
-        InvalidParameter: There is no such file, or the model has no tensor of a name and shape in it; nothing is
+        InvalidParameterError: There is no such file, or the model has no tensor of a name and shape in it; nothing is
             changed then.
 
     >>> import torch
@@ -317,18 +320,20 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
     >>> import_peft(torch.nn.Linear(4, 2), "no/such/folder")
     Traceback (most recent call last):
     ...
-    privproj.errors.InvalidParameter: expected a folder from export_peft, got directory=no/such/folder
+    privproj.errors.InvalidParameterError: expected a folder from export_peft, got directory=no/such/folder
     """
     path = Path(directory) / SAVED_WEIGHTS
     if not path.exists():
-        raise InvalidParameter("directory", directory, "a folder from export_peft")
+        raise InvalidParameterError("directory", directory, "a folder from export_peft")
     from safetensors.torch import load_file
 
     tensors, saved = dict(model.named_parameters()), load_file(path)
     parameters = {plain: tensors[name] for name, plain in _plain_names(model).items()}
     for name, value in saved.items():
         if name not in parameters or parameters[name].shape != value.shape:
-            raise InvalidParameter("model", f"no {name} of {tuple(value.shape)}", "the base model that was trained")
+            raise InvalidParameterError(
+                "model", f"no {name} of {tuple(value.shape)}", "the base model that was trained"
+            )
     for name, value in saved.items():
         parameters[name].copy_(value)
     return model
@@ -350,13 +355,16 @@ def _save_trained(
     """What ``save_pretrained`` does where the adapter is zero: it saves the weights that are trained in its place.
 
     What a Trainer gives besides is left out: nothing is pickled, and the weights are those of the model. Raises
-    :class:`InvalidParameter` for other options, and for a folder with an adapter, which would be loaded in their place.
+    :class:`InvalidParameterError` for other options, and for a folder with an adapter, which would be loaded in their
+    place.
     """
     others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]
     if saved or others:
-        raise InvalidParameter("save_pretrained", ", ".join(others) or saved, "a folder alone, as export_peft takes it")
+        raise InvalidParameterError(
+            "save_pretrained", ", ".join(others) or saved, "a folder alone, as export_peft takes it"
+        )
     if (Path(save_directory) / "adapter_config.json").exists():
-        raise InvalidParameter("save_directory", save_directory, "a folder without an adapter of PEFT")
+        raise InvalidParameterError("save_directory", save_directory, "a folder without an adapter of PEFT")
     if is_main_process:
         export_peft(model, save_directory)
 
@@ -369,7 +377,7 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:
-        raise InvalidParameter("module", type(module).__name__, "a module with add_frozen_lora's adapters")
+        raise InvalidParameterError("module", type(module).__name__, "a module with add_frozen_lora's adapters")
 
     def after_step(optimizer: Any) -> None:
         for layer in layers if optimizer._steps % plan.algorithm.every == 0 else ():
@@ -383,7 +391,7 @@ def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
     """Raise for a trained layer that is neither a B factor nor one that PEFT trains as a whole."""
     if not any(part in f".{tap.name}" for part in (".lora_B", ".modules_to_save.")):
         remedy = f"freeze {tap.name}, or wrap the module with add_frozen_lora"
-        raise InvalidParameter("algorithm", algorithm, "only B factors and modules_to_save trained", remedy)
+        raise InvalidParameterError("algorithm", algorithm, "only B factors and modules_to_save trained", remedy)
 
 
 RECORDS = (

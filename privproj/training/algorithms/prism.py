@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.parameters import integer
 from privproj.training import per_example
 from privproj.training.algorithms.lora import wrap_layers
@@ -61,7 +61,7 @@ class PrismLinear(nn.Module):
         stream: The random generator that the bases are drawn from, on the layer's device.
 
     Raises:
-        InvalidParameter: ``rank`` is no whole number from 1 to the smaller side of the layer.
+        InvalidParameterError: ``rank`` is no whole number from 1 to the smaller side of the layer.
 
     >>> import torch
     >>> from privproj.training import PrismLinear, Steps
@@ -130,7 +130,7 @@ def add_prism(
         The module with its low-rank parts.
 
     Raises:
-        InvalidParameter: ``rank`` is outside its range for a layer, or no layer is picked.
+        InvalidParameterError: ``rank`` is outside its range for a layer, or no layer is picked.
 
     >>> import torch
     >>> from privproj.training import add_prism
@@ -357,7 +357,7 @@ class _TangentView(View):
         loose = _orthonormality_error(at)
         if not self.is_as_written and loose > REFUSED_ABOVE:
             remedy = "load weights before make_private or between steps"
-            raise InvalidParameter(self.tap.name, "not orthonormal", "U and V as the last step left them", remedy)
+            raise InvalidParameterError(self.tap.name, "not orthonormal", "U and V as the last step left them", remedy)
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
         self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]
@@ -428,7 +428,9 @@ class _TangentView(View):
 def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
     """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
     if algorithm != "prism" or not isinstance(tap, _PrismTap):
-        raise InvalidParameter("algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}")
+        raise InvalidParameterError(
+            "algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}"
+        )
 
 
 RECORDS = (

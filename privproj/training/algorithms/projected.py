@@ -11,7 +11,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.mechanisms import M2, Gaussian, Layer
 from privproj.training.generators import Streams, normal, orthonormal
 from privproj.training.plan import Plan
@@ -57,10 +57,12 @@ class Projected(View):
     def update(self, mean: Tensor) -> Update:
         """The gradient estimate ``((d/r) S) Q^T`` or ``S (R R^T/r) Q^T``, as its two factors ``S`` and the rest.
 
-        Raises :class:`InvalidParameter` for a projection that served a release already.
+        Raises :class:`InvalidParameterError` for a projection that served a release already.
         """
         if not self.fresh:
-            raise InvalidParameter(self.tap.name, "a projection used before", "a fresh projection for each release")
+            raise InvalidParameterError(
+                self.tap.name, "a projection used before", "a fresh projection for each release"
+            )
         self.fresh = False
         return mean, self.back
 
@@ -133,7 +135,7 @@ def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[flo
     """M2 with full clipping, its noise left out.
 
     Per layer, a tensor with fewer inputs than its rank is not projected, and is accounted so. Raises
-    :class:`InvalidParameter` where the joint clip would take the gain of the projection away.
+    :class:`InvalidParameterError` where the joint clip would take the gain of the projection away.
     """
     if shares is None:
         _check_ranks(shapes, ranks)
@@ -157,7 +159,7 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
             expected = f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip"
             remedy = f"{remedy}, or use clipping=per-layer: else nothing is gained"
-            raise InvalidParameter("rank", rank, expected, remedy)
+            raise InvalidParameterError("rank", rank, expected, remedy)
 
 
 RECORDS = (

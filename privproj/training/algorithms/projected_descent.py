@@ -8,7 +8,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.parameters import integer
 from privproj.training.generators import normal, streams
 
@@ -28,7 +28,7 @@ class ProjectedDescent:
             seeded by the operating system.
 
     Raises:
-        InvalidParameter: ``rank`` is no whole number of at least 1, or nothing is trained.
+        InvalidParameterError: ``rank`` is no whole number of at least 1, or nothing is trained.
 
     >>> import torch
     >>> from privproj.training import ProjectedDescent
@@ -43,7 +43,9 @@ class ProjectedDescent:
     def __init__(self, module: nn.Module, rank: int, lr: float, insecure_seed: int | None = None) -> None:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         if not self.parameters:
-            raise InvalidParameter("module", type(module).__name__, "a module with tensors that require a gradient")
+            raise InvalidParameterError(
+                "module", type(module).__name__, "a module with tensors that require a gradient"
+            )
         total = sum(p.numel() for p in self.parameters)
         rank, like = integer("rank", rank, "a whole number rank >= 1"), self.parameters[0]
         # Z = N/sqrt(r), so that E Z Z^T = I.
@@ -67,6 +69,6 @@ class ProjectedDescent:
             delta: The delta that is asked for, without effect.
 
         Raises:
-            Refused: Always.
+            UnsupportedError: Always.
         """
-        raise Refused(f"projected descent without noise has no epsilon at delta {delta:g}, nor at any other")
+        raise UnsupportedError(f"projected descent without noise has no epsilon at delta {delta:g}, nor at any other")

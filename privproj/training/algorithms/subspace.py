@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.ledger import Account
 from privproj.parameters import integer
 from privproj.training import per_example
@@ -30,7 +30,7 @@ class Subspace:
         account: The releases that found the directions, for source "dp"; None for "public".
 
     Raises:
-        InvalidParameter: ``source`` is unknown, the columns are not orthonormal, or an account is missing
+        InvalidParameterError: ``source`` is unknown, the columns are not orthonormal, or an account is missing
             or superfluous.
 
     >>> import torch
@@ -45,15 +45,17 @@ class Subspace:
 
     def __post_init__(self) -> None:
         if self.source not in ("public", "dp"):
-            raise InvalidParameter("source", self.source, "public or dp", "a subspace of private data leaks it")
+            raise InvalidParameterError("source", self.source, "public or dp", "a subspace of private data leaks it")
         if not (isinstance(self.account, Account) if self.source == "dp" else self.account is None):
-            raise InvalidParameter("account", self.account, "an account of its releases for source dp, none for public")
+            raise InvalidParameterError(
+                "account", self.account, "an account of its releases for source dp, none for public"
+            )
         gram = self.basis.T @ self.basis
         # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The clip is on the
         # coordinates that are released, whatever the basis is, so that nothing of the proof rests on this.
         tolerance = 1e-3 if self.basis.dtype is torch.float32 else 1e-8
         if not torch.allclose(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), atol=tolerance):
-            raise InvalidParameter("basis", "not orthonormal", "orthonormal columns")
+            raise InvalidParameterError("basis", "not orthonormal", "orthonormal columns")
 
     @property
     def rank(self) -> int:
@@ -72,7 +74,7 @@ def leading(rows: Tensor, k: int) -> Tensor:
         Orthonormal columns, weights x ``k``; fewer where the snapshots span fewer directions.
 
     Raises:
-        InvalidParameter: All snapshots are zero, one is not finite, or ``k`` is outside its range.
+        InvalidParameterError: All snapshots are zero, one is not finite, or ``k`` is outside its range.
 
     >>> import torch
     >>> from privproj.training import leading
@@ -82,14 +84,14 @@ def leading(rows: Tensor, k: int) -> Tensor:
     """
     k = integer("k", k, "a whole number k >= 1")
     if not rows.isfinite().all():
-        raise InvalidParameter("rows", "infinite or undefined", "snapshots of a run that did not diverge")
+        raise InvalidParameterError("rows", "infinite or undefined", "snapshots of a run that did not diverge")
     # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
     q, r = torch.linalg.qr(rows.double().T)
     directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
     # A direction below this share of the longest is taken to be rounding. Speed only: every basis is accounted alike.
     basis = q @ directions[:, :k][:, lengths[:k] > 1e-5 * lengths[0]]
     if not basis.shape[1]:
-        raise InvalidParameter("rows", "all zero", "snapshots that moved")
+        raise InvalidParameterError("rows", "all zero", "snapshots that moved")
     return basis.to(rows.dtype)
 
 
@@ -104,7 +106,7 @@ class Trajectory:
             ``floor(steps/k)`` steps.
 
     Raises:
-        InvalidParameter: ``k`` is outside its range.
+        InvalidParameterError: ``k`` is outside its range.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -129,7 +131,7 @@ class Trajectory:
         self.optimizer, self.k = optimizer, integer("rank", k, "a whole number of directions >= 1")
         steps = optimizer._plan.steps
         if self.k > steps:
-            raise InvalidParameter("rank", self.k, f"at most one direction for each of the {steps} steps")
+            raise InvalidParameterError("rank", self.k, f"at most one direction for each of the {steps} steps")
         self.every = steps // self.k
         self.start = _flat_weights(optimizer._taps.taps)
         self.rows: list[Tensor] = []
@@ -151,11 +153,11 @@ class Trajectory:
             A :class:`Subspace` of source "dp" with at most ``k`` directions.
 
         Raises:
-            InvalidParameter: The run has steps left, or no snapshot differs from the start.
+            InvalidParameterError: The run has steps left, or no snapshot differs from the start.
         """
         if self.optimizer._steps < self.optimizer._plan.steps:
             left = self.optimizer._plan.steps - self.optimizer._steps
-            raise InvalidParameter("trajectory", f"{left} steps left", "a search that made all its planned steps")
+            raise InvalidParameterError("trajectory", f"{left} steps left", "a search that made all its planned steps")
         return Subspace(leading(torch.stack(self.rows), self.k), "dp", self.optimizer._spending.account)
 
 
@@ -173,7 +175,7 @@ class _SubspaceView(View):
         total = sum(p.numel() for p in self.parameters)
         if subspace.basis.shape[0] != total:
             words = f"a basis over the {total} trained weights"
-            raise InvalidParameter("subspace", f"{subspace.basis.shape[0]} weights", words)
+            raise InvalidParameterError("subspace", f"{subspace.basis.shape[0]} weights", words)
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
 
     def coordinates(self) -> Tensor | None:

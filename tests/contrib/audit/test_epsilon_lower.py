@@ -18,7 +18,7 @@ from privproj.contrib.audit.epsilon_lower import (
     one_run_epsilon,
     one_run_p_value,
 )
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 
 def test_the_ceiling_of_perfect_separation():
@@ -47,16 +47,16 @@ def test_the_bound_is_wrong_as_rarely_as_it_says():
 
 def test_thresholds_come_from_the_other_half():
     scores = np.concatenate([np.zeros(50), np.ones(50)])
-    worth = lambda tried: [counts.epsilon(1e-3, 0.95) for counts in tried]  # noqa: E731
-    counts = counts_on_second_half(scores, scores, worth)
+    update_utility = lambda tried: [counts.epsilon(1e-3, 0.95) for counts in tried]  # noqa: E731
+    counts = counts_on_second_half(scores, scores, update_utility)
     assert counts.members == counts.others == 50
     rng, refuted = np.random.default_rng(1), 0
     for _ in range(300):
         a, b = rng.standard_normal((2, 200))
         refuted += judge(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
     assert refuted <= 15
-    with pytest.raises(InvalidParameter, match="four runs"):
-        counts_on_second_half(scores[:3], scores, worth)
+    with pytest.raises(InvalidParameterError, match="four runs"):
+        counts_on_second_half(scores[:3], scores, update_utility)
 
 
 def test_auc_and_balanced_accuracy():

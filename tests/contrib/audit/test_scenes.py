@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 
 import privproj
 from privproj.contrib.audit.faults import LOADER_FAULTS
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 M2 = privproj.M2(dim=64, rank=8, noise_multiplier=1.0)
 
@@ -68,18 +68,18 @@ def test_correct_code_is_not_refuted_in_twenty_seeds(release):
 
 @pytest.mark.parametrize(("fault", "words"), [("no-noise", "mean half-noise"), ("isotropic", "nothing is projected")])
 def test_faults_that_are_none(release, fault, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
 
 
 def test_what_is_missing_of_a_scene_or_its_scores_is_named(release):
-    with pytest.raises(InvalidParameter, match="number of steps"):
+    with pytest.raises(InvalidParameterError, match="number of steps"):
         release.Scene(mechanism=Z)
-    with pytest.raises(InvalidParameter, match="number of epochs"):
+    with pytest.raises(InvalidParameterError, match="number of epochs"):
         release.LoaderScene(mechanism=Z, batches=2)
     scene = release.Scene(mechanism=Z, steps=1)
     for shapes in (((2, 5), (3, 5)), ((0, 5), (0, 5))):
-        with pytest.raises(InvalidParameter, match="rows of scores"):
+        with pytest.raises(InvalidParameterError, match="rows of scores"):
             release.judge_scene(scene, tuple(map(np.ones, shapes)), 1e-3, 0.99, 0.1)
 
 
@@ -154,5 +154,5 @@ def test_the_loader_as_it_is_is_not_refuted_and_a_tenth_of_its_epsilon_is(releas
 
 def test_faults_and_numbers_of_a_loader_that_are_none(release):
     for wrong in ({"fault": "half-noise"}, {"batches": 0}, {"epochs": 1.5}):
-        with pytest.raises(InvalidParameter):
+        with pytest.raises(InvalidParameterError):
             release.LoaderScene(**{"mechanism": Z, "batches": 4, "epochs": 4, **wrong})

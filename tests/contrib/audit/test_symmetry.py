@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from privproj import InvalidParameter
+from privproj import InvalidParameterError
 from privproj.contrib.audit import asymmetry, symmetry_test
 
 
@@ -41,5 +41,5 @@ def test_the_lora_update_gives_its_gradient_away():
 
 
 def test_shapes_are_checked():
-    with pytest.raises(InvalidParameter, match="shape"):
+    with pytest.raises(InvalidParameterError, match="shape"):
         asymmetry(np.ones((3, 2)), np.ones((2, 3)))

@@ -15,7 +15,7 @@ from flint import arb, ctx  # noqa: E402
 from privproj.contrib.certify import gaussian  # noqa: E402
 from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity  # noqa: E402
 from privproj.distributions.beta_gamma_kernels import mixture_log_delta  # noqa: E402
-from privproj.errors import PrecisionLimit  # noqa: E402
+from privproj.errors import PrecisionError  # noqa: E402
 
 SHAPES = st.one_of(
     st.integers(1, 40),
@@ -92,9 +92,9 @@ def test_a_tangent_below_the_inflection_is_refused_or_lifted():
     profile = BallAnyRank((2048, 16), 0.155974)
     with ctx.workprec(128):
         low = {"tangent": 0.9 * float(gaussian.inflection(arb(1.0)))}
-        with pytest.raises(PrecisionLimit, match="at or above the inflection"):
+        with pytest.raises(PrecisionError, match="at or above the inflection"):
             profile.delta(arb(1.0), low)
-        with pytest.raises(PrecisionLimit, match="not convex"):
+        with pytest.raises(PrecisionError, match="not convex"):
             profile.delta(arb(1.0), {})
         plain = profile.ends(arb(1.0))
         profile.witness = lambda eps: low

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import privproj
-from privproj import Gaussian, InvalidParameter, Refused
+from privproj import Gaussian, InvalidParameterError, UnsupportedError
 from privproj.contrib.events.event_composition import (
     FIELDS,
     RELATIONS,
@@ -30,7 +30,7 @@ from privproj.contrib.events.event_composition import (
     merged,
     why_refused,
 )
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 
 GAUSSIAN = dp_event.GaussianDpEvent(2.0)
 LAPLACE = dp_event.LaplaceDpEvent(3.0)
@@ -235,7 +235,7 @@ def nested(depth):
     ids=str,
 )
 def test_invalid_event_data_raises_one_clear_error(data, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         event_from(data)
 
 
@@ -253,7 +253,7 @@ def test_hostile_event_data_is_parsed_or_rejected(event, key, value):
     for data in (value, {**data_of(event), key: value}):
         try:
             found = event_from(data)
-        except InvalidParameter as error:
+        except InvalidParameterError as error:
             assert "\n" not in str(error).replace(repr(value), "")
         else:
             assert event_from(data_of(found)) == found
@@ -263,10 +263,10 @@ def test_foreign_and_endless_events_are_rejected():
     class OwnDpEvent(dp_event.DpEvent):
         """An event that dp-accounting does not know."""
 
-    with pytest.raises(InvalidParameter, match="OwnDpEvent"):
+    with pytest.raises(InvalidParameterError, match="OwnDpEvent"):
         data_of(OwnDpEvent())
     many = dp_event.SelfComposedDpEvent(dp_event.SelfComposedDpEvent(GAUSSIAN, 10**6), 10**6)
-    with pytest.raises(InvalidParameter, match="in all"):
+    with pytest.raises(InvalidParameterError, match="in all"):
         list(leaves_of(many))
 
 
@@ -281,7 +281,7 @@ def test_foreign_and_endless_events_are_rejected():
     ids=str,
 )
 def test_oversized_grid_is_rejected_before_allocation(event, step):
-    with pytest.raises(PrecisionLimit, match="expected"):
+    with pytest.raises(PrecisionError, match="expected"):
         compose_losses([], [(event, 1)], Relation.ADD_OR_REMOVE_ONE, step)
 
 
@@ -297,7 +297,7 @@ def test_oversized_grid_is_rejected_before_allocation(event, step):
 )
 def test_event_without_divergence_is_rejected(event):
     relation = Relation.REPLACE_ONE if hasattr(event, "sample_size") else Relation.ADD_OR_REMOVE_ONE
-    with pytest.raises(Refused, match=f"no number for {type(event).__name__}"):
+    with pytest.raises(UnsupportedError, match=f"no number for {type(event).__name__}"):
         add_divergences([], [(event, 1)], relation)
 
 

@@ -9,9 +9,9 @@ from helpers import RUN, gaussian
 import privproj
 from privproj import M2, Gaussian
 from privproj.composition.compose import compose_phases
-from privproj.composition.dominating_pairs import outline_step
+from privproj.composition.dominating_pairs import describe_coarsely
 from privproj.contrib.events.pld_curve import compose, default_grid_step
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 from privproj.integrations.dp_accounting import distributions_of
 from privproj.run import Run
 from privproj.schedule import phase_of
@@ -19,7 +19,7 @@ from privproj.schedule import phase_of
 
 def composed(phases, step=None):
     """The curve of a run of these phases, by dp-accounting."""
-    shapes = [outline_step(*phase) for phase in phases]
+    shapes = [describe_coarsely(*phase) for phase in phases]
     step = step or default_grid_step(shapes)
     return compose(distributions_of(shapes, step), step)
 
@@ -65,8 +65,8 @@ def test_mixed_sampling_agrees_with_dp_accounting():
 def test_pld_curve_rejects_delta_below_floor():
     mechanism = Gaussian(noise_multiplier=1.0)
     curve = composed(phases_of(mechanism, RUN))
-    with pytest.raises(PrecisionLimit, match="a larger delta"):
+    with pytest.raises(PrecisionError, match="a larger delta"):
         curve.epsilon(math.log(1e-13))
     assert math.exp(curve.log_delta(30.0).upper) == pytest.approx(curve.floor, rel=1e-12, abs=0)
-    with pytest.raises(PrecisionLimit, match="cells"):
+    with pytest.raises(PrecisionError, match="cells"):
         composed(phases_of(mechanism, RUN), 1e-9)

@@ -9,13 +9,13 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 from helpers import M2_PHASE
 
-from privproj import M2, Accountant, Gaussian, InvalidParameter
+from privproj import M2, Accountant, Gaussian, InvalidParameterError
 from privproj.assumptions import Requirement
 from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import FIELDS
 from privproj.contrib.events.events import EVENT_KIND
 from privproj.integrations.dp_accounting import ProjectionPLDAccountant, event_of
-from privproj.schedule import Schedule, from_data, phase_of
+from privproj.schedule import Composition, from_data, phase_of
 
 SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
 GAUSSIAN = Gaussian(noise_multiplier=2.0)
@@ -36,7 +36,7 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "ste
     ids=str,
 )
 def test_invalid_event_error_names_phase_and_key(phase, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         from_data({"phase": [phase]}, "a.toml")
 
 
@@ -65,14 +65,14 @@ def test_accountant_continues_run_with_event():
 
 def test_result_with_event_depends_on_measured_rounding():
     event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
-    result = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)
+    result = Composition((event_phase(event, steps=3),)).epsilon(delta=1e-5)
     assert result.status == "conditional" and Requirement.MEASURED_ROUNDING in result.promises
 
 
 def test_event_of_run_with_event_costs_the_same():
     sampled = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "sampled", steps=50, sampling_rate=0.01)
     theirs = event_phase(dp_event.DiscreteLaplaceDpEvent(0.3, 1), "theirs", steps=2)
-    whole = Schedule((sampled, theirs), 1e-2, "dp-accounting")
+    whole = Composition((sampled, theirs), 1e-2, "dp-accounting")
     composed = ProjectionPLDAccountant(**FINE).compose(event_of(whole)).get_epsilon(1e-5)
     assert composed == pytest.approx(whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0)
     assert len(event_of(whole).events) == 2
@@ -81,7 +81,7 @@ def test_event_of_run_with_event_costs_the_same():
 def test_event_of_run_with_tree_costs_the_same():
     tree = dp_accounting.SingleEpochTreeAggregationDpEvent(6.0, [8, 9])
     adapters = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "m2", steps=9, relation="zero-out")
-    whole = Schedule((event_phase(tree, "tree", relation="zero-out"), adapters), 1e-2)
+    whole = Composition((event_phase(tree, "tree", relation="zero-out"), adapters), 1e-2)
     accountant = ProjectionPLDAccountant(NeighboringRelation.REPLACE_SPECIAL, **FINE)
     assert accountant.compose(event_of(whole)).get_epsilon(1e-5) == pytest.approx(
         whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0

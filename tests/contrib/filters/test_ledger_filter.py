@@ -12,9 +12,9 @@ import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import Requirement
 from privproj.contrib.filters import Filter
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.integrations.dp_accounting import event_of
-from privproj.io.files import AS_FAR_AS_IT_GOES
+from privproj.io.files import INCOMPLETE
 from privproj.io.ledger import KEPT, Account, Ledger, read_ledger, verify_ledger
 
 QUIET = phase_of(privproj.Gaussian(noise_multiplier=20.0), "quiet", steps=5)
@@ -62,7 +62,7 @@ def test_ledger_with_filter_allows_adaptive_phases(path):
 def test_ledger_rejects_overspending_step_before_writing(path):
     release = privproj.Gaussian(noise_multiplier=2.0)
     fit = Filter(**FILTER).most_steps(release)
-    with pytest.raises(Refused, match=f"so {fit} fit"):
+    with pytest.raises(UnsupportedError, match=f"so {fit} fit"):
         Ledger(path, phase_of(release, "dp-sgd", steps=fit + 1), FILTER)
     assert read_ledger(path).phases == ()
     book = Ledger(path, phase_of(release, "dp-sgd", steps=fit), FILTER)
@@ -70,11 +70,11 @@ def test_ledger_rejects_overspending_step_before_writing(path):
         book.record()
     before = path.read_bytes()
     for _ in range(2):
-        with pytest.raises(Refused, match="so 0 fit and none was counted"):
+        with pytest.raises(UnsupportedError, match="so 0 fit and none was counted"):
             book.record()
     assert path.read_bytes() == before and book.steps == fit
     book.close()
-    with pytest.raises(Refused, match="would overspend"):
+    with pytest.raises(UnsupportedError, match="would overspend"):
         Ledger(path, CHOSEN)
     assert path.read_bytes() == before
 
@@ -89,7 +89,7 @@ def test_ledger_recounts_filter_after_write_failure(path, monkeypatch):
     for name, written in (("fsync", 3), ("write", 4)):
         with monkeypatch.context() as patched:
             patched.setattr(os, name, broken)
-            with pytest.raises(Refused, match="No space left"):
+            with pytest.raises(UnsupportedError, match="No space left"):
                 book.record()
         book.record()
         assert book.budget.spent == read_ledger(path).budget().spent and read_ledger(path).spent == written
@@ -105,7 +105,7 @@ def test_ledger_recounts_filter_after_write_failure(path, monkeypatch):
 def test_ledger_filter_is_fixed_before_first_release(path, first, second):
     spend(path, 1, PHASE, first)
     before = path.read_bytes()
-    with pytest.raises(Refused, match="fixed before the first release"):
+    with pytest.raises(UnsupportedError, match="fixed before the first release"):
         Ledger(path, SECOND, second)
     assert path.read_bytes() == before
 
@@ -119,13 +119,13 @@ def test_ledger_filter_can_change_before_first_release(path):
 
 def test_ledger_rejects_phase_that_filter_cannot_count(path):
     bins = phase_of(privproj.Gaussian(noise_multiplier=2.0), "dp-sgd", steps=1, sampling="balls-in-bins", batches=5)
-    with pytest.raises(Refused, match="balls-in-bins"):
+    with pytest.raises(UnsupportedError, match="balls-in-bins"):
         Ledger(path, bins, FILTER)
-    with pytest.raises(Refused, match="leaves no budget"):
+    with pytest.raises(UnsupportedError, match="leaves no budget"):
         Ledger(path, PHASE, {"epsilon": 0.1, "delta": 1e-5, "order": 3})
-    with pytest.raises(InvalidParameter, match="order"):
+    with pytest.raises(InvalidParameterError, match="order"):
         Ledger(path, PHASE, {**FILTER, "order": 1})
-    with pytest.raises(InvalidParameter, match="'order': None"):
+    with pytest.raises(InvalidParameterError, match="'order': None"):
         Ledger(path, PHASE, {**FILTER, "order": None})
 
 
@@ -162,10 +162,10 @@ def test_verify_counts_releases_under_filter(tmp_path, capsys):
         assert exit_code(["verify", str(tmp_path / "ledger")]) == 0
         said = capsys.readouterr().out
         assert f"{counts} planned releases" in said.split("\n")[0]
-        assert said.startswith("holds: " if counts == "11 of 11" else AS_FAR_AS_IT_GOES)
+        assert said.startswith("holds: " if counts == "11 of 11" else INCOMPLETE)
 
 
 def test_event_of_rejects_ledger_with_filter():
     account = Account(((PHASE.as_dict(), 50),), {"epsilon": 3.0, "delta": 1e-5, "order": 8.0})
-    with pytest.raises(Refused, match="adaptive plan"):
+    with pytest.raises(UnsupportedError, match="adaptive plan"):
         event_of(account)

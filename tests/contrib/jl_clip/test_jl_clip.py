@@ -7,7 +7,7 @@ import pytest
 from helpers import full_if
 
 import privproj
-from privproj import Gaussian, Refused
+from privproj import Gaussian, UnsupportedError
 from privproj.contrib.jl_clip import JLClip
 from privproj.profiles.gaussian import gaussian_deltas
 
@@ -16,7 +16,7 @@ CLIP = 0.7
 
 
 def simulate(probes, z, length, eps, count=30_000):
-    """Draws of ``(1 - e^(eps - loss))_+`` of a release with one more record than its neighbour, probes known."""
+    """Draws of ``(1 - e^(eps - loss))_+`` of a release with one more record than its neighbor, probes known."""
     rng = np.random.default_rng(probes)
     record = length * np.array([3.0, -2.0, 6.0]) / 7.0
     estimate = np.sqrt(np.mean((rng.standard_normal((count, probes, 3)) @ record) ** 2, axis=1))
@@ -71,9 +71,9 @@ def test_jl_clip_sigma_meets_its_target():
 
 
 def test_jl_clip_exact_rejects_several_records():
-    with pytest.raises(Refused, match=r"does not hold under.*--bound any-records"):
+    with pytest.raises(UnsupportedError, match=r"does not hold under.*--bound any-records"):
         privproj.epsilon(JLClip(probes=20, noise_multiplier=1.0), delta=1e-5, relation="replace")
-    with pytest.raises(Refused, match="takes 3 probes"):
+    with pytest.raises(UnsupportedError, match="takes 3 probes"):
         privproj.epsilon(JLClip(probes=2, noise_multiplier=1.0), delta=1e-5, bound="any-records", relation="replace")
 
 

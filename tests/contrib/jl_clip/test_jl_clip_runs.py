@@ -9,7 +9,7 @@ import privproj
 from privproj import Gaussian
 from privproj.accounting.query import composition_of
 from privproj.contrib.jl_clip import JLClip
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 
 
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), [(2.0, 5e-4, 200, 1e-6), (3.0, 0.01, 2000, 1e-8)])
@@ -53,7 +53,7 @@ def test_epsilon_near_infinity_is_the_best_of_both_methods(mechanism, steps, rat
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
     ways = composition_of(mechanism, None, run).curve().first
     for level, step in enumerate(ways.steps):
-        with suppress(PrecisionLimit):
+        with suppress(PrecisionError):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
     lattice = next(upper for step, upper in seen.items() if step)
     assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))

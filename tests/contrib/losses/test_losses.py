@@ -11,9 +11,9 @@ from dp_accounting.pld import privacy_loss_distribution as their_pld
 from dp_accounting.rdp import RdpAccountant
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Side, Wishart
+from privproj import M1, M2, Gaussian, InvalidParameterError, Laplace, Side, UnsupportedError, Wishart
 from privproj.contrib.losses import PrivacyLoss, convert, privacy_loss
-from privproj.schedule import Schedule, phase_of
+from privproj.schedule import Composition, phase_of
 
 RUNS = {
     "gaussian": (Gaussian(noise_multiplier=1.0), {}),
@@ -79,8 +79,8 @@ def test_privacy_loss_composes_as_schedule():
     assert first + second + first == first * 2 + second == both
     assert (first * 2 + second).epsilon(delta=1e-5) == both.epsilon(delta=1e-5)
     assert (first * 2 + second).delta(epsilon=1.0) == both.delta(epsilon=1.0)
-    assert privacy_loss(Schedule(both.phases, assumes=("x",))) == PrivacyLoss(both.phases, assumes=("x",))
-    with pytest.raises(InvalidParameter, match="relation"):
+    assert privacy_loss(Composition(both.phases, assumes=("x",))) == PrivacyLoss(both.phases, assumes=("x",))
+    with pytest.raises(InvalidParameterError, match="relation"):
         first + loss_of("replaced")
 
 
@@ -112,7 +112,7 @@ def test_convert_to_rho_of_gaussian_and_bounded_runs():
     assert 1.0 <= found.value <= 1.0 + 1e-12 and found.side is Side.EXACT
     # epsilon-DP is (epsilon^2/2)-zCDP; the mu of Laplace noise has a larger one.
     assert convert(Laplace(noise_multiplier=2.0), "rho").value >= 0.5 * math.tanh(0.25) * 0.5
-    with pytest.raises(Refused, match="no finite mu"):
+    with pytest.raises(UnsupportedError, match="no finite mu"):
         convert(Gaussian(noise_multiplier=1.0), "rho", steps=10, sampling_rate=0.1)
 
 
@@ -121,11 +121,11 @@ def test_convert_to_renyi_equals_closed_form_and_adds():
     for order, value in zip([1.5, 2, 40], found.value, strict=True):
         assert order * 0.125 <= value <= order * 0.125 * (1 + 1e-9)
     pair = privacy_loss(
-        Schedule((phase_of(Gaussian(noise_multiplier=1.0)), phase_of(M2(dim=64, rank=4, noise_multiplier=1.0))))
+        Composition((phase_of(Gaussian(noise_multiplier=1.0)), phase_of(M2(dim=64, rank=4, noise_multiplier=1.0))))
     )
     parts = [convert(PrivacyLoss((phase,)), "renyi", at=3).value for phase in pair.phases]
     assert convert(pair, "renyi", at=3).value == pytest.approx(sum(parts), rel=1e-12, abs=0) and min(parts) > 0
-    with pytest.raises(Refused, match="Renyi"):
+    with pytest.raises(UnsupportedError, match="Renyi"):
         convert(M1(dim=100, rank=30, noise_multiplier=4.0), "renyi", at=2)
 
 
@@ -144,17 +144,17 @@ def test_convert_to_trade_off_is_below_true_function():
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
-        (lambda: convert(loss_of("gaussian"), "eps"), InvalidParameter),
-        (lambda: convert(loss_of("gaussian"), "renyi", at=1.0), InvalidParameter),
-        (lambda: convert(loss_of("gaussian"), "renyi"), InvalidParameter),
-        (lambda: convert(loss_of("gaussian"), "trade-off", at=[0.1, 2.0]), InvalidParameter),
-        (lambda: convert(loss_of("gaussian"), "rho", at=1e-9), InvalidParameter),
-        (lambda: privacy_loss(Schedule(loss_of("gaussian").phases), steps=3), InvalidParameter),
-        (lambda: convert(loss_of("gaussian"), "mu", steps=100), InvalidParameter),
-        (lambda: convert(loss_of("gaussian"), "mu", bound="rdp"), InvalidParameter),
-        (lambda: convert(loss_of("gaussian"), ["mu"]), InvalidParameter),
-        (lambda: privacy_loss(3), InvalidParameter),
-        (lambda: convert(Gaussian(noise_multiplier=6.0), "mu", bound="classical"), Refused),
+        (lambda: convert(loss_of("gaussian"), "eps"), InvalidParameterError),
+        (lambda: convert(loss_of("gaussian"), "renyi", at=1.0), InvalidParameterError),
+        (lambda: convert(loss_of("gaussian"), "renyi"), InvalidParameterError),
+        (lambda: convert(loss_of("gaussian"), "trade-off", at=[0.1, 2.0]), InvalidParameterError),
+        (lambda: convert(loss_of("gaussian"), "rho", at=1e-9), InvalidParameterError),
+        (lambda: privacy_loss(Composition(loss_of("gaussian").phases), steps=3), InvalidParameterError),
+        (lambda: convert(loss_of("gaussian"), "mu", steps=100), InvalidParameterError),
+        (lambda: convert(loss_of("gaussian"), "mu", bound="rdp"), InvalidParameterError),
+        (lambda: convert(loss_of("gaussian"), ["mu"]), InvalidParameterError),
+        (lambda: privacy_loss(3), InvalidParameterError),
+        (lambda: convert(Gaussian(noise_multiplier=6.0), "mu", bound="classical"), UnsupportedError),
     ],
 )
 def test_convert_rejects_unsupported_runs(ask, error):

@@ -8,7 +8,7 @@ import pytest
 from helpers import gaussian
 
 import privproj
-from privproj import InvalidParameter, Refused
+from privproj import InvalidParameterError, UnsupportedError
 from privproj.composition.compose import compose_phases
 from privproj.contrib.mixing import Mixing
 from privproj.mechanisms.sketch.exact_rank1 import sketch_profile
@@ -141,7 +141,7 @@ def test_mixing_releases_compose():
     ],
 )
 def test_unsupported_mixing_queries_are_refused(run, words):
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(UnsupportedError, match=words):
         privproj.epsilon(Mixing(rank=4, gamma=20.0, eigen_noise=2.0), delta=1e-5, **run)
 
 
@@ -151,12 +151,12 @@ def test_invalid_mixing_parameters_are_named(name):
     for wrong in (0, -1, math.nan, math.inf, "x", None):
         if (name, wrong) == ("rank", None):
             continue
-        with pytest.raises(InvalidParameter, match=name):
+        with pytest.raises(InvalidParameterError, match=name):
             Mixing(**{**given, name: wrong})
-    with pytest.raises(InvalidParameter, match="norm"):
+    with pytest.raises(InvalidParameterError, match="norm"):
         Mixing(**given).noise_variance(1.0, 0.0)
 
 
 def test_refused_poisson_sampling_advises_to_leave_it_out():
-    with pytest.raises(Refused, match="leave the sampling out"):
+    with pytest.raises(UnsupportedError, match="leave the sampling out"):
         privproj.epsilon(Mixing(rank=100, gamma=65.0, eigen_noise=7.0), delta=1e-5, sampling_rate=0.01, steps=2000)

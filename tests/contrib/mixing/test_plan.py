@@ -5,7 +5,7 @@ import math
 import pytest
 
 import privproj
-from privproj import InvalidParameter, Refused
+from privproj import InvalidParameterError, UnsupportedError
 from privproj.contrib.mixing import Mixing, mixing_plan
 
 
@@ -28,11 +28,11 @@ def test_mixing_plan_matches_published_margins(epsilon, promised, margin):
 
 
 def test_mixing_plan_rejects_invalid_targets():
-    with pytest.raises(InvalidParameter, match="rank"):
+    with pytest.raises(InvalidParameterError, match="rank"):
         mixing_plan(rank=0, epsilon=1.0, delta=1e-6)
-    with pytest.raises(InvalidParameter, match="epsilon"):
+    with pytest.raises(InvalidParameterError, match="epsilon"):
         mixing_plan(rank=1, epsilon=math.nan, delta=1e-6)
-    with pytest.raises(InvalidParameter, match="delta"):
+    with pytest.raises(InvalidParameterError, match="delta"):
         mixing_plan(rank=1, epsilon=1.0, delta=0.0)
-    with pytest.raises(Refused, match="no gamma"):
+    with pytest.raises(UnsupportedError, match="no gamma"):
         mixing_plan(rank=10**9, epsilon=1e-9, delta=1e-6)

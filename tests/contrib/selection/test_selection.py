@@ -9,8 +9,8 @@ from dp_accounting.rdp import RdpAccountant
 from helpers import GUARANTEES, mechanism_for
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
-from privproj.accounting.lower_bound import NO_AMPLIFICATION
+from privproj import M1, M2, Gaussian, InvalidParameterError, Sketch, UnsupportedError, Wishart
+from privproj.accounting.lower_bounds import NO_AMPLIFICATION
 from privproj.contrib.selection import draw_trials, select
 
 RUN = {"steps": 200, "sampling_rate": 0.02}
@@ -74,18 +74,18 @@ def test_select_supports_every_profile_and_renyi_curve(name):
 
 
 def test_select_rejects_bounds_without_curve():
-    with pytest.raises(Refused, match="rule for one delta"):
+    with pytest.raises(UnsupportedError, match="rule for one delta"):
         select(M1(dim=64, rank=8, noise_multiplier=5.0), trials=5, delta=1e-5, bound="operator-norm")
-    with pytest.raises(Refused, match="no amplification theorem"):
+    with pytest.raises(UnsupportedError, match="no amplification theorem"):
         select(Sketch(rank=16, gamma=1000.0), trials=5, delta=1e-5, **RUN)
-    with pytest.raises(Refused, match="refuted") as refused:
+    with pytest.raises(UnsupportedError, match="refuted") as refused:
         select(Wishart(dim=64, rank=8, misalignment=1e-4), trials=5, delta=1e-5, bound="rp-gd")
     assert refused.value.result is not None and refused.value.result.value is None
-    with pytest.raises(InvalidParameter, match="noise"):
+    with pytest.raises(InvalidParameterError, match="noise"):
         select(Gaussian(), trials=5, delta=1e-5)
-    with pytest.raises(InvalidParameter, match="select"):
+    with pytest.raises(InvalidParameterError, match="select"):
         select(Gaussian(noise_multiplier=1.0), trials=5, delta=1e-5, epsilon=1.0)
-    with pytest.raises(InvalidParameter, match="delta"):
+    with pytest.raises(InvalidParameterError, match="delta"):
         select(Gaussian(noise_multiplier=1.0), trials=5)
 
 
@@ -109,7 +109,7 @@ def test_draw_trials_follows_distribution():
     found = [draw_trials(3.0) for _ in range(3000)]
     assert min(found) == 1 and sum(found) / 3000 == pytest.approx(3.0, abs=6.0 * math.sqrt(6.0 / 3000), rel=0)
     assert draw_trials(1.0) == 1 and 0 in {draw_trials(1.0, "poisson") for _ in range(200)}
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         draw_trials(0.0)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import full_if
 
-from privproj import Gaussian, InvalidParameter
+from privproj import Gaussian, InvalidParameterError
 from privproj.accounting.query import composition_of
 from privproj.contrib.selection.selection import selection_curve, trial_distribution
 from privproj.numerics.interval import Enclosure
@@ -66,7 +66,7 @@ def selected(p, scores, law):
 
 
 def pairs_of_laws():
-    """Randomised responses, and random laws with and without ties, with the scores of their outputs."""
+    """Randomized responses, and random laws with and without ties, with the scores of their outputs."""
     draw = random.Random(34)
     yield (0.75, 0.25), (0.25, 0.75), (0, 1)
     yield (0.6, 0.399, 0.001), (0.4, 0.5999, 0.0001), (2, 0, 1)
@@ -267,5 +267,5 @@ def test_selection_of_several_renyi_curves_is_elementwise():
      (1e9, "poisson", None)],
 )  # fmt: skip
 def test_invalid_trial_distribution_is_rejected(asked):
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         trial_distribution(*asked)

@@ -9,7 +9,7 @@ from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import spend
 
 import privproj
-from privproj.accounting.schedule import Schedule, phase_of
+from privproj.accounting.schedule import Composition, phase_of
 from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import (
@@ -28,7 +28,7 @@ from privproj.contrib.statement.statement import (
     statement_from,
     verify_statement,
 )
-from privproj.io.files import AS_FAR_AS_IT_GOES
+from privproj.io.files import INCOMPLETE
 from privproj.io.ledger import Ledger, read_ledger, verify_ledger
 
 DELTA = 1e-5
@@ -81,10 +81,10 @@ def agrees(text, content):
 def test_every_kind_of_statement_agrees_with_the_ledger_of_its_run(path):
     """That of a question, of a run file and of a training run."""
     spend(path, 30, PHASE, TARGET)
-    for data in (of_plan(), run_data(Schedule((PHASE,))), account_data(read_ledger(path))):
+    for data in (of_plan(), run_data(Composition((PHASE,))), account_data(read_ledger(path))):
         assert compared(stated(data), path.read_bytes()) == ("holds", set())
     spend(path, 5, SECOND, {})
-    for data in (run_data(Schedule((PHASE, SECOND))), account_data(read_ledger(path))):
+    for data in (run_data(Composition((PHASE, SECOND))), account_data(read_ledger(path))):
         assert compared(stated(data), path.read_bytes()) == ("holds", set())
 
 
@@ -92,16 +92,16 @@ def test_every_kind_of_statement_agrees_with_the_ledger_of_its_run(path):
 def test_a_ledger_that_ends_before_its_plan_agrees_as_far_as_it_goes(path, releases):
     spend(path, releases, PHASE, TARGET)
     for known in ({}, {"dataset_size": 3000}):  # of which a ledger says nothing unless batches are capped
-        assert compared(stated(of_plan(**known)), path.read_bytes()) == (AS_FAR_AS_IT_GOES, set())
-    both = stated(run_data(Schedule((PHASE, SECOND))))
+        assert compared(stated(of_plan(**known)), path.read_bytes()) == (INCOMPLETE, set())
+    both = stated(run_data(Composition((PHASE, SECOND))))
     spend(path, 30 - releases, PHASE, TARGET)
-    assert compared(both, path.read_bytes()) == (AS_FAR_AS_IT_GOES, set())
+    assert compared(both, path.read_bytes()) == (INCOMPLETE, set())
 
 
 def test_a_ledger_with_more_releases_than_the_statement_counts_does_not_agree(path):
     spend(path, 10, PHASE, TARGET)
     early = stated(account_data(read_ledger(path)))
-    assert compared(early, path.read_bytes()) == (AS_FAR_AS_IT_GOES, set())
+    assert compared(early, path.read_bytes()) == (INCOMPLETE, set())
     spend(path, 1, PHASE, TARGET)
     assert compared(early, path.read_bytes()) == ("fails", {COUNTED, COVERED})
     spend(path, 19, PHASE, TARGET)
@@ -210,7 +210,7 @@ def test_a_filter_agrees_with_its_own_budget_alone(path):
     for other in ({**budget, "epsilon": 7.0}, {**budget, "epsilon": 5.0}):
         changed = {**data, "ledger": {**data["ledger"], "filter": other}}
         assert SAME_RUN in compared(stated(changed), path.read_bytes())[1]
-    assert compared(stated(run_data(Schedule((PHASE, SECOND)))), path.read_bytes())[1] >= {SAME_RUN, COVERED}
+    assert compared(stated(run_data(Composition((PHASE, SECOND)))), path.read_bytes())[1] >= {SAME_RUN, COVERED}
 
 
 def test_a_public_subspace_has_to_be_named(path):
@@ -225,7 +225,7 @@ def test_epochs_of_balls_in_bins_are_counted_in_releases(path):
     bins = {"steps": 2, "sampling": "balls-in-bins", "batches": 3}
     release = privproj.Gaussian(noise_multiplier=30.0)
     text = stated(question_data(phase_of(release, **bins)))
-    for releases, word in ((4, AS_FAR_AS_IT_GOES), (2, "holds")):
+    for releases, word in ((4, INCOMPLETE), (2, "holds")):
         spend(path, releases, phase_of(release, "bins", **bins), TARGET)
         assert compared(text, path.read_bytes()) == (word, set())
 
@@ -241,9 +241,9 @@ def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, c
         assert exit_code(["verify", *map(str, pair), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         spoken.append((said, found))
-        assert said.startswith(f"{AS_FAR_AS_IT_GOES}: a statement and its ledger, 3 of 30 planned releases\n  missing:")
+        assert said.startswith(f"{INCOMPLETE}: a statement and its ledger, 3 of 30 planned releases\n  missing:")
         assert (found["verdict"], found["steps"], found["steps_planned"], found["missing_releases"]) == (
-            AS_FAR_AS_IT_GOES, 3, 30, 27,
+            INCOMPLETE, 3, 30, 27,
         )  # fmt: skip
         flat = " ".join(said.split())
         for words in (*found["assumes"], *found["claims"], *found["unproved"], found["claim"], found["found"]):

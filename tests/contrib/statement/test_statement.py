@@ -15,7 +15,7 @@ from privproj import M2
 from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import sections, statement_from, verify_statement
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.ledger import read_ledger
 from privproj.result import round_outward
 
@@ -156,7 +156,7 @@ def test_what_its_author_says_stands_in_the_statement_as_the_authors_words(tmp_p
     ids=ascii,
 )  # fmt: skip
 def test_words_that_could_be_taken_for_the_statement_or_hide_it_are_refused(said):
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         statement_from(ASKED, 1e-5, "text", author_words=said)
 
 

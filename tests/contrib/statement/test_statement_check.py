@@ -11,7 +11,7 @@ import privproj
 from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import AS_WRITTEN, BEGIN, END, account_data, sections, statement_from
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import CUT_SHORT, Account
 from privproj.schedule import phase_of
 
@@ -130,7 +130,7 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
     ids=str,
 )  # fmt: skip
 def test_an_account_in_other_words_gives_no_statement(changes):
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         trained(**changes)
 
 
@@ -322,7 +322,7 @@ def test_the_statement_of_a_run_under_a_filter_is_about_its_budget(tmp_path, cap
         ('"epsilon": 4.0', '"epsilon": 3.0'),
     ):
         assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 1
-    with pytest.raises(Refused, match="would overspend"):
+    with pytest.raises(UnsupportedError, match="would overspend"):
         statement_from(account_data(replace(account, phases=((entries[0], 5000),))), 1e-5, "markdown")
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         trained(filter={"order": 6})

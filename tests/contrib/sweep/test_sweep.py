@@ -20,7 +20,7 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj.contrib.sweep.sweep import grid_from, run_sweep
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.jobs import complete_rows, open_pool
 
 
@@ -54,17 +54,17 @@ def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_p
         {**GRID, "epsilon": 2.0},
         {**GRID, "grid": {name: axes[name] for name in reversed(axes)}},
     ):
-        with pytest.raises(privproj.InvalidParameter, match="new file"):
+        with pytest.raises(privproj.InvalidParameterError, match="new file"):
             run_sweep(grid_from(other), out)
     assert (out.read_bytes(), out.stat().st_mtime_ns) == before
-    with pytest.raises(privproj.InvalidParameter, match="new file"):
+    with pytest.raises(privproj.InvalidParameterError, match="new file"):
         run_sweep(grid_from(GRID), "/dev/zero")
     lines = before[0].decode().splitlines(keepends=True)
     *cells, _ = lines[-1].split(",")
     unknown = lines[-1].replace(table(out)[-1]["outcome"], "fine")
     for last in ("", ",".join(cells[:4]), ",".join(cells), lines[-1].strip() + ",1\n", unknown):
         out.write_text("".join([*lines[:-1], last]))
-        with pytest.raises(privproj.InvalidParameter, match="new file"):
+        with pytest.raises(privproj.InvalidParameterError, match="new file"):
             run_sweep(grid_from(GRID), out)
 
 
@@ -188,14 +188,14 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
     ],
 )
 def test_axes_of_a_sweep(axes, word):
-    with pytest.raises(InvalidParameter, match="^expected .*" + word):
+    with pytest.raises(InvalidParameterError, match="^expected .*" + word):
         grid_from({**GAUSSIAN, "delta": 1e-5, "grid": axes}, "g.toml")
 
 
 def test_a_sweep_none_of_whose_points_is_a_question_is_refused():
     fixed = {"mechanism": "m2", "noise_multiplier": 1, "delta": 1e-5}
     assert len(grid_from({**fixed, "grid": {"dim": [4, 8], "rank": [6, 9]}})) == 4
-    with pytest.raises(InvalidParameter, match="rank"):
+    with pytest.raises(InvalidParameterError, match="rank"):
         grid_from({**fixed, "grid": {"dim": [4, 8], "rank": [16, 9]}})
 
 
@@ -276,7 +276,7 @@ def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
     begin(grid_from(GRID), out, 1)
     before = journal_of(out).read_bytes()
     for change in ({"epsilon": 2.0}, {"grid": {**GRID["grid"], "rank": [4, 101]}}):
-        with pytest.raises(privproj.InvalidParameter, match="this very question"):
+        with pytest.raises(privproj.InvalidParameterError, match="this very question"):
             run_sweep(grid_from({**GRID, **change}), out)
     assert journal_of(out).read_bytes() == before and not out.exists()
 
@@ -314,7 +314,7 @@ def test_only_what_is_missing_is_asked(tmp_path):
 def test_two_sweeps_cannot_share_a_journal(tmp_path):
     grid, out = grid_from(GRID), tmp_path / "out.csv"
     other = complete_rows(lambda numbers: "row\n" * len(numbers), 3, journal_of(out), "others\n", open_pool, print)
-    with other, pytest.raises(privproj.InvalidParameter, match="no other process"):
+    with other, pytest.raises(privproj.InvalidParameterError, match="no other process"):
         run_sweep(grid, out)
     assert journal_of(out).read_text() == "others\n" + 3 * "row\n"
 

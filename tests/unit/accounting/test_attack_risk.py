@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Laplace, PublicSketch, Side
+from privproj import M2, Gaussian, InvalidParameterError, Laplace, PublicSketch, Side
 from privproj.accounting.query import composition_of
 from privproj.io.run_file import from_data
 from privproj.profiles.tradeoff import advantage, tradeoff, true_positive_rates
@@ -169,7 +169,7 @@ def test_the_phases_of_a_run_are_scaled_to_a_risk(target):
     ids=str,
 )
 def test_a_target_that_is_none_is_refused_by_name(target, name):
-    with pytest.raises(InvalidParameter) as caught:
+    with pytest.raises(InvalidParameterError) as caught:
         privproj.sigma(Gaussian(), **target)
     assert caught.value.name == name
 
@@ -190,5 +190,5 @@ def test_targets_one_rounding_from_none_or_all_have_an_answer():
 
 def test_the_door_by_name_takes_a_risk():
     assert privproj.evaluate("gaussian.analytic.sigma", advantage=0.1) == privproj.sigma(Gaussian(), advantage=0.1)
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         privproj.evaluate("gaussian.analytic.sigma", advantage=0.1, epsilon=1.0)

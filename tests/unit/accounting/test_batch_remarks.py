@@ -6,8 +6,8 @@ import pytest
 
 import privproj
 from privproj import M2, Gaussian
-from privproj.errors import PrecisionLimit
-from privproj.schedule import Schedule, phase_of
+from privproj.errors import PrecisionError
+from privproj.schedule import Composition, phase_of
 
 CAPPED = {"steps": 588, "sampling_rate": 256 / 50000, "dataset_size": 50000}
 SHUFFLED = {"sampling": "shuffle", "batches": 1000}
@@ -55,7 +55,7 @@ def test_balls_in_bins_stand_beside_shuffled_batches_where_they_are_accounted_fo
 
 def test_an_alternative_that_no_grid_holds_is_left_out():
     mechanism = Gaussian(noise_multiplier=0.02)
-    with pytest.raises(PrecisionLimit, match="add noise"):
+    with pytest.raises(PrecisionError, match="add noise"):
         privproj.epsilon(mechanism, delta=1e-6, steps=2, sampling="balls-in-bins", batches=1000)
     found = privproj.epsilon(mechanism, delta=1e-6, steps=2, **SHUFFLED)
     assert math.isfinite(found.value) and "balls_in_bins_instead" not in found.with_details().alternatives
@@ -104,7 +104,7 @@ def test_a_known_projection_has_a_lower_bound_too():
 def test_phases_are_remarked_on_together():
     first = phase_of(Gaussian(noise_multiplier=2.0), "first", sampling="shuffle", batches=100)
     second = phase_of(Gaussian(noise_multiplier=1.0), "second", sampling="shuffle", batches=100)
-    alone, both = (Schedule(phases).epsilon(delta=1e-6) for phases in ((second,), (first, second)))
+    alone, both = (Composition(phases).epsilon(delta=1e-6) for phases in ((second,), (first, second)))
     assert both.with_details().lower_bound.value == alone.with_details().lower_bound.value < both.value
     assert (
         alone.with_details().alternatives["poisson_not_valid"]
@@ -112,6 +112,6 @@ def test_phases_are_remarked_on_together():
         < both.value
     )
     capped = phase_of(Gaussian(noise_multiplier=1.0), "capped", max_batch_size=360, **CAPPED)
-    found = Schedule((capped, phase_of(Gaussian(noise_multiplier=9.0), "whole"))).epsilon(delta=1e-6)
+    found = Composition((capped, phase_of(Gaussian(noise_multiplier=9.0), "whole"))).epsilon(delta=1e-6)
     assert found.with_details().alternatives["smallest_harmless_cap"] > 360
     assert math.isfinite(found.value)

@@ -3,7 +3,7 @@
 import pytest
 
 import privproj
-from privproj import InvalidParameter
+from privproj import InvalidParameterError
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ from privproj import InvalidParameter
     ],
 )
 def test_evaluate_takes_no_parameter_twice_or_in_vain(quantity, parameters):
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         privproj.evaluate(quantity, **parameters)

@@ -7,7 +7,7 @@ import pytest
 from helpers import ROOT, RUN
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
+from privproj import M2, Gaussian, InvalidParameterError, Laplace, Outcome, Side, UnsupportedError
 from privproj.accounting.gdp import solve_gdp_mu
 from privproj.io.run_file import from_data
 from privproj.targets import slack_target
@@ -44,11 +44,11 @@ def test_the_result_fits_its_schema():
 
 def test_a_slack_of_zero_needs_a_curve_that_ends():
     assert privproj.gdp_mu(Laplace(noise_multiplier=2.0), delta=0.0).numerics["exact_from"] == 0.0
-    with pytest.raises(Refused, match="slack above 0") as caught:
+    with pytest.raises(UnsupportedError, match="slack above 0") as caught:
         privproj.gdp_mu(M2(dim=64, rank=4, noise_multiplier=1.0), delta=0.0)
     assert caught.value.result.outcome is Outcome.REFUSED
     for wrong in (1.0, -1e-9, math.nan):
-        with pytest.raises(InvalidParameter):
+        with pytest.raises(InvalidParameterError):
             privproj.gdp_mu(Gaussian(noise_multiplier=1.0), delta=wrong)
 
 
@@ -67,5 +67,5 @@ def test_a_schedule_has_its_own_runs_and_gives_the_mu_of_the_plain_question():
     schedule = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 2, "steps": 16}]})
     assert privproj.gdp_mu(schedule).value == privproj.gdp_mu(Gaussian(noise_multiplier=2.0), steps=16).value
     for given in ({"steps": 2}, {"bound": "analytic"}):
-        with pytest.raises(InvalidParameter, match="a schedule has its bounds and its runs"):
+        with pytest.raises(InvalidParameterError, match="a schedule has its bounds and its runs"):
             privproj.gdp_mu(schedule, **given)

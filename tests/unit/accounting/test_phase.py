@@ -3,11 +3,22 @@
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side, Sketch, Status, Wishart
+from privproj import (
+    M2,
+    Gaussian,
+    InvalidParameterError,
+    Laplace,
+    Outcome,
+    Side,
+    Sketch,
+    Status,
+    UnsupportedError,
+    Wishart,
+)
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.query import build_result, composition_of_phase
 from privproj.mechanisms.registry import find_bound
-from privproj.schedule import Schedule, from_data, phase_of
+from privproj.schedule import Composition, from_data, phase_of
 
 RUN = {"steps": 20, "sampling_rate": 0.05}
 PHASES = [
@@ -21,7 +32,7 @@ PHASES = [
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
 def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
-    asked = composition_of_phase(phase), Schedule((phase,))
+    asked = composition_of_phase(phase), Composition((phase,))
     assert [question.is_plain for question in asked] == [True, False]
     curves = [question.curve() for question in asked]
     assert curves[0].epsilon(-11.0) == curves[1].epsilon(-11.0)
@@ -41,8 +52,8 @@ def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
 
 def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase():
     phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, discretization=1e-3)
-    with pytest.raises(InvalidParameter, match="once, for the whole schedule"):
-        Schedule((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
+    with pytest.raises(InvalidParameterError, match="once, for the whole schedule"):
+        Composition((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
@@ -55,7 +66,7 @@ def test_a_phase_is_read_again_from_the_entry_that_it_writes(phase):
 def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
     mechanism = Sketch(rank=16, frobenius_bound=1.0, sensitivity=0.01, noise_sigma=1.0, step_smoothness=0.01)
     phase = phase_of(mechanism, "run", bound="lora-by-design", steps=2, allow_refuted=True)
-    question = Schedule((phase,)) if name == "run" else composition_of_phase(phase)
+    question = Composition((phase,)) if name == "run" else composition_of_phase(phase)
     value = question.curve().epsilon(-11.0).upper
     found = build_result(question, "epsilon", value)
     assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.REFUSED)
@@ -64,19 +75,19 @@ def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
 
 def test_the_weakest_status_is_that_of_the_run():
     proved, promised = PHASES[1], phase_of(Gaussian(noise_multiplier=3.0), "second", group_size=2)
-    assert build_result(Schedule((proved,)), "epsilon", 1.0).status is Status.PROVED
+    assert build_result(Composition((proved,)), "epsilon", 1.0).status is Status.PROVED
     grouped = phase_of(Gaussian(noise_multiplier=9.0), "third", group_size=2)
-    assert build_result(Schedule((promised, grouped)), "epsilon", 1.0).status is Status.CONDITIONAL
+    assert build_result(Composition((promised, grouped)), "epsilon", 1.0).status is Status.CONDITIONAL
 
 
 def test_a_name_that_no_file_could_hold_is_refused():
-    with pytest.raises(InvalidParameter, match="printed on one line"):
+    with pytest.raises(InvalidParameterError, match="printed on one line"):
         phase_of(Gaussian(noise_multiplier=1.0), "two\nlines")
 
 
 def test_options_of_a_run_are_named_where_one_is_unknown():
     bound = find_bound(Gaussian, None)
-    with pytest.raises(InvalidParameter, match="steps"):
+    with pytest.raises(InvalidParameterError, match="steps"):
         phase_for(Gaussian(noise_multiplier=1.0), bound, {"step": 3})
     assert phase_for(Gaussian(noise_multiplier=1.0), bound, {"steps": 3}) == Phase(
         Gaussian(noise_multiplier=1.0), privproj.run.Run(steps=3, relation="add-remove"), bound
@@ -93,7 +104,7 @@ def test_options_of_a_run_are_named_where_one_is_unknown():
     ids=lambda value: getattr(value, "name", value),
 )
 def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, bound):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UnsupportedError) as refused:
         phase_of(mechanism, "first", bound=bound, **RUN).check()
     fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
     advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}

@@ -7,9 +7,9 @@ import pytest
 from helpers import GAUSSIAN_PHASE, M2_PHASE
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Refused
+from privproj import M1, M2, Gaussian, InvalidParameterError, UnsupportedError
 from privproj.io.run_file import from_data
-from privproj.schedule import Schedule, phase_of
+from privproj.schedule import Composition, phase_of
 
 
 def eps_of(*phases):
@@ -47,7 +47,7 @@ def test_epochs_in_bins_compose_with_each_other_and_with_other_phases():
     assert whole.run["batches"] == 20 and "batches" not in parts.run
     mixed = eps_of({**bins, "steps": 5}, poisson)
     assert max(whole.value, eps_of(poisson)) < mixed < whole.value + eps_of(poisson)
-    with pytest.raises(Refused, match="phase 1: gdp has no amplification"):
+    with pytest.raises(UnsupportedError, match="phase 1: gdp has no amplification"):
         eps_of({**bins, "bound": "gdp"}, poisson)
 
 
@@ -73,17 +73,17 @@ def test_odometer():
 
 
 def test_bounds_without_a_profile_are_refused():
-    with pytest.raises(Refused, match="no privacy profile"):
+    with pytest.raises(UnsupportedError, match="no privacy profile"):
         eps_of(GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "bound": "rdp"})
     tiny = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 1e-3}]})
-    with pytest.raises(Refused, match="common factor"):
+    with pytest.raises(UnsupportedError, match="common factor"):
         tiny.calibrated(epsilon=1e-9, delta=1e-300)
 
 
 def test_a_fixed_projection_serves_one_phase_only():
     phase = {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 1, "fixed_projection": True}
     assert eps_of(phase) > 0
-    with pytest.raises(Refused, match="fresh projection"):
+    with pytest.raises(UnsupportedError, match="fresh projection"):
         eps_of(phase, phase)
     assert eps_of({**phase, "bound": "gaussian"}, {**phase, "bound": "gaussian"}) > 0
 
@@ -91,8 +91,8 @@ def test_a_fixed_projection_serves_one_phase_only():
 def test_a_run_names_what_helps_each_of_its_phases():
     wishart = phase_of(privproj.Wishart(dim=50, rank=4, misalignment=0.5), steps=2)
     gaussian = phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace")
-    assert Schedule((wishart,)).remedy == privproj.Wishart.remedy != privproj.Gaussian.remedy
-    assert Schedule((wishart, gaussian)).remedy == f"{privproj.Wishart.remedy} or {privproj.Gaussian.remedy}"
+    assert Composition((wishart,)).remedy == privproj.Wishart.remedy != privproj.Gaussian.remedy
+    assert Composition((wishart, gaussian)).remedy == f"{privproj.Wishart.remedy} or {privproj.Gaussian.remedy}"
 
 
 @pytest.mark.full
@@ -100,21 +100,21 @@ def test_a_loop_that_adds_its_steps_is_the_run_file():
     """Sum and product of schedules are the schedule of all phases, to the bit, and few phases however long the loop."""
     first = phase_of(Gaussian(noise_multiplier=1.0), "first", sampling_rate=0.01)
     then = phase_of(M2(dim=64, rank=4, noise_multiplier=0.5), "then", sampling_rate=0.01)
-    total = Schedule((first,))
+    total = Composition((first,))
     for _ in range(19):
         total = total + first
     for _ in range(30):
         total += then
-    whole = Schedule((first.with_run(steps=20), then.with_run(steps=30)))
+    whole = Composition((first.with_run(steps=20), then.with_run(steps=30)))
     assert total == whole and len(total.phases) == 2
     assert total.epsilon(delta=1e-5) == from_data(total.as_dict()).epsilon(delta=1e-5)
-    once = Schedule((first.with_run(steps=2), then.with_run(steps=3)))
+    once = Composition((first.with_run(steps=2), then.with_run(steps=3)))
     assert once * 10 == whole
     assert once + once == once * 2
-    alternating = Schedule((first,)) + then
+    alternating = Composition((first,)) + then
     for _ in range(19):
         alternating = alternating + first + then
-    assert alternating == Schedule((first.with_run(steps=20), then.with_run(steps=20)))
+    assert alternating == Composition((first.with_run(steps=20), then.with_run(steps=20)))
     planned = dataclasses.replace(first, planned=True)
     assert [phase.run.steps for phase in (total + planned + then + planned + planned).phases] == [20, 31, 3]
 
@@ -127,17 +127,17 @@ def test_phases_that_differ_stay_apart(change):
     mechanism = Gaussian(noise_multiplier=change.get("noise_multiplier", 1.0))
     other = phase_of(mechanism, change.get("name", "first"), sampling_rate=change.get("sampling_rate", 0.01), steps=5)
     other = dataclasses.replace(other, planned=change.get("planned", False))
-    assert (Schedule((phase,)) + other).phases == (phase, other)
+    assert (Composition((phase,)) + other).phases == (phase, other)
 
 
 def test_two_fixed_projections_are_not_one():
     phase = phase_of(M1(dim=9, rank=4, noise_multiplier=9.0, fixed_projection=True))
-    with pytest.raises(Refused):
-        Schedule((phase,)) * 2
+    with pytest.raises(UnsupportedError):
+        Composition((phase,)) * 2
     if phase.reuses_projection:
-        with pytest.raises(Refused):
-            Schedule((phase,)) + phase
+        with pytest.raises(UnsupportedError):
+            Composition((phase,)) + phase
     else:
-        assert len((Schedule((phase,)) + phase).phases) == 2
-    with pytest.raises(InvalidParameter, match="times"):
-        Schedule((phase_of(Gaussian(noise_multiplier=1.0)),)) * 0
+        assert len((Composition((phase,)) + phase).phases) == 2
+    with pytest.raises(InvalidParameterError, match="times"):
+        Composition((phase_of(Gaussian(noise_multiplier=1.0)),)) * 0

@@ -10,9 +10,9 @@ import privproj
 from privproj import M2, Gaussian
 from privproj.accounting.shuffling import ShuffledEpochs, fixed_shift, random_shift
 from privproj.distributions.squared_sensitivity import ScaledBeta
-from privproj.sampling import NeighbouringRelation
+from privproj.sampling import NeighboringRelation
 
-ZERO_OUT, REPLACE = NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE
+ZERO_OUT, REPLACE = NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE
 
 
 def law(mechanism):

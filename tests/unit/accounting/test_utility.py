@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from privproj import InvalidParameter, Refused, choose, epsilon, worth
+from privproj import InvalidParameterError, UnsupportedError, choose, epsilon, update_utility
 from privproj.accounting.utility import _mean_root_of_beta
 
 RUN = {"steps": 300, "sampling_rate": 0.02}
@@ -19,30 +19,30 @@ def test_the_mean_root_of_a_beta_variable(a, b):
 
 def test_every_choice_meets_the_target_with_the_noise_of_its_query():
     rows = choose(layers=("96x8x2:32", "64x8"), ranks=(4, 16), epsilon=2.0, delta=1e-5, **RUN)
-    assert [row.worth.error for row in rows] == sorted(row.worth.error for row in rows)
+    assert [row.utility.error for row in rows] == sorted(row.utility.error for row in rows)
     names = {(row.name, row.rank) for row in rows}
     assert {("dp-sgd", None), ("m2", 4), ("m2 per-layer", 16), ("m2-projected-clip", 4), ("m1", 16)} <= names
     for row in rows:
         assert epsilon(row.mechanism, delta=1e-5, **RUN).value <= 2.0
         assert row.result.value == row.mechanism.noise_multiplier
-        assert row.worth.released <= row.worth.of == 96 * 32 * 2 + 64 * 64
+        assert row.utility.released <= row.utility.of == 96 * 32 * 2 + 64 * 64
     (plain,) = (row for row in rows if row.name == "dp-sgd")
-    assert plain.worth.error == 1.0 and plain.worth.projection_error == 0.0
+    assert plain.utility.error == 1.0 and plain.utility.projection_error == 0.0
 
 
 def test_one_layer_has_the_mechanisms_of_programs_of_ones_own_too():
     rows = choose(layers="64x8", epsilon=2.0, delta=1e-5, **RUN)
     assert {row.mechanism.name for row in rows} == {"gaussian", "m1", "m2", "sketch-public"}
     (m2,) = (row for row in rows if row.name == "m2")
-    again = worth(m2.mechanism, epsilon=2.0, delta=1e-5, **RUN)
-    assert m2.worth.as_dict() == pytest.approx(again.as_dict(), rel=1e-6)
+    again = update_utility(m2.mechanism, epsilon=2.0, delta=1e-5, **RUN)
+    assert m2.utility.as_dict() == pytest.approx(again.as_dict(), rel=1e-6)
 
 
 @pytest.mark.full
 def test_epochs_count_their_batches():
     run = {"steps": 3, "sampling": "balls-in-bins", "batches": 50}
     rows = choose(layers="64x8", epsilon=2.0, delta=1e-5, **run)
-    assert {row.worth.releases for row in rows} == {150}
+    assert {row.utility.releases for row in rows} == {150}
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_epochs_count_their_batches():
      ({"layers": "64"}, "layer"), ({"layers": "64x8", "epsilon": -1.0}, "epsilon")],
 )  # fmt: skip
 def test_what_cannot_be_chosen_from_is_said(given_, word):
-    with pytest.raises((InvalidParameter, Refused), match=word):
+    with pytest.raises((InvalidParameterError, UnsupportedError), match=word):
         choose(**{"epsilon": 1.0, "delta": 1e-5, **given_})

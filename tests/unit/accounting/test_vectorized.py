@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
+from privproj import M2, Gaussian, InvalidParameterError, Outcome, PublicSketch, Side, Status, UnsupportedError
 from privproj.accounting.kernel_rows import row_function
 from privproj.accounting.query import composition_of
 from privproj.accounting.vectorized_kernels import answers_of
@@ -16,8 +16,8 @@ from privproj.mechanisms.registry import registry
 from privproj.numerics import jit
 from privproj.numerics.interval import ANSWER_STEP, digits_above, rounded_log_delta
 from privproj.profiles.conversion import delta_value
-from privproj.profiles.gaussian import GAUSSIAN_COLUMNS
-from privproj.profiles.privacy_profile import KernelColumns
+from privproj.profiles.gaussian import GAUSSIAN_KERNELS
+from privproj.profiles.privacy_profile import ProfileKernels
 
 KINDS = {
     "gaussian": lambda rng: {},
@@ -175,7 +175,7 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
         for noise in (1e-12, 0.3, 1.0, 1e12):
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = composition_of(mechanism, bound.name, {}).only
-            words = phase.notes, phase.promises, phase.mechanism_assumes, phase.run_assumes, phase.status
+            words = phase.notes, phase.promises, phase.mechanism_requirements, phase.run_requirements, phase.status
             checks = bound.check(mechanism), bound.is_exact(mechanism), phase.is_guarantee
             has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
             said.add((*words, *checks, *has))
@@ -268,12 +268,12 @@ def test_lower_ends_are_of_what_was_asked_even_where_it_was_changed_since():
     ],
 )
 def test_the_first_bad_row_is_named_with_its_value(call, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         call()
 
 
 def test_what_a_bound_refuses_is_refused_and_what_is_promised_is_said():
-    with pytest.raises(Refused, match="replace"):
+    with pytest.raises(UnsupportedError, match="replace"):
         privproj.epsilons(Gaussian, noise_multiplier=[1.0], delta=1e-5, relation="replace", sampling_rate=0.5)
     found = privproj.epsilons(
         M2, dim=64, rank=4, columns=8, change_rank=[1, 2], noise_multiplier=1.0, delta=1e-5, bound="beta-tail"
@@ -333,11 +333,11 @@ def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
     one = privproj.epsilons(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=[1e-5, 1e-6])
     scalar = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=1e-6)
     assert one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.promises == scalar.promises
-    with pytest.raises(InvalidParameter, match="rank once"):
+    with pytest.raises(InvalidParameterError, match="rank once"):
         privproj.epsilons(M2(**asked), rank=3, delta=1e-5)
-    with pytest.raises(InvalidParameter, match="a parameter of m2"):
+    with pytest.raises(InvalidParameterError, match="a parameter of m2"):
         privproj.epsilons(M2(ranks=[3]), delta=1e-5)
-    with pytest.raises(InvalidParameter, match=r"row 1: rank=0"):
+    with pytest.raises(InvalidParameterError, match=r"row 1: rank=0"):
         privproj.epsilons(M2(dim=8, rank=[3, 0], noise_multiplier=1.0), delta=1e-5)
 
 
@@ -372,10 +372,10 @@ def rows_of(law, count=150, seed=3):
 
 def test_what_columns_answer_leaves_room_for_an_enclosure_of_another_arithmetic():
     """One that is half as wide again, wherever it holds the truth (C24, "Columns")."""
-    delta_of, epsilon_of, asked = rows_of(GAUSSIAN_COLUMNS)
+    delta_of, epsilon_of, asked = rows_of(GAUSSIAN_KERNELS)
     for row, log_delta in asked:
         eps = epsilon_of(log_delta, row)[1]
-        lower, upper = GAUSSIAN_COLUMNS.log_delta(eps, row[:1])
+        lower, upper = GAUSSIAN_KERNELS.log_delta(eps, row[:1])
         wide = 1.5 * (upper - lower)
         # The scalar door, and columns, which raise their upper end by two widths.
         for other in (upper + wide, upper + wide + 2.0 * wide):
@@ -391,7 +391,7 @@ def test_a_delta_that_is_a_multiple_of_the_step_is_not_passed_in_print():
     for h in logs:
         delta, upper = math.exp(h), h - 6.5e-12
         assert delta_value(h) > delta
-        law = KernelColumns(lambda eps, row, upper=upper: (upper - 1e-12, upper), lambda log_delta, row: (1.0, 0.0))
+        law = ProfileKernels(lambda eps, row, upper=upper: (upper - 1e-12, upper), lambda log_delta, row: (1.0, 0.0))
         assert answers_of(law)[1](math.log(delta), (1.0, 1.0))[1] == math.inf
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M1, M2, Gaussian, Layer, PublicSketch, epsilon, sigma, worth
+from privproj import M1, M2, Gaussian, Layer, PublicSketch, epsilon, sigma, update_utility
 
 RUN = {"steps": 300, "sampling_rate": 0.02}
 
@@ -21,7 +21,7 @@ def test_m2_never_has_less_noise_than_dp_sgd_at_equal_privacy(dim, part, z, run)
     answer = epsilon(release, delta=1e-6, **run)
     if answer.value < 1e-3:
         return
-    found = worth(release, epsilon=answer.value, delta=1e-6, **run)
+    found = update_utility(release, epsilon=answer.value, delta=1e-6, **run)
     assert found.noise_over_dp_sgd >= 1.0 - 2e-3
     assert found.effective_noise_multiplier == pytest.approx(z * math.sqrt(dim / rank), rel=1e-12)
     assert found.projection_error == pytest.approx(dim / rank - 1.0, abs=1e-9 * dim)
@@ -32,7 +32,9 @@ def test_m2_never_has_less_noise_than_dp_sgd_at_equal_privacy(dim, part, z, run)
 
 @pytest.mark.full
 def test_noise_tends_to_that_of_dp_sgd_with_the_rank():
-    ratios = [worth(sigma_of(rank), epsilon=1.0, delta=1e-5, **RUN).noise_over_dp_sgd for rank in (1, 8, 64, 512)]
+    ratios = [
+        update_utility(sigma_of(rank), epsilon=1.0, delta=1e-5, **RUN).noise_over_dp_sgd for rank in (1, 8, 64, 512)
+    ]
     assert ratios == sorted(ratios, reverse=True) and ratios[-1] < 1.01
 
 
@@ -79,14 +81,14 @@ def test_the_other_side_of_a_layer_changes_no_epsilon():
 
 
 def test_a_mechanism_without_an_update_has_no_worth():
-    assert worth(privproj.Wishart(dim=30, rank=4, misalignment=1e-6), epsilon=1.0, delta=1e-5) is None
+    assert update_utility(privproj.Wishart(dim=30, rank=4, misalignment=1e-6), epsilon=1.0, delta=1e-5) is None
 
 
 @pytest.mark.parametrize("layers", [("256x64", "64x1"), ("64x1x3:9", "96x48"), ("32x4", "32x16x5", "300x2")])
 def test_layers_under_one_clip_never_have_less_noise_than_dp_sgd(layers):
     release = M2(layers=tuple(map(Layer.parse, layers)), noise_multiplier=1.0)
     answer = epsilon(release, delta=1e-6, **RUN)
-    assert worth(release, epsilon=answer.value, delta=1e-6, **RUN).noise_over_dp_sgd >= 1.0 - 2e-3
+    assert update_utility(release, epsilon=answer.value, delta=1e-6, **RUN).noise_over_dp_sgd >= 1.0 - 2e-3
 
 
 def test_clips_per_layer_may_have_less():
@@ -94,9 +96,11 @@ def test_clips_per_layer_may_have_less():
     layers = (Layer.parse("1024x1024"), Layer.parse("16x1"))
     release = M2(layers=layers, clipping="per-layer", noise_multiplier=1.0)
     answer = epsilon(release, delta=1e-6)
-    assert worth(release, epsilon=answer.value, delta=1e-6).noise_over_dp_sgd < 0.9
+    assert update_utility(release, epsilon=answer.value, delta=1e-6).noise_over_dp_sgd < 0.9
 
 
 def test_a_fixed_projection_averages_nothing():
-    fixed = worth(M1(dim=9, rank=4, noise_multiplier=5.0, fixed_projection=True), epsilon=2.0, delta=1e-5, steps=9)
+    fixed = update_utility(
+        M1(dim=9, rank=4, noise_multiplier=5.0, fixed_projection=True), epsilon=2.0, delta=1e-5, steps=9
+    )
     assert fixed.releases == 1

@@ -11,12 +11,12 @@ from privproj_cli.explain import claims, entries, spelling, word_groups
 from privproj import errors
 from privproj.mechanisms.registry import bound_names, mechanism_names, registry
 from privproj.result import Outcome, Side, Status
-from privproj.sampling import NeighbouringRelation, Sampling
+from privproj.sampling import NeighboringRelation, Sampling
 
 GROUPS = word_groups()
 WORDS = [entry for group in GROUPS for entry in group["word"]]
 NAMES = [name for entry in WORDS for name in (entry["name"], *entry.get("also", ()))]
-ENUMS: tuple[type[StrEnum], ...] = (Outcome, Status, Side, NeighbouringRelation, Sampling)
+ENUMS: tuple[type[StrEnum], ...] = (Outcome, Status, Side, NeighboringRelation, Sampling)
 CODES = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "exit_code")}
 LABEL = re.compile(r"^  ([a-z]+(?: [a-z]+)?): ", re.MULTILINE)
 

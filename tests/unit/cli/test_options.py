@@ -64,6 +64,6 @@ def test_the_options_of_a_function_are_its_parameters_in_its_own_words():
     assert list(found) == list(signature(lora_noise).parameters)
     assert found["rank"].required and not found["variance"].required
     assert found["rank"].help == "r, the number of rows of A, at least 1."
-    assert list(found["initialisation"].type.choices) == ["gaussian", "uniform"]
-    assert found["initialisation"].help.endswith("[default: gaussian]")
+    assert list(found["initialization"].type.choices) == ["gaussian", "uniform"]
+    assert found["initialization"].help.endswith("[default: gaussian]")
     assert [option.name for option in options_from(lora_noise, "row_sum", "rank")] == ["row_sum", "rank"]

@@ -7,7 +7,7 @@ from helpers import FORGED, feature_rows
 from privproj_cli.main import exit_code
 from unit.io.forgers import chained
 
-from privproj import Gaussian, InvalidParameter
+from privproj import Gaussian, InvalidParameterError
 from privproj.accounting.schedule import phase_of
 from privproj.io.ledger import HEADER
 
@@ -73,7 +73,7 @@ def test_no_text_forges_a_line_or_steers_a_terminal(door, tmp_path, monkeypatch,
 
 def test_a_phase_of_a_program_is_named_as_that_of_a_file():
     """A ledger with another name could not be read again."""
-    with pytest.raises(InvalidParameter, match="printed on one line"):
+    with pytest.raises(InvalidParameterError, match="printed on one line"):
         phase_of(Gaussian(noise_multiplier=9.0), FORGED, steps=2)
 
 

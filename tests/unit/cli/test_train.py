@@ -14,7 +14,7 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj.assumptions import Requirement
-from privproj.errors import Refused
+from privproj.errors import UnsupportedError
 from privproj.io.ledger import read_ledger
 
 needs("torch", "opacus", "sklearn")
@@ -101,7 +101,7 @@ def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
     module, path = mlp(), str(tmp_path / "ledger.jsonl")
     for steps in (4, 5):
         if steps == 5:
-            with pytest.raises(Refused, match="leave nothing"):
+            with pytest.raises(UnsupportedError, match="leave nothing"):
                 private(module, x, y, noise_multiplier=None, epsilon=3.0, delta=1e-5, steps=5, ledger=path)
         target = {"noise_multiplier": None, "epsilon": 3.0 if steps == 4 else 4.0, "delta": 1e-5}
         _, optimizer, _ = private(module, x, y, steps=steps, ledger=path, **target)
@@ -132,7 +132,7 @@ def test_a_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch)
     first = run(2, **target)
     before = (tmp_path / "ledger.jsonl").read_bytes()
     for louder in ({"noise_multiplier": 1.0}, {"noise_multiplier": first._plan.noise_multiplier, "steps": 3}):
-        with pytest.raises(Refused, match=r"above the 2 that .* keeps to"):
+        with pytest.raises(UnsupportedError, match=r"above the 2 that .* keeps to"):
             run(0, **louder)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     # Another machine may round another way. A resumed plan keeps the noise that its ledger has.

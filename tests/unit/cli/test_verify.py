@@ -12,7 +12,7 @@ from unit.io.ledgers import TARGET, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
-from privproj.io.files import AS_FAR_AS_IT_GOES
+from privproj.io.files import INCOMPLETE
 from privproj.io.ledger import LARGEST_LEDGER
 from privproj.result import round_outward
 
@@ -126,12 +126,12 @@ def test_verify_states_missing_releases_first(tmp_path, capsys, parts, counts):
     assert exit_code(["verify", str(tmp_path / "ledger"), "--delta", "1e-5"]) == 0
     said = capsys.readouterr().out
     first, second = said.split("\n")[:2]
-    assert first == f"{AS_FAR_AS_IT_GOES}: a ledger, {made} of {planned} planned releases"
+    assert first == f"{INCOMPLETE}: a ledger, {made} of {planned} planned releases"
     assert second.startswith(f"  missing:  {planned - made} of {planned} planned releases are not in the ledger")
     assert "holds" not in said
     assert exit_code(["verify", str(tmp_path / "ledger"), "--delta", "1e-5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["verdict"], found["steps"], found["steps_planned"]) == (AS_FAR_AS_IT_GOES, made, planned)
+    assert (found["verdict"], found["steps"], found["steps_planned"]) == (INCOMPLETE, made, planned)
     assert found["missing_releases"] == planned - made and next(iter(found)) == "verdict"
     whole = found["epsilon_of_plan"]
     assert found["claim"].startswith(f"epsilon is at most {round_outward(whole)} at delta 1e-05 after the whole plan")

@@ -14,10 +14,10 @@ import privproj
 from privproj import M2, Gaussian, Laplace
 from privproj.composition import balls_in_bins
 from privproj.composition.balls_in_bins import EpochBounds, SumDistribution, add_sum
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.numerics.interval import widen_outward
 from privproj.numerics.jit import compile_kernel
-from privproj.numerics.special import add_laws
+from privproj.numerics.special import convolve_discrete
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
@@ -78,7 +78,7 @@ def test_compiled_add_sum_equals_the_plain_kernel():
     p, q = draw.random(40), draw.random(40)
     for square in (True, False):
         found = []
-        for add in (add_laws, compile_kernel(add_laws)):
+        for add in (convolve_discrete, compile_kernel(convolve_discrete)):
             parts = [np.zeros(40) for _ in range(3)]
             far = add(x, p, x if square else y, p if square else q, square, points, *parts)
             found.append(np.concatenate([*parts, far]))
@@ -219,7 +219,7 @@ def test_epochs_of_little_noise_are_at_most_as_many_releases(z):
     ],
 )
 def test_bound_without_a_batch_theorem_raises(run, words):
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(UnsupportedError, match=words):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", batches=10, **run)
 
 
@@ -228,7 +228,7 @@ def test_bound_without_a_batch_theorem_raises(run, words):
     [{"batches": None}, {"batches": 0}, {"batches": 3, "batches_per_record": 4}, {"batches": 3, "sampling_rate": 0.1}],
 )
 def test_invalid_numbers_of_batches_raise(run):
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", **run)
 
 

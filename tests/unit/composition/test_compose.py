@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import privproj
 from privproj import Gaussian, Laplace
 from privproj.composition.compose import compose_on_grid, compose_phases
-from privproj.errors import PrecisionLimit
+from privproj.errors import PrecisionError
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing
@@ -225,7 +225,7 @@ def test_excessive_losses_and_grids_raise_precision_limit():
         ({"steps": 2, "sampling_rate": 0.5}, 1e-3),
         ({"steps": 3, "sampling_rate": 0.9, "discretization": 1e-12}, 1.0),
     ):
-        with pytest.raises(PrecisionLimit) as caught:
+        with pytest.raises(PrecisionError) as caught:
             privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-5, **run)
         assert caught.value.result.outcome == "precision_limit"
 
@@ -234,5 +234,5 @@ def test_absurd_runs_are_sound_or_raise_before_allocation():
     run = {"steps": 10**12, "sampling_rate": 0.01}
     try:
         assert eps_of(m2(1.0), **run) < eps_of(m2(1.0), "mixture-rdp", **run)
-    except PrecisionLimit:
+    except PrecisionError:
         assert privproj.epsilon(m2(1.0), delta=1e-5, bound="mixture-rdp", **run).usable

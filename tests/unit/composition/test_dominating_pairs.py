@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from privproj import Gaussian
 from privproj.composition import dominating_pairs
 from privproj.composition.compose import compose_on_grid
-from privproj.errors import GridLimit
+from privproj.errors import GridSizeError
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.interval import Enclosure, log1m_exp
 from privproj.profiles.gaussian import log_gaussian_delta
@@ -38,7 +38,7 @@ def profile_values(pair, eps):
 )
 def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampling, coarse):
     profile, run = gaussian(z), Run(steps=100, sampling_rate=rate, sampling=sampling)
-    shape = dominating_pairs.outline_step(profile, run)
+    shape = dominating_pairs.describe_coarsely(profile, run)
     step = shape.deviation / 256.0 * 4.0**coarse
     pairs = shape.pairs(step)
     above, below = pairs.above, pairs.below
@@ -59,7 +59,7 @@ def test_add_direction_of_one_step_equals_amplification():
     """``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` below ``-ln(1-q)``, else 0 (Balle et al.)."""
     q, z = 0.3, 1.0
     profile, run = gaussian(z), Run(steps=1, sampling_rate=q)
-    shape = dominating_pairs.outline_step(profile, run)
+    shape = dominating_pairs.describe_coarsely(profile, run)
     above = shape.pairs(shape.deviation / 256).above.mirrored()
     for eps in (0.0, 0.05, 0.2, 0.3):
         rest = 1.0 - (1.0 - q) * math.exp(eps)
@@ -80,7 +80,7 @@ def test_pair_above_replaces_a_bound_by_its_convex_hull():
         lambda e: Enclosure(-math.inf, min(0.0, log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
     )
     run = Run(steps=3, sampling_rate=0.1)
-    shape = dominating_pairs.outline_step(bumpy, run)
+    shape = dominating_pairs.describe_coarsely(bumpy, run)
     pairs = shape.pairs(shape.deviation / 12)
     assert pairs.below is None
     values = [profile_values(pairs.above, e) for e in np.linspace(0, 3, 40)]
@@ -157,6 +157,6 @@ def test_tiny_rate_is_raised_in_upper_bounds_only():
 
 
 def test_grid_with_too_many_cells_raises():
-    shape = dominating_pairs.outline_step(gaussian(1.0), Run(steps=10, sampling_rate=0.1))
-    with pytest.raises(GridLimit, match="cells"):
+    shape = dominating_pairs.describe_coarsely(gaussian(1.0), Run(steps=10, sampling_rate=0.1))
+    with pytest.raises(GridSizeError, match="cells"):
         shape.knots(1e-25, 64.0)

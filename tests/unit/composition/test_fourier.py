@@ -14,14 +14,14 @@ from helpers import gaussian
 
 from privproj.composition import dominating_pairs, fourier
 from privproj.composition.dominating_pairs import UNIT_ROUNDING
-from privproj.errors import GridLimit
+from privproj.errors import GridSizeError
 from privproj.run import Run
 
 
 def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     run = Run(steps=400, sampling_rate=0.02)
     profile = gaussian(1.0)
-    shape = dominating_pairs.outline_step(profile, run)
+    shape = dominating_pairs.describe_coarsely(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
     sparse = fourier.FourierComposition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
@@ -37,7 +37,7 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
 
 def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
-    shape = dominating_pairs.outline_step(profile, run)
+    shape = dominating_pairs.describe_coarsely(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
     whole = fourier.FourierComposition([(pair, 100)])
     best = whole.delta(2.0)
@@ -49,11 +49,11 @@ def test_any_tilt_gives_a_sound_answer():
 def test_tilt_that_loses_masses_raises():
     """If ``theta loss`` has no fractional digits, the tilted masses are meaningless (C19)."""
     profile, run = gaussian(10.0), Run(steps=100)
-    shape = dominating_pairs.outline_step(profile, run)
+    shape = dominating_pairs.describe_coarsely(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
     whole = fourier.FourierComposition([(pair, 100)], small_delta=True)
     for theta in (1e17, 1e80):
-        with pytest.raises(GridLimit, match="losses that doubles can follow"):
+        with pytest.raises(GridSizeError, match="losses that doubles can follow"):
             whole.tilted_sum(theta)
 
 
@@ -66,7 +66,7 @@ def pair_of(cells, masses, step, rounding=0.0):
 def test_window_bound_covers_errors_of_the_masses(kind):
     """The masses of the proved pair may exceed the computed ones by their rounding, in each release (C19, i)."""
     run = Run(steps=1000)
-    shape = dominating_pairs.outline_step(gaussian(10.0), run)
+    shape = dominating_pairs.describe_coarsely(gaussian(10.0), run)
     pair = replace(shape.pairs(shape.deviation / 4).above, rounding=0.02)
     if kind != "gaussian":
         pair = pair_of([0, 9, 10, 11], [0.0, 0.3, 0.4, 0.3], 0.01, rounding=0.02)
@@ -112,7 +112,7 @@ def test_error_covers_exponents_of_the_scale(monkeypatch):
 
 def test_convolution_without_fourier_agrees():
     profile, run = gaussian(1.5), Run(steps=4, sampling_rate=0.2)
-    shape = dominating_pairs.outline_step(profile, run)
+    shape = dominating_pairs.describe_coarsely(profile, run)
     pair = shape.pairs(0.02).above
     dense = np.zeros(int(pair.cells[-1] - pair.cells[0]) + 1)
     dense[pair.cells - pair.cells[0]] = pair.masses
@@ -129,7 +129,7 @@ def test_convolution_without_fourier_agrees():
 
 def test_block_sums_agree_within_their_errors(monkeypatch):
     profile, run = gaussian(1.0), Run(steps=2, sampling_rate=0.01)
-    shape = dominating_pairs.outline_step(profile, run)
+    shape = dominating_pairs.describe_coarsely(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
     blocks = fourier.FourierComposition([(pair, 2)])
     found = [blocks.delta(eps) for eps in (0.01, 0.1, 0.3)]
@@ -144,7 +144,7 @@ def test_block_sums_agree_within_their_errors(monkeypatch):
 
 def test_composition_is_invariant_to_order_and_splits():
     run = Run(steps=400, sampling_rate=0.02)
-    shapes = [dominating_pairs.outline_step(gaussian(z), run) for z in (1.0, 1.3)]
+    shapes = [dominating_pairs.describe_coarsely(gaussian(z), run) for z in (1.0, 1.3)]
     pairs = [shape.pairs(shapes[0].deviation / 64).above for z, shape in zip((1.0, 1.3), shapes, strict=True)]
     one, two = pairs
     ways = ([(one, 300), (two, 100)], [(two, 100), (one, 300)], [(one, 100), (two, 60), (one, 200), (two, 40)])

@@ -13,16 +13,16 @@ from privproj import M1, M2, Gaussian
 from privproj.accounting.query import composition_of
 from privproj.composition import grid
 from privproj.composition.compose import compose_phases
-from privproj.composition.dominating_pairs import outline_step
+from privproj.composition.dominating_pairs import describe_coarsely
 from privproj.composition.grid import UniformGridCurve
-from privproj.errors import GridLimit, PrecisionLimit
+from privproj.errors import GridSizeError, PrecisionError
 from privproj.profiles.gaussian import gaussian_deltas, gaussian_ends
-from privproj.profiles.privacy_profile import LazyBounds
+from privproj.profiles.privacy_profile import TwoSidedTable
 from privproj.run import Run
 
 
 def test_too_fine_grid_raises_before_allocation():
-    with pytest.raises(GridLimit, match="larger discretization"):
+    with pytest.raises(GridSizeError, match="larger discretization"):
         privproj.epsilon(Gaussian(noise_multiplier=5.0), delta=1e-5, steps=30, sampling_rate=0.9, discretization=1e-7)
 
 
@@ -34,7 +34,7 @@ def test_upper_ends_do_not_evaluate_lower_bounds():
         raise AssertionError("a lower end was asked for")
 
     def curve(below):
-        profile = replace(gaussian(1.0), table=LazyBounds(below, above), closed_form=None)
+        profile = replace(gaussian(1.0), table=TwoSidedTable(below, above), closed_form=None)
         return compose_phases([(profile, Run(steps=500, sampling_rate=0.02)), (profile, Run(steps=3))])
 
     whole, alone = curve(lambda eps: gaussian_ends(eps, 1.0)[0]), curve(refuse)
@@ -52,7 +52,7 @@ def test_omitted_directions_change_neither_end():
     """The add direction is evaluated only where it may be larger; both ends are maxima over both directions."""
     for steps, rate, mu in ((500, 0.02, 1.0), (3, 0.4, 2.0), (40, 0.9, 0.3)):
         profile, run = gaussian(1.0 / mu), Run(steps=steps, sampling_rate=rate)
-        step = outline_step(profile, run)
+        step = describe_coarsely(profile, run)
         curve = UniformGridCurve([step], step.deviation / 32)
         below = curve.below
         assert len(curve.above) == len(below) == 2
@@ -115,9 +115,9 @@ def test_losses_beyond_any_grid_cost_at_most_being_sampled():
     for eps in (0.0, 1.0, 100.0):
         assert ever <= privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=eps, **run).value <= ever * (1 + 1e-9)
     assert privproj.epsilon(Gaussian(noise_multiplier=1e-3), delta=0.1, **run).value == 0.0
-    with pytest.raises(PrecisionLimit, match="losses lie below 600"):
+    with pytest.raises(PrecisionError, match="losses lie below 600"):
         privproj.epsilon(Gaussian(noise_multiplier=1e-3), delta=0.09, **run)
-    with pytest.raises(PrecisionLimit, match="losses lie below 600"):
+    with pytest.raises(PrecisionError, match="losses lie below 600"):
         privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=1.0, steps=10, sampling_rate=1.0 - 1e-9)
 
 
@@ -142,7 +142,7 @@ def test_epsilon_near_infinite_losses_is_the_best_of_both_grids(mechanism, steps
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
     ways = composition_of(mechanism, None, run).curve().first
     for level, step in enumerate(ways.spacings):
-        with suppress(PrecisionLimit):
+        with suppress(PrecisionError):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
     lattice = next(upper for step, upper in seen.items() if step)
     assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))
@@ -153,10 +153,10 @@ def test_failed_repeated_squaring_is_not_repeated(monkeypatch):
 
     def refuse(shapes):
         tried.append(shapes)
-        raise GridLimit("too much work")
+        raise GridSizeError("too much work")
 
     monkeypatch.setattr(grid, "RepeatedSquaringCurve", refuse)
-    curve = grid.GridCurve([outline_step(gaussian(1.0 / 0.85), Run(steps=30_000, sampling_rate=1e-4))])
+    curve = grid.GridCurve([describe_coarsely(gaussian(1.0 / 0.85), Run(steps=30_000, sampling_rate=1e-4))])
     assert all(curve.log_delta(eps).upper < -20.0 for eps in (0.3, 0.4, 0.5))
     assert len(tried) == 1
 
@@ -173,6 +173,6 @@ def test_numerics_are_known_before_the_first_query():
 def test_loose_uniform_grid_gives_way_to_repeated_squaring(delta):
     """On every uniform grid, few large losses with many small ones give 18 times this epsilon."""
     sampled = ((0.525, 1e-5, 12), (1.14, 0.0018, 800))
-    shapes = [outline_step(gaussian(1.0 / z), Run(steps=steps, sampling_rate=rate)) for z, rate, steps in sampled]
+    shapes = [describe_coarsely(gaussian(1.0 / z), Run(steps=steps, sampling_rate=rate)) for z, rate, steps in sampled]
     found = grid.GridCurve(shapes).epsilon(math.log(delta))
     assert found.upper <= found.lower * 1.01

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import special
 
 import privproj
-from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Refused, Wishart
-from privproj.accounting.lower_bound import lower_bound
+from privproj import M1, M2, Gaussian, Laplace, PublicSketch, UnsupportedError, Wishart
+from privproj.accounting.lower_bounds import lower_bound
 from privproj.composition.compose import compose_on_grid
 from privproj.composition.group_privacy import curve_of_group, fixed_size_weights, group_step, poisson_weights
 from privproj.distributions.squared_sensitivity import ScaledBeta
@@ -24,7 +24,7 @@ from privproj.numerics.interval import Enclosure
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
-from privproj.schedule import Schedule, phase_of
+from privproj.schedule import Composition, phase_of
 
 LONG = {"sampling_rate": 0.01, "steps": 1000, "delta": 1e-5}
 SHORT = {"sampling_rate": 512 / 120000, "steps": 1172, "delta": 1e-6}
@@ -262,7 +262,7 @@ def test_gaussian_epoch_is_worst_with_the_group_in_one_batch(sampling):
     costs = {}
     for counts in [(4,), (3, 1), (2, 2), (2, 1, 1), (1, 1, 1, 1)]:
         releases = [phase_of(Gaussian(noise_multiplier=8.0 / n), str(i), steps=epochs) for i, n in enumerate(counts)]
-        costs[counts] = Schedule(tuple(releases)).epsilon(delta=delta)
+        costs[counts] = Composition(tuple(releases)).epsilon(delta=delta)
     assert max(cost.lower for cost in costs.values()) <= found.value == costs[4,].value
     # joint with other phases, and no more than group privacy of one record
     other = phase_of(m2(2.0), "m2", steps=5, relation="zero-out", group_size=size)
@@ -270,7 +270,8 @@ def test_gaussian_epoch_is_worst_with_the_group_in_one_batch(sampling):
     whole = phase_of(Gaussian(noise_multiplier=2.0), "whole", steps=epochs, relation="zero-out")
     one = replace(other, mechanism=m2(0.5), run=replace(other.run, group_size=1))
     assert (
-        Schedule((epoch, other)).epsilon(delta=delta).value <= Schedule((whole, one)).epsilon(delta=delta).value * 1.001
+        Composition((epoch, other)).epsilon(delta=delta).value
+        <= Composition((whole, one)).epsilon(delta=delta).value * 1.001
     )
 
 
@@ -349,7 +350,7 @@ def test_batch_weights_agree_with_scipy():
 
 def test_group_phases_and_inverses_agree():
     phases = [(1.0, 0.01, 300), (2.0, 0.05, 100)]
-    run = Schedule(tuple(
+    run = Composition(tuple(
         phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
     ))  # fmt: skip
     found = run.epsilon(delta=1e-5).value
@@ -374,7 +375,7 @@ def test_calibration_meets_the_target_for_a_group(quantity):
 
 
 def test_large_group_falls_back_to_group_privacy():
-    with pytest.raises(Refused, match="likely"):
+    with pytest.raises(UnsupportedError, match="likely"):
         group_step(lambda j: gaussian_profile(1.0 * j), poisson_weights(0.5, 2000))
     assert of_group(1000, 300.0, steps=10).value > 0.0
 
@@ -416,7 +417,7 @@ def test_group_privacy_search_finds_the_first_root():
     """The delta of one record is constant far out, as with a bad event, and its factor grows."""
 
     def refuse():
-        raise Refused("no curve of a group's own steps")
+        raise UnsupportedError("no curve of a group's own steps")
 
     plain = gaussian_profile(2.0)
     single = PrivacyProfile(lambda e: Enclosure(*(max(end, -60.0) for end in plain.log_delta(e))))

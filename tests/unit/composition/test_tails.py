@@ -13,7 +13,7 @@ from privproj.accounting.query import composition_of
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.profiles.conversion import read_epsilon, read_log_delta
 from privproj.profiles.gaussian import log_gaussian_delta
-from privproj.profiles.privacy_profile import PrivacyProfile, log_delta_unless, shallow
+from privproj.profiles.privacy_profile import PrivacyProfile, at_first_level, log_delta_unless
 from privproj.run import Run
 from privproj.targets import delta_target
 
@@ -119,7 +119,7 @@ def test_log_delta_is_at_most_that_of_the_first_level(name):
     mechanism, run = DEEP if name == "known projection" else RUNS[name]
     curve = composition_of(mechanism, "known-projection" if mechanism is DEEP[0] else None, run).curve()
     for eps in (0.0786819,) if mechanism is DEEP[0] else (1.0, 6.0, 8.0, 9.0, 9.5, 10.0, 12.0):
-        assert curve.log_delta(eps).upper <= shallow(curve).log_delta(eps).upper
+        assert curve.log_delta(eps).upper <= at_first_level(curve).log_delta(eps).upper
     if mechanism is DEEP[0]:
         assert curve.log_delta(0.0786819).upper < -55.0
 

@@ -24,8 +24,8 @@ from privproj.composition.truncated_poisson import (
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.conversion import LEAST_LOG_VALUE
 from privproj.run import Run
-from privproj.sampling import NeighbouringRelation
-from privproj.schedule import Schedule, phase_of
+from privproj.sampling import NeighboringRelation
+from privproj.schedule import Composition, phase_of
 
 CAPPED = {"steps": 588, "sampling_rate": 256 / 50000, "dataset_size": 50000}
 """A run with 256 records in a batch on average; it needs a ``max_batch_size``."""
@@ -248,7 +248,7 @@ def test_phases_add_their_truncation_costs():
         size = {} if cap is None else {"max_batch_size": cap, "dataset_size": 50000}
         return phase_of(Gaussian(noise_multiplier=1.0), f"cap {cap}", steps=300, sampling_rate=256 / 50000, **size)
 
-    capped, plain = Schedule((phase(360), phase(365))), Schedule((phase(None), phase(None)))
+    capped, plain = Composition((phase(360), phase(365))), Composition((phase(None), phase(None)))
     both = sum(math.exp(log_probability_of_cut(p.run).upper) for p in capped.phases)
     for eps in (0.3, 0.8):
         assert capped.delta(epsilon=eps).value == pytest.approx(plain.delta(epsilon=eps).value + both, rel=1e-6)
@@ -259,7 +259,7 @@ def test_smallest_harmless_cap_is_minimal():
         least = smallest_harmless_cap(run(300), log_delta)
         goal = log_delta + math.log(HARMLESS_SHARE)
         assert log_probability_of_cut(run(least)).upper <= goal < log_probability_of_cut(run(least - 1)).upper
-    assert smallest_harmless_cap(run(300, relation=NeighbouringRelation.ZERO_OUT, sampling_rate=0.999), -1e6) == 50000
+    assert smallest_harmless_cap(run(300, relation=NeighboringRelation.ZERO_OUT, sampling_rate=0.999), -1e6) == 50000
 
 
 def test_run_without_max_batch_size_keeps_its_curve():

@@ -9,7 +9,7 @@ import reference
 
 from privproj.distributions import beta_gamma_kernels as shift_kernels
 from privproj.distributions.beta_gamma_kernels import (
-    SHIFT_COLUMNS,
+    BETA_GAMMA_KERNELS,
     beta_gamma_params,
     coordinate,
     exponentials,
@@ -17,8 +17,8 @@ from privproj.distributions.beta_gamma_kernels import (
     mixture_log_delta,
     rounding_of_tails,
 )
-from privproj.errors import NotConverged
-from privproj.profiles.privacy_profile import profile_of_kernels
+from privproj.errors import ConvergenceError
+from privproj.profiles.privacy_profile import profile_from_kernels
 
 FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8.0, 1016.0), (5e8, 5e8), (0.5, 5e8)]
 
@@ -43,8 +43,8 @@ def test_mixture_root_is_a_crossing_for_extreme_parameters(a, b, log_delta, any_
     for mu in (1e-4, 1.0, 100.0):
         row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
         try:
-            lower, upper = profile_of_kernels(SHIFT_COLUMNS, row).epsilon(log_delta)
-        except NotConverged:  # so far out only
+            lower, upper = profile_from_kernels(BETA_GAMMA_KERNELS, row).epsilon(log_delta)
+        except ConvergenceError:  # so far out only
             assert log_delta <= -1e6
             continue
         assert 0.0 <= lower <= upper < math.inf

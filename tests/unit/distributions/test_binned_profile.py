@@ -12,8 +12,8 @@ from privproj import M1, M2, Layer
 from privproj.distributions import binned
 from privproj.distributions import binned_profile as binned_profiles
 from privproj.distributions.mixture_profile import any_rank_profile, rank_one_profile
-from privproj.distributions.squared_sensitivity import HillLaw
-from privproj.errors import PrecisionLimit
+from privproj.distributions.squared_sensitivity import BetaGammaSensitivity
+from privproj.errors import PrecisionError
 from privproj.mechanisms.m1 import known_projection
 from privproj.mechanisms.m2 import rank_free
 from privproj.mechanisms.registry import find_bound
@@ -28,7 +28,7 @@ from privproj.profiles.gaussian import gaussian_deltas
 )
 def test_tables_enclose_profiles_and_are_close(dim, share, mu):
     rank = 1 + round(share**3 * (dim - 2))
-    dist = HillLaw(rank / 2, (dim - rank) / 2, mu * mu)
+    dist = BetaGammaSensitivity(rank / 2, (dim - rank) / 2, mu * mu)
     tables_enclose(dist, binned.beta_bins(dist.a, dist.b, dist.scale), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
 
 
@@ -55,7 +55,7 @@ def stack(z=0.155974, clipping="joint", layers=STACK, **more):
 
 
 def test_bins_refuse_dimensions_beyond_their_margin():
-    with pytest.raises(PrecisionLimit, match="dim"):
+    with pytest.raises(PrecisionError, match="dim"):
         privproj.epsilon(M2(dim=10**10, rank=16, noise_multiplier=0.1), delta=1e-5, steps=10)
 
 
@@ -68,7 +68,7 @@ def test_tables_decrease_far_beyond_the_bulk():
 
 @given(rank=st.integers(1, 3000), mu=st.floats(-1, 1).map(lambda x: 10**x), eps=st.sampled_from([0.0, 0.01, 0.3, 1, 3]))
 def test_public_tables_enclose_profiles_and_are_close(rank, mu, eps):
-    dist = HillLaw(0.5 * rank, math.inf, 2 * mu**2 / rank)
+    dist = BetaGammaSensitivity(0.5 * rank, math.inf, 2 * mu**2 / rank)
     tables_enclose(dist, binned.gamma_bins(dist.a, dist.scale), np.array([eps]))
 
 

@@ -28,8 +28,8 @@ def test_projected_energy_has_mass_one_and_its_mean(dim, rank):
 def test_projected_energy_density_in_far_tails(dim, rank):
     """If ``N`` is far above its mean the terms of the sum are narrower than in the bulk."""
     dist = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
-    centre = math.log(4.0 * dist.a * (dist.a + dist.b))
-    y = [centre + 0.5, centre + 2.0, centre + 4.0]
+    center = math.log(4.0 * dist.a * (dist.a + dist.b))
+    y = [center + 0.5, center + 2.0, center + 4.0]
     found = dist.density(np.array(y) - 2.0 * math.log(rank))
     for value, place in zip(found.tolist(), y, strict=True):
         known = float(_energy_density(mp.mpf(dist.a), mp.mpf(dist.b), mp.mpf(place)))
@@ -50,11 +50,11 @@ def test_projected_energy_matches_simulation(dim, rank):
 
 
 @pytest.mark.parametrize("rank", [1, 3, 8, 11, 14, 18, 21, 28, 60, 400])
-@pytest.mark.parametrize("centre", [1e-3, 0.5, 3.0, 39.0])
-def test_secret_shift_has_mass_one(rank, centre):
+@pytest.mark.parametrize("center", [1e-3, 0.5, 3.0, 39.0])
+def test_secret_shift_has_mass_one(rank, center):
     """Most of all where the noise is small: the terms are those of the Gamma law alone, which at ranks near 16 decay
     slowest."""
-    mass = float(panels_of(SecretShift(rank, centre / rank, 1e-8)).above[0][0])
+    mass = float(panels_of(SecretShift(rank, center / rank, 1e-8)).above[0][0])
     assert mass == pytest.approx(1.0, rel=1e-12, abs=0)
 
 

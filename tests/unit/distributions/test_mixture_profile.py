@@ -13,8 +13,8 @@ from privproj.distributions import mixture_profile as profiles
 from privproj.distributions.beta_gamma_kernels import inflection
 from privproj.distributions.densities import ProjectedEnergy
 from privproj.distributions.mixture_profile import any_rank_profile, log_any_rank_profile
-from privproj.distributions.squared_sensitivity import HillLaw, ScaledBeta
-from privproj.distributions.tabulated import ScaledEnergy
+from privproj.distributions.squared_sensitivity import BetaGammaSensitivity, ScaledBeta
+from privproj.distributions.tabulated import TabulatedSensitivity
 
 
 def tangent_bound(eps, mu, dim, rank, p):
@@ -59,7 +59,7 @@ def test_dual_equals_the_best_tangent(dim, rank, mu, eps):
 def test_scalar_profile_matches_kernels(a, b):
     """Also for a rank near the dimension and for tails with thousands of terms, the enclosures overlap."""
     dist, spread = ScaledBeta(a, b, (a + b) / a), math.sqrt(b / a / (a + b))
-    kernels = any_rank_profile(HillLaw(a, b, dist.scale))
+    kernels = any_rank_profile(BetaGammaSensitivity(a, b, dist.scale))
     for deviations in (-1.5, -0.4, 0.3, 0.6, 2.0, 8.0):
         eps = math.sqrt(1.25) * (1.0 + deviations * spread)
         one, other = log_any_rank_profile(eps, dist), kernels.log_delta(eps)
@@ -69,7 +69,7 @@ def test_scalar_profile_matches_kernels(a, b):
 
 def test_any_rank_profile_with_an_unresolved_tail(monkeypatch):
     """The profile is that of rank one plus the unresolved tail, without a search for the cut."""
-    dist = ScaledEnergy(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
+    dist = TabulatedSensitivity(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
     losses = [0.3, 1.0, 3.0, 5.0, 8.0, 20.0, 100.0]
     looks = []
     monkeypatch.setattr(profiles, "_tangent_cut", lambda *a, find=profiles._tangent_cut: looks.append(a) or find(*a))

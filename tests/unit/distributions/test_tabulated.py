@@ -9,7 +9,7 @@ from helpers import rank_one
 from privproj.distributions.densities import ProjectedEnergy
 from privproj.distributions.mixture_profile import log_any_rank_profile
 from privproj.distributions.squared_sensitivity import ScaledBeta
-from privproj.distributions.tabulated import ScaledEnergy
+from privproj.distributions.tabulated import TabulatedSensitivity
 from privproj.profiles.gaussian import gaussian_values, log_gaussian_delta
 
 
@@ -27,7 +27,7 @@ def test_panels_match_scalar_quadrature_of_a_beta():
 
     for eps in (0.0, 0.2, 1.0):
         for profile in (log_any_rank_profile, rank_one):
-            found, known = profile(eps, ScaledEnergy(LogBeta(), 4.0)), profile(eps, ScaledBeta(8.0, 500.0, 4.0))
+            found, known = profile(eps, TabulatedSensitivity(LogBeta(), 4.0)), profile(eps, ScaledBeta(8.0, 500.0, 4.0))
             assert found.upper == pytest.approx(known.upper, rel=1e-8, abs=1e-8)
 
 
@@ -49,7 +49,7 @@ def test_gaussian_values_match_the_kernel():
 def test_small_sensitivities_keep_their_digits(scale):
     """``h_0(x)`` is ``sqrt(x / 2 pi)`` for small ``x``: at ``eps = 0`` delta scales with the root of the scale."""
     dist = ProjectedEnergy(8.0, 20.0, 16)
-    one, other = (ScaledEnergy(dist, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
+    one, other = (TabulatedSensitivity(dist, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
     assert one.upper - one.lower < 1e-11 and other.upper - other.lower < 3e-11
     assert other.upper - one.upper == pytest.approx(0.5 * math.log(scale), rel=0, abs=1e-9)
 
@@ -65,7 +65,7 @@ def test_interpolated_panels_have_exact_tails():
             logit = y - np.log1p(-np.exp(np.minimum(y, -1e-12)))
             return np.exp([dist.log_density(float(t)) for t in logit]) / -np.expm1(np.minimum(y, -1e-12))
 
-    panels, exact = ScaledEnergy(LogBeta(), 1.0), ScaledBeta(8.0, 500.0, 1.0)
+    panels, exact = TabulatedSensitivity(LogBeta(), 1.0), ScaledBeta(8.0, 500.0, 1.0)
     assert panels.panels.interpolants[1].mean() > 0.8
     for x in np.linspace(0.004, 0.18, 23).tolist():
         assert panels.log_tail(x) == pytest.approx(exact.log_tail(x), rel=1e-13, abs=4e-12)

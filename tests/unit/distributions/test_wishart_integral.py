@@ -69,16 +69,16 @@ def test_complex_plane_bounds_hold(dim, rank, m, eps):
             bounds = integral.log_size(pieces, ellipse)
             for i in range(0, len(bounds), 3):
                 piece = pieces[np.array([i])]
-                centre = float(integral.offset(piece.kind, piece.index, 0.5 * (piece.low + piece.high))[0])
+                center = float(integral.offset(piece.kind, piece.index, 0.5 * (piece.low + piece.high))[0])
                 half = 0.25 * float(piece.high[0] - piece.low[0])
-                if not (np.isfinite(bounds[i]) and abs(centre) < 3.0 and half > 1e-6):
+                if not (np.isfinite(bounds[i]) and abs(center) < 3.0 and half > 1e-6):
                     continue
                 for turn in (0.3, 1.2, 2.4):
                     shift = mpmath.mpc(
                         half * (ellipse + 1.0 / ellipse) * math.cos(turn),
                         half * (ellipse - 1.0 / ellipse) * math.sin(turn),
                     )
-                    size = _size_at(dim, rank, m, eps, 1 + centre + shift)
+                    size = _size_at(dim, rank, m, eps, 1 + center + shift)
                     assert mpmath.log(size) <= bounds[i] + 1e-9
                     checked += 1
     assert checked > 20

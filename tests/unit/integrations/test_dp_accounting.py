@@ -4,7 +4,7 @@ import dp_accounting
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Laplace, Refused
+from privproj import M2, Gaussian, InvalidParameterError, Laplace, UnsupportedError
 from privproj.integrations.dp_accounting import (
     BallsInBinsDpEvent,
     ProjectionPLDAccountant,
@@ -14,7 +14,7 @@ from privproj.integrations.dp_accounting import (
 )
 from privproj.io import Account
 from privproj.io.run_file import from_data
-from privproj.schedule import Schedule, phase_of
+from privproj.schedule import Composition, phase_of
 
 RELEASE = M2(dim=2048, rank=16, noise_multiplier=0.2)
 
@@ -155,7 +155,7 @@ def test_release_event_keeps_relation():
                 if accountant.supports(nested):
                     accepted.append(name)
                 else:
-                    with pytest.raises(dp_accounting.UnsupportedEventError, match="neighbouring relation"):
+                    with pytest.raises(dp_accounting.UnsupportedEventError, match="neighboring relation"):
                         accountant.compose(nested)
         assert len(accepted) == 2 and len(set(accepted)) == 1
     with pytest.raises(dp_accounting.UnsupportedEventError, match="relation=remove"):
@@ -216,7 +216,7 @@ COUNTS = phase_of(Laplace(noise_multiplier=9.0), "counts")
 
 @pytest.mark.parametrize("phases", [[SAMPLED], [SAMPLED, COUNTS], [COUNTS, BINS]], ids=len)
 def test_event_of_schedule_costs_the_same(phases):
-    whole = Schedule(tuple(phases), 1e-2, "dp-accounting")
+    whole = Composition(tuple(phases), 1e-2, "dp-accounting")
     found = ProjectionPLDAccountant(**FINE).compose(event_of(whole)).get_epsilon(1e-5)
     assert found == pytest.approx(whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0)
     assert len(event_of(whole).events) == len(phases)
@@ -226,8 +226,8 @@ def test_event_of_ledger_phase_and_mechanism_are_equal():
     run = {"steps": 50, "sampling_rate": 0.01}
     account = Account(phases=((SAMPLED.as_dict(), 50),))
     events = [event_of(account), event_of(SAMPLED), event_of(SAMPLED.mechanism, **run)]
-    assert events == [event_of(Schedule((SAMPLED,)))] * 3
-    with pytest.raises(InvalidParameter, match="steps=3"):
+    assert events == [event_of(Composition((SAMPLED,)))] * 3
+    with pytest.raises(InvalidParameterError, match="steps=3"):
         event_of(SAMPLED, steps=3)
 
 
@@ -253,11 +253,11 @@ def test_event_of_rejects_runs_without_event():
         {"sampling_rate": 0.1, "sampling": "fixed", "relation": "replace"},
         {"sampling_rate": 0.1, "sampling": "poisson", "max_batch_size": 20, "dataset_size": 95},
     ):
-        with pytest.raises(Refused, match="phase phase: no event"):
+        with pytest.raises(UnsupportedError, match="phase phase: no event"):
             event_of(gaussian, **run)
-    with pytest.raises(Refused, match="Laplace"):
+    with pytest.raises(UnsupportedError, match="Laplace"):
         event_of(Laplace(noise_multiplier=2.0), plain=True, relation="replace")
-    with pytest.raises(Refused, match="balls-in-bins"):
+    with pytest.raises(UnsupportedError, match="balls-in-bins"):
         event_of(BINS, plain=True)
     # an epoch of a partition is one release
     epochs = event_of(gaussian, steps=3, sampling="partition", relation="zero-out")

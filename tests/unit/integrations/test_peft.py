@@ -9,7 +9,7 @@ from privproj_cli.main import exit_code
 from unit.integrations.peft_files import NAMED, factors, llama, save_tensors, write
 
 import privproj
-from privproj import M2, InvalidParameter, Layer
+from privproj import M2, InvalidParameterError, Layer
 from privproj.integrations import peft as peft_rules
 from privproj.integrations.peft import layers_from_peft
 
@@ -50,7 +50,7 @@ def test_layers_from_peft_reads_directory(tmp_path, capsys):
 def test_unsupported_peft_configuration_is_rejected(tmp_path, adapter, config, words):
     write(tmp_path, "config.json", **config)
     write(tmp_path, "adapter_config.json", **adapter)
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         layers_from_peft(str(tmp_path))
 
 
@@ -66,7 +66,7 @@ def test_every_peft_key_is_known_with_default(tmp_path):
 def test_adapter_without_tensors_is_rejected_with_remedy(tmp_path):
     home = llama(tmp_path)
     (tmp_path / "adapter_model.safetensors").unlink()
-    with pytest.raises(InvalidParameter, match="save_pretrained"):
+    with pytest.raises(InvalidParameterError, match="save_pretrained"):
         layers_from_peft(home)
 
 
@@ -89,7 +89,7 @@ def test_adapter_without_tensors_is_rejected_with_remedy(tmp_path):
     ],
 )  # fmt: skip
 def test_adapter_that_trains_more_is_rejected(tmp_path, key, value):
-    with pytest.raises(InvalidParameter) as caught:
+    with pytest.raises(InvalidParameterError) as caught:
         layers_from_peft(llama(tmp_path, **{key: value}))
     assert key in str(caught.value) and "\n" not in str(caught.value)
 
@@ -151,7 +151,7 @@ def test_contradictory_saved_adapter_is_rejected(tmp_path, tensors, words):
     known = layers_from_peft(home)
     assert known == (Layer(dim=64, rank=4, count=4), Layer(dim=96, rank=4, count=4))
     save_tensors(tmp_path / "adapter_model.safetensors", tensors)
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         layers_from_peft(home)
 
 
@@ -163,7 +163,7 @@ def test_damaged_saved_adapter_is_rejected(tmp_path, damage):
         damage = (8).to_bytes(8, "little") + b'{"a": 1}'
     if damage != "cut":
         path.write_bytes(damage)
-    with pytest.raises(InvalidParameter, match="safetensors"):
+    with pytest.raises(InvalidParameterError, match="safetensors"):
         layers_from_peft(home)
 
 
@@ -237,5 +237,5 @@ def drawn(optimizer, model, loader):
 def test_adapters_beyond_lora_are_not_trained(adapter, algorithm):
     needs("torch", "opacus")
     training = needs("privproj.training")
-    with pytest.raises(InvalidParameter, match="plain LoRA"):
+    with pytest.raises(InvalidParameterError, match="plain LoRA"):
         training.prepare_peft(peft_model(**adapter), algorithm)

@@ -12,7 +12,7 @@ import pytest
 from helpers import needs
 
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io import read_ledger
 
 torch = needs("torch", "opacus")
@@ -120,7 +120,7 @@ def test_trainer_balls_in_bins_pass_is_an_epoch(runs, tmp_path, monkeypatch):
     for epoch in (drawn[:7], drawn[7:]):
         assert sorted(number for numbers in epoch for number in numbers) == list(range(40))
     assert read_ledger(tmp_path / "ledger.jsonl").released_phases()[0].run.steps == 2
-    with pytest.raises(InvalidParameter, match="whole epochs of 7 batches"):
+    with pytest.raises(InvalidParameterError, match="whole epochs of 7 batches"):
         runs.trainer(tmp_path / "part", data=runs.texts(40), privacy=privacy, num_train_epochs=1.5).train()
 
 
@@ -239,7 +239,7 @@ def test_trainer_checkpoint_has_tensors_trained_by_m2(runs, tmp_path):
     torch.testing.assert_close(own.model.eval()(**batch).logits, trained)
     first.save_model(str(tmp_path / "saved"))
     torch.testing.assert_close(import_peft(runs.llama(), tmp_path / "saved").eval()(**batch).logits, trained)
-    with pytest.raises(InvalidParameter, match="load_best_model_at_end"):
+    with pytest.raises(InvalidParameterError, match="load_best_model_at_end"):
         runs.trainer(
             tmp_path, runs.adapted("m2"), runs.texts(40), privacy, load_best_model_at_end=True,
             eval_strategy="steps", eval_steps=2, eval_dataset=runs.texts(5), **SAVING,
@@ -253,19 +253,19 @@ def without_two_lines(ledger):
 @pytest.mark.parametrize("damage", [Path.unlink, without_two_lines])
 def test_trainer_rejects_ledger_behind_checkpoint(runs, damage, folder):
     damage(folder / "ledger.jsonl")
-    with pytest.raises(InvalidParameter, match="releases"):
+    with pytest.raises(InvalidParameterError, match="releases"):
         runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING).train(resume_from_checkpoint=True)
 
 
 @pytest.mark.parametrize("changed", [{"ledger": None}, {"noise_multiplier": 2.0}])
 def test_trainer_resume_needs_ledger_and_same_plan(runs, changed, folder):
     own = runs.trainer(folder, runs.adapted(), runs.texts(40), {**FIXED, **changed}, **SAVING)
-    with pytest.raises(InvalidParameter, match="releases"):
+    with pytest.raises(InvalidParameterError, match="releases"):
         own.train(resume_from_checkpoint=True)
 
 
 def test_trainer_rejects_second_run_in_same_folder(runs, folder):
-    with pytest.raises(Refused, match="resume_from_checkpoint"):
+    with pytest.raises(UnsupportedError, match="resume_from_checkpoint"):
         runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING).train()
     assert read_ledger(folder / "ledger.jsonl").spent == 6
 
@@ -278,7 +278,7 @@ def test_trainer_continues_only_with_its_ledger(runs, tmp_path):
     assert first.train(resume_from_checkpoint=True).global_step == 6
     assert [steps for _, steps in read_ledger(book).phases] == [6]
     for privacy in (FIXED, {**FIXED, "ledger": None}):
-        with pytest.raises(InvalidParameter, match="from an earlier start"):
+        with pytest.raises(InvalidParameterError, match="from an earlier start"):
             runs.trainer(tmp_path / "two", model, runs.texts(40), privacy, **SAVING).train()
     second = runs.trainer(tmp_path / "two", model, runs.texts(40), {**FIXED, "ledger": str(book)}, **SAVING)
     second.train()
@@ -311,7 +311,7 @@ def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     ],
 )
 def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path):
-    with pytest.raises(InvalidParameter, match=name):
+    with pytest.raises(InvalidParameterError, match=name):
         runs.trainer(tmp_path, **options)
 
 
@@ -324,20 +324,20 @@ def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path
     ],
 )
 def test_trainer_takes_privacy_options_of_make_private(runs, privacy, words, tmp_path):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         runs.trainer(tmp_path, privacy=privacy)
 
 
 def test_trainer_rejects_loss_of_a_whole_batch(runs, tmp_path):
-    with pytest.raises(InvalidParameter, match="compute_record_losses"):
+    with pytest.raises(InvalidParameterError, match="compute_record_losses"):
         runs.trainer(tmp_path, kind=runs.Weighted)
     assert runs.trainer(tmp_path, kind=runs.WeightedRecords, max_steps=1).train().global_step == 1
 
 
 def test_trainer_rejects_unknown_head_and_iterable_data(runs, tmp_path):
-    with pytest.raises(InvalidParameter, match="compute_record_losses"):
+    with pytest.raises(InvalidParameterError, match="compute_record_losses"):
         runs.trainer(tmp_path, torch.nn.Linear(3, 2))
-    with pytest.raises(InvalidParameter, match="Stream"):
+    with pytest.raises(InvalidParameterError, match="Stream"):
         runs.trainer(tmp_path, data=runs.Stream(), max_steps=2)
 
 
@@ -350,7 +350,7 @@ def test_trainer_arguments_stay_unchanged(runs, tmp_path):
         runs.PrivateTrainer(runs.llama(), own, train_dataset=runs.texts(), privacy=clipped).privacy["max_grad_norm"]
         == 3.0
     )
-    with pytest.raises(InvalidParameter, match="one clip"):
+    with pytest.raises(InvalidParameterError, match="one clip"):
         runs.PrivateTrainer(runs.llama(), own, train_dataset=runs.texts(), privacy=PRIVACY)
     assert (own.gradient_accumulation_steps, own.max_grad_norm, own.ignore_data_skip) == (4, 3.0, False)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from privproj_cli.main import exit_code
 
-from privproj.io.files import AS_FAR_AS_IT_GOES
+from privproj.io.files import INCOMPLETE
 
 TWINS = {"a": "\u0430", "e": "\u0435", "o": "\u043e", "p": "\u0440", "0": "\u0660", "1": "\uff11", "-": "\u2010"}
 """Letters that look like others."""
@@ -164,7 +164,7 @@ def scratched(draw, text):
 
 # --- documents that are forged -----------------------------------------------------------------------
 
-ACCEPTED = ("holds", AS_FAR_AS_IT_GOES)
+ACCEPTED = ("holds", INCOMPLETE)
 """The verdicts that come with exit code 0."""
 
 

@@ -2,7 +2,7 @@
 
 import privproj
 from privproj.accounting.schedule import phase_of
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.ledger import Ledger, read_ledger
 
 RELEASE = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
@@ -26,7 +26,7 @@ def altered(path, content):
     path.write_bytes(content)
     try:
         return read_ledger(path)
-    except InvalidParameter as error:
+    except InvalidParameterError as error:
         said = str(error)
         assert str(path) in said and "\n" not in said and "backup" in said and "planned step" in said
         return None

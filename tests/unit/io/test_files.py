@@ -11,7 +11,7 @@ from helpers import feature_rows, needs
 from privproj_cli.main import exit_code
 from unit.io.ledgers import spend
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io import ledger
 from privproj.io.files import LARGEST_FILE, read_bounded, write_atomically
 from tests.differential.command_line_laws import call
@@ -198,7 +198,7 @@ def test_endless_pipe_is_rejected(tmp_path):
     end, start = os.pipe()
     os.write(start, b"words")
     os.close(start)
-    with pytest.raises(InvalidParameter, match="at most 3 bytes"):
+    with pytest.raises(InvalidParameterError, match="at most 3 bytes"):
         read_bounded(f"/dev/fd/{end}", most=3)
     os.close(end)
 
@@ -210,13 +210,13 @@ def test_ledger_does_not_exceed_largest_size(tmp_path, monkeypatch):
     size = path.stat().st_size
     assert size < LARGEST_FILE < ledger.LARGEST_LEDGER
     monkeypatch.setattr(ledger, "LARGEST_LEDGER", size + 100)
-    with pytest.raises(Refused, match="begin another ledger"):
+    with pytest.raises(UnsupportedError, match="begin another ledger"):
         spend(path, 9)
     assert 3 < ledger.read_ledger(path).spent < 9
 
 
 def test_ledger_does_not_exceed_largest_number_of_phases():
-    with pytest.raises(InvalidParameter, match="at most 1000 phases"):
+    with pytest.raises(InvalidParameterError, match="at most 1000 phases"):
         ledger.Account(phases=(({}, 1),) * 1001)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.io.jobs import complete_rows, open_pool, rows_in_order
 
 
@@ -62,7 +62,7 @@ def mortal(marker, numbers):
 
 @pytest.mark.full
 def test_rows_in_order_gives_up_after_many_dead_pools():
-    with pytest.raises(NotConverged, match="enough memory"):
+    with pytest.raises(ConvergenceError, match="enough memory"):
         list(rows_in_order(deadly, range(1), partial(open_pool, 2)))
 
 

@@ -15,7 +15,7 @@ from unit.io.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
 import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import CUT_SHORT, Ledger, read_ledger
 from privproj.io.run_file import phase_from
 
@@ -47,7 +47,7 @@ def test_ledger_has_one_line_per_batch_of_epoch(path):
         assert account.planned.released_phases()[0].run.steps == 2
     assert account.epsilon(1e-5).value == known
     again = phase_of(release, "again", steps=1, **run)
-    with pytest.raises(Refused, match="above the"):
+    with pytest.raises(UnsupportedError, match="above the"):
         Ledger(path, again, {"epsilon": known, "delta": 1e-5})
 
 
@@ -80,7 +80,7 @@ def test_release_is_on_disk_before_use(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(Refused, match=r"No space left on device.*not released: make room") as refused:
+    with pytest.raises(UnsupportedError, match=r"No space left on device.*not released: make room") as refused:
         book.record()
     assert str(path) in str(refused.value) and read_ledger(path).spent == 2
     monkeypatch.undo()
@@ -124,7 +124,7 @@ def test_two_processes_cannot_write_one_ledger(path):
     other = context.Process(target=hold, args=(path, ready, done))
     other.start()
     assert ready.wait(30)
-    with pytest.raises(InvalidParameter, match="no other process"):
+    with pytest.raises(InvalidParameterError, match="no other process"):
         Ledger(path, PHASE)
     assert read_ledger(path).spent == 0
     done.set()
@@ -137,7 +137,7 @@ def test_damaged_phase_is_rejected_and_kept(path):
     damaged = path.read_bytes().replace(b'{"phase"', b'{"phas', 1)
     path.write_bytes(damaged)
     for use in (read_ledger, lambda p: Ledger(p, PHASE, TARGET)):
-        with pytest.raises(InvalidParameter, match="damaged"):
+        with pytest.raises(InvalidParameterError, match="damaged"):
             use(path)
     assert path.read_bytes() == damaged
 
@@ -162,19 +162,19 @@ def test_last_line_of_zeros_counts_as_release(path):
     assert read_ledger(path).spent == 3 and CUT_SHORT in read_ledger(path).epsilon(1e-5).warnings
     for rest in (b"\0" * 100_000, b"[" * 40 + b"\n", b"[" * 100_000):
         path.write_bytes(whole + rest)
-        with pytest.raises(InvalidParameter, match=r"line 5.*damaged"):
+        with pytest.raises(InvalidParameterError, match=r"line 5.*damaged"):
             read_ledger(path)
 
 
 def test_phases_of_two_relations_are_rejected(path):
     spend(path, 2)
-    with pytest.raises(InvalidParameter, match="one neighbouring relation"):
+    with pytest.raises(InvalidParameterError, match="one neighboring relation"):
         Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace"))
     assert read_ledger(path).spent == 2 and len(read_ledger(path).phases) == 1
 
 
 def test_ledger_errors_can_be_pickled():
-    error = InvalidParameter("a", 1, "b", "c")
+    error = InvalidParameterError("a", 1, "b", "c")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
@@ -182,7 +182,7 @@ def test_ledger_errors_can_be_pickled():
 def test_foreign_file_is_rejected_and_unchanged(path, text, capsys):
     path.write_text(text)
     if text:
-        with pytest.raises(InvalidParameter, match="a ledger of privproj"):
+        with pytest.raises(InvalidParameterError, match="a ledger of privproj"):
             Ledger(path, PHASE)
         assert path.read_text() == text
     assert exit_code(["ledger", str(path)]) == 2
@@ -322,12 +322,12 @@ LOUD = phase_of(privproj.Gaussian(noise_multiplier=0.5), steps=5)
 def test_phase_above_target_is_rejected_before_it_begins(path):
     spend(path, 2, QUIET)
     before = path.read_bytes()
-    with pytest.raises(Refused, match=r"above the 8 that .* keeps to.*name a new epsilon") as refused:
+    with pytest.raises(UnsupportedError, match=r"above the 8 that .* keeps to.*name a new epsilon") as refused:
         Ledger(path, LOUD)
     assert path.read_bytes() == before and "\n" not in str(refused.value)
     spend(path, 2, phase_of(privproj.Gaussian(noise_multiplier=10.0), steps=5), None)
     assert read_ledger(path).target == TARGET
-    with pytest.raises(Refused, match="above the 8"):
+    with pytest.raises(UnsupportedError, match="above the 8"):
         Ledger(path, LOUD)
     spend(path, 1, LOUD, {"epsilon": 60.0, "delta": 1e-5})
     assert read_ledger(path).target["epsilon"] == 60.0
@@ -336,7 +336,7 @@ def test_phase_above_target_is_rejected_before_it_begins(path):
 def test_phase_that_began_above_target_is_not_continued(path):
     spend(path, 2, LOUD)
     for target in (None, TARGET):
-        with pytest.raises(Refused, match="above the 8"):
+        with pytest.raises(UnsupportedError, match="above the 8"):
             Ledger(path, LOUD, target)
     assert read_ledger(path).spent == 2
 
@@ -351,7 +351,7 @@ def test_target_allows_rounding_of_another_machine(path, epsilon, run):
         phase = phase_of(privproj.Gaussian(noise_multiplier=found * factor), **run)
         spend(book, 1, phase, {"epsilon": epsilon, "delta": 1e-5})
         if factor < 1.0 - 1e-6:
-            with pytest.raises(Refused, match="above the"):
+            with pytest.raises(UnsupportedError, match="above the"):
                 Ledger(book, phase)
         else:
             spend(book, 1, phase, None)
@@ -372,7 +372,7 @@ def test_ledger_check_runs_before_writing_and_keep_after(path):
     before = path.read_bytes()
     Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=30.0)), check=check).close()
     assert kept == [2, before]
-    with pytest.raises(Refused, match="above the 8"):
+    with pytest.raises(UnsupportedError, match="above the 8"):
         Ledger(path, LOUD, check=check)
     assert kept == [2]
 
@@ -381,7 +381,7 @@ def test_new_target_is_checked_when_ledger_is_opened(path):
     """Another run may have written between the calibration, which read the file, and the lock."""
     spend(path, 2, LOUD, {"epsilon": 60.0, "delta": 1e-5})
     before = path.read_bytes()
-    with pytest.raises(Refused, match="above the 8"):
+    with pytest.raises(UnsupportedError, match="above the 8"):
         Ledger(path, QUIET, TARGET)
     assert path.read_bytes() == before
     spend(path, 1, QUIET, {"epsilon": 50.0, "delta": 1e-5})
@@ -405,6 +405,6 @@ def test_ledger_keeps_count_at_start_intervals_and_end(path):
 
 def test_closed_ledger_records_nothing(path):
     book = spend(path, 2)
-    with pytest.raises(InvalidParameter, match="a run that is not closed"):
+    with pytest.raises(InvalidParameterError, match="a run that is not closed"):
         book.record()
     assert read_ledger(path).spent == 2

@@ -9,8 +9,8 @@ from unit.io.ledgers import PHASE, SECOND, TARGET, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
-from privproj.errors import InvalidParameter
-from privproj.io.files import AS_FAR_AS_IT_GOES
+from privproj.errors import InvalidParameterError
+from privproj.io.files import INCOMPLETE
 from privproj.io.ledger import AS_WRITTEN, KEPT, SECRET, WITHIN_PLAN, Ledger, read_ledger, verify_ledger
 
 
@@ -112,7 +112,7 @@ def test_ledger_marks_are_written_once(path):
         assert getattr(read_ledger(path), mark) and path.read_bytes().count(mark.encode()) == 1
         entries = entries_of(path.read_bytes())
         entries[1][mark] = False
-        with pytest.raises(InvalidParameter):
+        with pytest.raises(InvalidParameterError):
             verify_ledger(chained(entries), str(path))
 
 
@@ -121,7 +121,7 @@ def test_ledger_without_hashes_is_rejected(path):
     lines = [json.dumps(entry) for entry in entries_of(path.read_bytes())]
     for version in ("1", "2"):
         lines[0] = f'{{"ledger": "privproj", "version": {version}}}'
-        with pytest.raises(InvalidParameter, match="a ledger of privproj"):
+        with pytest.raises(InvalidParameterError, match="a ledger of privproj"):
             verify_ledger(("\n".join(lines) + "\n").encode(), "ledger")
 
 
@@ -192,7 +192,7 @@ def test_phase_with_changed_meaning_is_rejected_in_one_line(path, change, capsys
     entries = entries_of(path.read_bytes())
     entries[1]["phase"] = another(entries[1]["phase"], **change)
     path.write_bytes(chained(entries))
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         read_ledger(path)
     for command in ("ledger", "verify"):
         assert exit_code([command, str(path)]) == 2
@@ -220,7 +220,7 @@ def test_ledger_verdict_equals_accountant(path, capsys):
     spend(path, 2, QUIET)
     assert exit_code(["verify", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["verdict"], found["kind"], found["target"]) == (AS_FAR_AS_IT_GOES, "ledger", TARGET)
+    assert (found["verdict"], found["kind"], found["target"]) == (INCOMPLETE, "ledger", TARGET)
     assert (found["steps"], found["steps_planned"], found["missing_releases"]) == (2, 5, 3)
     account = read_ledger(path)
     assert found["epsilon"] == account.epsilon(1e-5).value < found["epsilon_of_plan"]

@@ -9,7 +9,7 @@ import time
 import pytest
 from unit.io.ledgers import PHASE, SECOND, TARGET, THIRD, altered, covers, spend
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.ledger import Ledger, read_ledger
 
 
@@ -241,7 +241,7 @@ def test_ledger_changed_by_others_stops_run(path, meddle, monkeypatch):
     meddle(path)
     left = path.read_bytes() if path.exists() else None
     for _ in range(2):
-        with pytest.raises(InvalidParameter, match=r"removed or moved away|in its place|changed meanwhile"):
+        with pytest.raises(InvalidParameterError, match=r"removed or moved away|in its place|changed meanwhile"):
             book.record()
     assert (path.read_bytes() if path.exists() else None) == left and book.steps == 3
     book.close()
@@ -251,7 +251,7 @@ def test_restored_ledger_continues(path):
     book = Ledger(path, PHASE, TARGET)
     book.record()
     move_away(path)
-    with pytest.raises(InvalidParameter, match="moved away"):
+    with pytest.raises(InvalidParameterError, match="moved away"):
         book.record()
     path.with_name("elsewhere").rename(path)
     assert book.record() == 2 == read_ledger(path).spent

@@ -14,7 +14,7 @@ from helpers import ROOT, needs
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj import InvalidParameter
+from privproj import InvalidParameterError
 from privproj.io.files import as_toml
 from privproj.io.regression import Entry, entries_from
 from privproj.numerics import special
@@ -164,7 +164,7 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 )
 def test_check_entry_errors(changes, word):
     entry = {**GAUSSIAN, "delta": 1e-5, "at_most": 9, **changes}
-    with pytest.raises(InvalidParameter, match=f"b.toml: entry 1: {word}"):
+    with pytest.raises(InvalidParameterError, match=f"b.toml: entry 1: {word}"):
         entries_from({"bound": [entry]}, "b.toml")
 
 
@@ -180,10 +180,10 @@ def test_check_entry_supports_risk_targets(risk):
     assert found.value == privproj.sigma(privproj.Gaussian(), **risk).value
     wrongs = {"delta": {**risk, "delta": 1e-5}, "fpr": {"tpr": 0.2}, "advantage": {"advantage": "much"}}
     for word, wrong in wrongs.items():
-        with pytest.raises(InvalidParameter, match=f"b.toml: entry 1: {word}"):
+        with pytest.raises(InvalidParameterError, match=f"b.toml: entry 1: {word}"):
             entries_from({"bound": [{**entry, **wrong}]}, "b.toml")
     other = {**entry, **risk, "query": "epsilon", "noise_multiplier": 1, "delta": 1e-5}
-    with pytest.raises(InvalidParameter, match=r"b.toml: entry 1: "):
+    with pytest.raises(InvalidParameterError, match=r"b.toml: entry 1: "):
         entries_from({"bound": [other]}, "b.toml")
 
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from helpers import GAUSSIAN_PHASE, M2_PHASE, ROOT
 
-from privproj import InvalidParameter, Refused
+from privproj import InvalidParameterError, UnsupportedError
 from privproj.accounting.config import keys_of
 from privproj.io.run_file import FOR_ALL, PHASE_KEYS, from_data
 from privproj.mechanisms.registry import bound_names, mechanism_named
@@ -38,18 +38,18 @@ def test_aliases_are_gaussian_mechanisms():
         ({"phase": [{**GAUSSIAN_PHASE, "steps": 2.5}]}, "phase 1: steps=2.5"),
         ({"phase": [{**GAUSSIAN_PHASE, "batch_size": 10}]}, "phase 1: dataset_size"),
         ({"phases": [GAUSSIAN_PHASE]}, "a.toml: phases.*did you mean phase?"),
-        ({"phase": [GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "relation": "zero-out"}]}, "one neighbouring relation"),
+        ({"phase": [GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "relation": "zero-out"}]}, "one neighboring relation"),
     ],
 )
 def test_run_file_error_names_file_entry_and_key(data, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         from_data(data, "a.toml")
 
 
 @pytest.mark.full
 def test_unsupported_phase_error_names_file_and_entry_once():
     phase = {**GAUSSIAN_PHASE, "sampling": "poisson", "sampling_rate": 0.5, "steps": 3, "relation": "replace"}
-    with pytest.raises(Refused) as found:
+    with pytest.raises(UnsupportedError) as found:
         from_data({"phase": [GAUSSIAN_PHASE, phase]}, "r.toml")
     assert str(found.value).startswith("r.toml: phase 2: ") and str(found.value).count("r.toml") == 1
 
@@ -90,7 +90,7 @@ SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
     ],
 )
 def test_unknown_run_file_keys_are_rejected(data, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         from_data(data, "a.toml")
     if "group_size" not in words and "split" not in words:
         with pytest.raises(jsonschema.ValidationError):
@@ -123,9 +123,9 @@ def reads(run):
     """True if the phase with this run is one that is read, whether or not a bound answers for it."""
     try:
         found = from_data({"phase": [{**GAUSSIAN, **run}]})
-    except Refused:
+    except UnsupportedError:
         return True
-    except InvalidParameter:
+    except InvalidParameterError:
         return False
     written = found.as_dict()
     jsonschema.validate(written, SCHEMA)

@@ -8,9 +8,9 @@ import pytest
 from helpers import full_if
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Layer, Outcome, Refused
-from privproj.accounting.lower_bound import lower_bound
-from privproj.accounting.schedule import Schedule
+from privproj import M1, M2, Gaussian, InvalidParameterError, Layer, Outcome, UnsupportedError
+from privproj.accounting.lower_bounds import lower_bound
+from privproj.accounting.schedule import Composition
 from privproj.io.run_file import from_data
 from privproj.mechanisms.registry import bounds_of, find_bound
 from privproj.schedule import phase_of
@@ -107,7 +107,7 @@ def test_joint_release_covers_simulation_and_two_phases_not(steps):
     run, eps = {"steps": steps, "sampling_rate": 0.1}, 1.5
     joint = privproj.delta(Gaussian(noise_multiplier=1.0, adaptive_clipping_sigma=0.5), epsilon=eps, **run)
     phases = (phase_of(Gaussian(noise_multiplier=1.0), name, **run) for name in ("sum", "count"))
-    apart = Schedule(tuple(phases)).delta(epsilon=eps)
+    apart = Composition(tuple(phases)).delta(epsilon=eps)
     found, error = simulated_delta(eps, steps, 0.1, 1.0, lambda rng, count: np.ones(count))
     assert apart.value < found - 20.0 * error
     assert abs(found - joint.value) < 5.0 * error
@@ -138,16 +138,16 @@ def test_simulated_adaptive_m2_never_exceeds_the_bound(steps, rate, eps):
 @pytest.mark.parametrize("bound", [bound.name for bound in bounds_of(M2) if "adaptive-clipping" not in bound.supports])
 def test_unsupported_bounds_name_those_with_a_count(bound):
     mechanism = M2(**REFERENCE, adaptive_clipping_sigma=2.0, change_rank=2)
-    with pytest.raises(Refused, match=r"count.*rank-free"):
+    with pytest.raises(UnsupportedError, match=r"count.*rank-free"):
         privproj.epsilon(mechanism, delta=1e-5, bound=bound)
 
 
 def test_adaptive_clipping_rejects_per_layer_and_bad_sigma():
     layers = (Layer(dim=64, rank=4, count=2),)
-    with pytest.raises(Refused, match="joint"):
+    with pytest.raises(UnsupportedError, match="joint"):
         epsilon(M2(layers=layers, clipping="per-layer", noise_multiplier=1.0, adaptive_clipping_sigma=2.0))
     for bad in (0.0, -1.0, math.nan, math.inf, "2", True):
-        with pytest.raises(InvalidParameter, match="adaptive_clipping_sigma"):
+        with pytest.raises(InvalidParameterError, match="adaptive_clipping_sigma"):
             Gaussian(noise_multiplier=1.0, adaptive_clipping_sigma=bad)
     with pytest.raises(TypeError):
         M1(dim=8, rank=4, noise_multiplier=1.0, adaptive_clipping_sigma=2.0)

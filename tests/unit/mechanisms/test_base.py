@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from privproj import M1, M2, InvalidParameter, Layer, PublicSketch, Sketch, Wishart
+from privproj import M1, M2, InvalidParameterError, Layer, PublicSketch, Sketch, Wishart
 
 
 @pytest.mark.parametrize("kind", [M1, M2, Wishart, Sketch, PublicSketch])
@@ -13,7 +13,7 @@ def test_flag_must_be_true_or_false(kind):
     own = {name: value for name, value in given.items() if name in kind.__dataclass_fields__ and kind is not M1}
     for flag in {"fixed_projection", "enforced"} & set(kind.__dataclass_fields__):
         for value in ("false", 1, 0, None, [True]):
-            with pytest.raises(InvalidParameter, match="true or false"):
+            with pytest.raises(InvalidParameterError, match="true or false"):
                 kind(**{"dim": 8, "rank": 2} if kind is M1 else own, **{flag: value})
 
 
@@ -38,5 +38,5 @@ def test_layer_round_trips_through_text():
         84,
         None,
     ):
-        with pytest.raises(InvalidParameter, match="layer"):
+        with pytest.raises(InvalidParameterError, match="layer"):
             Layer.parse(text)

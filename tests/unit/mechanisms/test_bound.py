@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from privproj import M2, Gaussian, InvalidParameter, Sketch, plugins
+from privproj import M2, Gaussian, InvalidParameterError, Sketch, plugins
 from privproj.assumptions import DataAssumption, Requirement, short_name
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bounds_of, find_bound, is_renyi, lines_of, registry, renyi_bound
@@ -21,7 +21,7 @@ def test_registry_of_core_mechanism_never_asks_plugins(monkeypatch):
 
 
 def test_unknown_bound_is_reported_with_its_mechanism():
-    with pytest.raises(InvalidParameter, match="a bound of m2"):
+    with pytest.raises(InvalidParameterError, match="a bound of m2"):
         find_bound(M2, "nothing")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj.errors import Refused
+from privproj.errors import UnsupportedError
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
@@ -41,7 +41,7 @@ every_curve = over(b for b in GUARANTEES if not is_rule(b))
 every_profile = over(b for b in GUARANTEES if isinstance(form_of(b), PrivacyProfile))
 convex_profiles = over(b for b in GUARANTEES if b.name in CONVEX)
 TOLERANCE = {"rdp": 1e-6, "mixture-rdp": 1e-6, "good-event": 1e-3, "good-event-q": 1e-3}
-"""The last two minimise over the split of delta in one direction and over tau in the other."""
+"""The last two minimize over the split of delta in one direction and over tau in the other."""
 
 EPS = [0.0, 1e-4, 0.05, 0.3, 1.0, 2.5, 6.0, 15.0]
 
@@ -95,7 +95,7 @@ def test_sigma_meets_its_target_and_inverts_epsilon(bound, eps, log10_delta):
     blank = replace(mechanism_for(bound), noise_multiplier=None)
     try:
         sigma = privproj.sigma(blank, epsilon=eps, delta=delta, bound=bound.name)
-    except Refused:
+    except UnsupportedError:
         assert is_rule(bound) and eps >= 1.0
         return
     again = privproj.epsilon(replace(blank, noise_multiplier=sigma.value), delta=delta, bound=bound.name)

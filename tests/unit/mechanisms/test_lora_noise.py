@@ -8,18 +8,18 @@ import pytest
 from privproj.mechanisms.sketch import lora_noise
 
 
-@pytest.mark.parametrize("initialisation", ["gaussian", "uniform"])
-def test_lora_noise_matches_simulation(initialisation):
+@pytest.mark.parametrize("initialization", ["gaussian", "uniform"])
+def test_lora_noise_matches_simulation(initialization):
     rng = np.random.default_rng(11)
     rank, columns, count, variance = 3, 4, 300_000, 0.2
     q = np.array([0.5, -0.3, 0.1, 0.8])
     shape = (count, rank, columns)
     side = math.sqrt(3 * variance)
-    a = rng.normal(0, math.sqrt(variance), shape) if initialisation == "gaussian" else rng.uniform(-side, side, shape)
+    a = rng.normal(0, math.sqrt(variance), shape) if initialization == "gaussian" else rng.uniform(-side, side, shape)
     u = np.einsum("crm,crk,k->cm", a, a, q) - q
     for i in range(columns):
         found = lora_noise.lora_noise(
-            q[i], float(np.linalg.norm(q)), rank, initialisation=initialisation, variance=variance, row_sum=abs(q).sum()
+            q[i], float(np.linalg.norm(q)), rank, initialization=initialization, variance=variance, row_sum=abs(q).sum()
         )
         assert abs(u[:, i].mean() - found.mean) <= 5 * u[:, i].std() / math.sqrt(count)
         fourth = ((u[:, i] - u[:, i].mean()) ** 4).mean()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Layer, Refused
+from privproj import M2, Gaussian, InvalidParameterError, Layer, UnsupportedError
 from privproj.distributions.squared_sensitivity import log_gaussian_delta_at
 from privproj.mechanisms.m2.beta_tail_kernels import (
     beta_tail_delta,
@@ -158,14 +158,14 @@ def test_rank_five_exceeds_the_rank_one_profile_at_small_epsilon():
 
 def test_replace_is_refused_for_rank_one():
     mechanism = M2(dim=64, rank=4, noise_multiplier=1.0)
-    with pytest.raises(Refused, match="replace"):
+    with pytest.raises(UnsupportedError, match="replace"):
         privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1", relation="replace")
     assert privproj.epsilon(mechanism, delta=1e-5, relation="replace").usable
 
 
 def test_change_rank_is_limited_by_the_shape():
     mechanism = M2(dim=64, rank=4, noise_multiplier=1.0)
-    with pytest.raises(InvalidParameter, match="columns"):
+    with pytest.raises(InvalidParameterError, match="columns"):
         privproj.epsilon(mechanism, delta=1e-5, bound="beta-tail")
     by_shape = privproj.epsilon(M2(dim=64, rank=4, columns=8, noise_multiplier=1.0), delta=1e-5, bound="beta-tail")
     promised = privproj.epsilon(
@@ -217,7 +217,7 @@ def test_reused_projection_exceeds_bound_for_fresh_ones():
     fresh = privproj.delta(M2(dim=dim, rank=rank, noise_multiplier=z), epsilon=1.0, steps=steps).value
     assert gains.mean() - 5 * gains.std() / math.sqrt(count) > 3 * fresh
     fixed = M2(dim=dim, rank=rank, noise_multiplier=z, fixed_projection=True)
-    with pytest.raises(Refused, match="--bound gaussian"):
+    with pytest.raises(UnsupportedError, match="--bound gaussian"):
         privproj.delta(fixed, epsilon=1.0, steps=steps)
     plain = privproj.delta(fixed, epsilon=1.0, steps=steps, bound="gaussian").value
     assert gains.mean() <= plain + 5 * gains.std() / math.sqrt(count)
@@ -226,7 +226,7 @@ def test_reused_projection_exceeds_bound_for_fresh_ones():
 def test_beta_tail_requires_change_rank_or_columns():
     blank = M2(dim=2048, columns=10, noise_multiplier=0.5)
     for bound in ("rank-free", "exact-rank1", "mixture-rdp", "good-event", "good-event-q", "beta-tail"):
-        with pytest.raises(InvalidParameter, match="rank"):
+        with pytest.raises(InvalidParameterError, match="rank"):
             privproj.epsilon(blank, delta=1e-5, bound=bound)
     assert [row.bound.name for row in privproj.compare(blank, delta=1e-5) if row.result] == ["gaussian"]
 
@@ -306,5 +306,5 @@ def test_layers_from_text_and_objects_are_equal(layers):
 
 def test_invalid_layers_are_rejected():
     for layers in ("96", [96], 96):
-        with pytest.raises(InvalidParameter, match="for instance 768x16x24"):
+        with pytest.raises(InvalidParameterError, match="for instance 768x16x24"):
             M2(layers=layers, noise_multiplier=0.5)

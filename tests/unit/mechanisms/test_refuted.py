@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import privproj
-from privproj import Refused
+from privproj import UnsupportedError
 
 FORMS = (
     "epsilon r1smg --dim 100 --noise-multiplier 1.632 --delta 1e-5",
@@ -64,5 +64,5 @@ def test_r1smg_catalogue_states_refutation(line, run):
 
 
 def test_r1smg_evaluate_raises_refused():
-    with pytest.raises(Refused, match="use gaussian"):
+    with pytest.raises(UnsupportedError, match="use gaussian"):
         privproj.evaluate("r1smg.published.epsilon", dim=100, noise_multiplier=2.0, delta=1e-5)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M1, InvalidParameter, Refused, Wishart
+from privproj import M1, InvalidParameterError, UnsupportedError, Wishart
 from privproj.distributions.wishart_integral import log_infinite
 from privproj.distributions.wishart_loss import VectorWishart
 from privproj.mechanisms.m1.column import residual_loss
@@ -68,17 +68,17 @@ def test_composed_wishart_is_below_basic_composition():
 
 def test_unsupported_wishart_queries_are_refused():
     mechanism = {"dim": 1000, "rank": 16, "misalignment": 8e-6}
-    with pytest.raises(Refused, match="fresh"):
+    with pytest.raises(UnsupportedError, match="fresh"):
         bound_of(Wishart(**mechanism, fixed_projection=True), "exact", steps=2)
-    with pytest.raises(Refused, match="fixed"):
+    with pytest.raises(UnsupportedError, match="fixed"):
         bound_of(Wishart(**mechanism), "exact", steps=2, sampling_rate=0.1)
-    with pytest.raises(Refused, match="fixed"):
+    with pytest.raises(UnsupportedError, match="fixed"):
         bound_of(Wishart(**mechanism), "exact", steps=2, sampling_rate=0.1, sampling="poisson", relation="add-remove")
-    with pytest.raises(Refused, match="equal norms"):
+    with pytest.raises(UnsupportedError, match="equal norms"):
         bound_of(Wishart(**mechanism, norm_ratio=1.1), "quantile")
-    with pytest.raises(InvalidParameter, match="not both"):
+    with pytest.raises(InvalidParameterError, match="not both"):
         Wishart(**mechanism, alignment=0.5)
-    with pytest.raises(InvalidParameter, match="misalignment"):
+    with pytest.raises(InvalidParameterError, match="misalignment"):
         bound_of(Wishart(dim=10, rank=2), "exact")
     assert privproj.epsilon(Wishart(**mechanism), delta=1e-5).run["relation"] == "replace"
 
@@ -103,7 +103,7 @@ def test_early_bound_at_given_values_is_above_the_best():
         at_same = bound_of(Wishart(**given), "early", delta=found.delta)
         assert found.value >= at_same * (1 - 1e-6)
         assert best > 0
-    with pytest.raises(InvalidParameter, match="R above"):
+    with pytest.raises(InvalidParameterError, match="R above"):
         privproj.evaluate("wishart.early.epsilon", **given, t=2, eta=0.5, R=100)
 
 
@@ -124,7 +124,7 @@ def test_exact_tail_matches_simulation():
 @pytest.mark.parametrize("bound", ["early-corollary", "rp-gd"])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_flawed_bounds_name_reason_and_alternative(bound, allowed):
-    with pytest.raises(Refused, match="Use exact"):
+    with pytest.raises(UnsupportedError, match="Use exact"):
         bound_of(Wishart(dim=100, rank=200, misalignment=1e-6), bound, allow_refuted=allowed)
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privproj.errors import NotConverged
-from privproj.numerics.root_finding import find_crossing, largest_integer, minimise
+from privproj.errors import ConvergenceError
+from privproj.numerics.root_finding import find_crossing, largest_integer, minimize
 
 LIMITS = {"low": 1e-100, "high": 1e100}
 
@@ -32,7 +32,7 @@ def test_find_crossing_brackets_the_root(root, guess, shape):
 def test_find_crossing_reports_a_missing_root():
     assert find_crossing(lambda x: 1.0, 1.0, **LIMITS) == (1e100, math.inf)
     assert find_crossing(lambda x: -1.0, 1.0, **LIMITS) == (0.0, 1e-100)
-    with pytest.raises(NotConverged):
+    with pytest.raises(ConvergenceError):
         find_crossing(lambda x: math.nan, 1.0, **LIMITS)
 
 
@@ -42,15 +42,15 @@ def test_largest_integer(low, span, cut):
     assert found == (None if cut < low else min(cut, low + span))
 
 
-def test_minimise():
-    x, value = minimise(lambda t: (t - 0.3) ** 2 + 1.0, -5.0, 5.0)
+def test_minimize():
+    x, value = minimize(lambda t: (t - 0.3) ** 2 + 1.0, -5.0, 5.0)
     assert x == pytest.approx(0.3, abs=1e-7)
     assert value == pytest.approx(1.0, rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("power", [1.0, 1.3, 2.0, 4.0])
 @pytest.mark.parametrize("bottom", [-6.0, -5.0, -0.77, 0.0, 1e-9, 3.2])
-def test_minimise_converges_to_the_minimum(bottom, power):
+def test_minimize_converges_to_the_minimum(bottom, power):
     """A kink, a flat minimum, a minimum at an end, values of ``inf``: the result is the minimum within the width."""
     seen = []
 
@@ -58,7 +58,7 @@ def test_minimise_converges_to_the_minimum(bottom, power):
         seen.append(t)
         return math.inf if t < bottom - 1.0 else 7.0 + abs(t - bottom) ** power
 
-    x, value = minimise(valley, -5.0, 5.0, rtol=1e-6, points=15)
+    x, value = minimize(valley, -5.0, 5.0, rtol=1e-6, points=15)
     nearest = min(max(bottom, -5.0), 5.0)
     assert value == valley(x) <= 7.0 + (abs(nearest - bottom) + 2e-6) ** power
     assert len(seen) < 60

@@ -8,10 +8,10 @@ import pytest
 
 from privproj import M2, Gaussian, PublicSketch
 from privproj.accounting.kernel_rows import row_function
-from privproj.errors import NotConverged
+from privproj.errors import ConvergenceError
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.jit import COMPILE_ROWS, over_rows
-from privproj.profiles.privacy_profile import KernelColumns, known_ends, profile_of_kernels
+from privproj.profiles.privacy_profile import ProfileKernels, known_ends, profile_from_kernels
 
 BOUNDS = [
     (Gaussian, "analytic"),
@@ -38,7 +38,7 @@ def mechanism_of(kind, draw):
     )
 
 
-def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any, Any]:
+def columns_of(kind, name, count, seed=5) -> tuple[Any, list, ProfileKernels, Any, Any]:
     """Mechanisms, the kernels of their profile, and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]
@@ -100,15 +100,15 @@ def test_kernel_root_matches_epsilon_at_every_delta(kind, name):
 
 
 def test_known_ends_raises_not_converged():
-    with pytest.raises(NotConverged):
+    with pytest.raises(ConvergenceError):
         known_ends((-math.inf, math.inf))
     assert known_ends((-1.0, math.inf)) == (-1.0, math.inf)
 
 
 @pytest.mark.parametrize("unknown", [(math.nan, math.nan), (-math.inf, math.inf)])
 def test_log_deltas_of_an_unknown_kernel_are_at_most_zero(unknown):
-    columns = KernelColumns(lambda eps, row: unknown, lambda *_: unknown)
-    lower, upper = profile_of_kernels(columns, (1.0,)).log_deltas(np.array([0.5, 2.0]))
+    columns = ProfileKernels(lambda eps, row: unknown, lambda *_: unknown)
+    lower, upper = profile_from_kernels(columns, (1.0,)).log_deltas(np.array([0.5, 2.0]))
     assert (lower == -math.inf).all() and (upper == 0.0).all()
 
 

@@ -14,7 +14,7 @@ needs("opacus")
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from privproj import M2, InvalidParameter, Refused  # noqa: E402
+from privproj import M2, InvalidParameterError, UnsupportedError  # noqa: E402
 from privproj.integrations.opacus import ProjectionAccountant  # noqa: E402
 from privproj.io.ledger import read_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping  # noqa: E402
@@ -59,7 +59,7 @@ def test_adaptive_clip_is_constant_at_the_quantile():
     ],
 )  # fmt: skip
 def test_values_outside_their_ranges_are_rejected(wrong):
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameterError):
         AdaptiveClipping(**wrong)
 
 
@@ -166,7 +166,7 @@ def test_state_keeps_the_clip_and_checks_its_range():
     run.step()
     state = run.state_dict()
     assert state["privproj"]["clip"] == run.clip != 1.0
-    with pytest.raises(InvalidParameter, match="releases"):
+    with pytest.raises(InvalidParameterError, match="releases"):
         private(mlp(), x, y, adaptive_clipping=SURE)[1].load_state_dict(state)
     state["privproj"]["releases"] = 0
     _, other, _ = private(mlp(), x, y, adaptive_clipping=SURE)
@@ -174,13 +174,13 @@ def test_state_keeps_the_clip_and_checks_its_range():
     assert other.clip == run.clip
     for wrong in (1e13, math.nan, "1", None):
         state["privproj"]["clip"] = wrong
-        with pytest.raises(InvalidParameter, match="clip"):
+        with pytest.raises(InvalidParameterError, match="clip"):
             other.load_state_dict(state)
     # Half of a batch was clipped to one norm: its noise must not be that of another.
     state["privproj"]["clip"] = 0.5
     run._turn.open(len(x))
     run.backward_on(own(module), (x, y))
-    with pytest.raises(InvalidParameter, match="between batches"):
+    with pytest.raises(InvalidParameterError, match="between batches"):
         run.load_state_dict(state)
     assert "clip" not in private(mlp(), x, y)[1].state_dict()["privproj"]
 
@@ -188,19 +188,19 @@ def test_state_keeps_the_clip_and_checks_its_range():
 def test_what_has_no_clip_that_can_adapt_is_rejected():
     x, y = data()
     for wrong in ({"max_grad_norm": 1e-3, "clipping": AdaptiveClipping(least=1.0)}, {"clipping": 0.5}):
-        with pytest.raises(InvalidParameter):
+        with pytest.raises(InvalidParameterError):
             private(mlp(), x, y, **wrong)
     _, optimizer, _ = private(mlp(), x, y, adaptive_clipping=SURE)
-    with pytest.raises(InvalidParameter, match="adaptive_clipping"):
+    with pytest.raises(InvalidParameterError, match="adaptive_clipping"):
         replace(optimizer._plan, shares=(0.5, 0.5))
-    with pytest.raises(Refused, match="count"):
+    with pytest.raises(UnsupportedError, match="count"):
         private(mlp(), x, y, algorithm="m2", rank=2, bound="beta-tail", adaptive_clipping=SURE)
 
 
 def test_accountant_that_would_leave_the_count_out_rejects():
     x, y = data()
     _, run, _ = private(mlp(), x, y, adaptive_clipping=AdaptiveClipping(sigma=1.0), noise_multiplier=1.0)
-    with pytest.raises(Refused, match="count"):
+    with pytest.raises(UnsupportedError, match="count"):
         ProjectionAccountant().get_optimizer_hook_fn(1.0)(run)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import Account, read_ledger
 
 torch = needs("torch", "opacus")
@@ -82,13 +82,13 @@ TEXTS = Listed([{"text": f"record {i}", "label": i % 2} for i in range(150)])
     ],
 )
 def test_one_record_twice_is_rejected(repeated):
-    with pytest.raises(InvalidParameter, match=r"a record 2 times.*take the copies out"):
+    with pytest.raises(InvalidParameterError, match=r"a record 2 times.*take the copies out"):
         check_distinct(repeated)
 
 
 def test_make_private_rejects_one_record_twice():
     module = mlp()
-    with pytest.raises(InvalidParameter, match="every record once"):
+    with pytest.raises(InvalidParameterError, match="every record once"):
         make_private(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), algorithm="dp-sgd", steps=1,
             data_loader=DataLoader(ConcatDataset([D, D]), batch_size=4), max_grad_norm=1.0, noise_multiplier=1.0,
@@ -102,7 +102,7 @@ def test_records_that_repeat_no_one_are_taken():
 
 def test_records_that_cannot_be_copied_are_said_so():
     module, features = mlp(), X * torch.ones(1, requires_grad=True)
-    with pytest.raises(InvalidParameter, match="records that can be copied"):
+    with pytest.raises(InvalidParameterError, match="records that can be copied"):
         make_private(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), steps=1, max_grad_norm=1.0,
             data_loader=DataLoader([(row, 0) for row in features], batch_size=4), noise_multiplier=1.0,
@@ -122,11 +122,11 @@ def test_indices_that_change_are_looked_at_with_every_pass():
     for batch in loader:
         optimizer.step_on(own(module), batch)
     subset.indices.append(39)
-    with pytest.raises(InvalidParameter, match=r"expected the 40 records .* got data_loader=41 records"):
+    with pytest.raises(InvalidParameterError, match=r"expected the 40 records .* got data_loader=41 records"):
         next(iter(loader))
     subset.indices.pop()
     subset.indices[:30] = [7] * 30
-    with pytest.raises(InvalidParameter, match="a record 31 times"):
+    with pytest.raises(InvalidParameterError, match="a record 31 times"):
         next(iter(loader))
 
 
@@ -254,7 +254,7 @@ def test_ledger_continues_with_its_own_data_only(book):
         ((x, y.flip(0)), "another order"),
     ):
         for options in ({}, {"noise_multiplier": 3.0}):
-            with pytest.raises(InvalidParameter, match=rf"{words}.*another ledger.*add both up") as refused:
+            with pytest.raises(InvalidParameterError, match=rf"{words}.*another ledger.*add both up") as refused:
                 run(book, more_x, more_y, 1, **options)
             assert "\n" not in str(refused.value)
     assert [Path(name).read_bytes() for name in (book, f"{book}.data")] == before
@@ -270,11 +270,11 @@ def test_ledger_that_lost_releases_is_rejected(book):
     lines = Path(book).read_bytes().splitlines(keepends=True)
     for kept in (lines[:-1], lines[:-2], lines[:2], lines[:1], []):
         Path(book).write_bytes(b"".join(kept))
-        with pytest.raises(InvalidParameter, match=r"4 releases that it once had.*backup"):
+        with pytest.raises(InvalidParameterError, match=r"4 releases that it once had.*backup"):
             run(book, x, y, 1)
         assert Path(book).read_bytes() == b"".join(kept)
     Path(book).unlink()
-    with pytest.raises(InvalidParameter, match="4 releases that it once had"):
+    with pytest.raises(InvalidParameterError, match="4 releases that it once had"):
         run(book, x, y, 1)
     Path(book).write_bytes(b"".join(lines))
     assert run(book, x, y, 1).spent == 5
@@ -300,7 +300,7 @@ def test_identity_is_on_the_disk_before_the_first_release(book):
 def test_ledger_without_a_release_is_of_no_data_yet(book):
     run(book, *data(records=40), 0)
     run(book, *data(records=30), 1)
-    with pytest.raises(InvalidParameter, match="40 records in place of 30"):
+    with pytest.raises(InvalidParameterError, match="40 records in place of 30"):
         run(book, *data(records=40), 1)
 
 
@@ -308,7 +308,7 @@ def test_ledger_that_lost_the_identity_of_its_data_is_rejected(book):
     x, y = data(records=40)
     run(book, x, y, 1)
     os.remove(f"{book}.data")
-    with pytest.raises(InvalidParameter, match=r"without ledger\.jsonl\.data; put it back"):
+    with pytest.raises(InvalidParameterError, match=r"without ledger\.jsonl\.data; put it back"):
         run(book, x, y, 1)
 
 
@@ -325,7 +325,7 @@ def test_ledger_that_lost_the_identity_of_its_data_is_rejected(book):
 def test_damaged_identity_is_rejected(book, text):
     run(book, *data(records=40), 1)
     Path(f"{book}.data").write_text(text)
-    with pytest.raises(InvalidParameter, match="restore it from a backup"):
+    with pytest.raises(InvalidParameterError, match="restore it from a backup"):
         run(book, *data(records=40), 1)
 
 
@@ -337,7 +337,7 @@ def test_digest_that_could_not_be_told_once_is_not_compared(book):
         sidecar.check(account)
         sidecar.keep(account.spent)
     for other in (Identity(5, "z"), Identity(6, "x")):
-        with pytest.raises(InvalidParameter, match="has releases of"):
+        with pytest.raises(InvalidParameterError, match="has releases of"):
             Sidecar(book, other).check(spent)
 
 
@@ -351,7 +351,7 @@ def test_ledger_has_begun_even_if_not_closed(book):
     os.close(optimizer._spending.ledger.file)  # as a kill would
     optimizer._spending.ledger.file = -1
     os.remove(book)
-    with pytest.raises(InvalidParameter, match="1 releases that it once had"):
+    with pytest.raises(InvalidParameterError, match="1 releases that it once had"):
         run(book, x, y, 1)
 
 
@@ -360,11 +360,11 @@ def test_ledger_under_another_name_has_the_same_data(book, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).symlink_to(book)
     assert run(str(tmp_path / "one"), x, y, 1).spent == 1
-    with pytest.raises(InvalidParameter, match="30 records in place of 40"):
+    with pytest.raises(InvalidParameterError, match="30 records in place of 40"):
         run(str(tmp_path / "two"), x[:30], y[:30], 1)
     assert run(str(tmp_path / "two"), x, y, 1).spent == 2
     os.link(book, tmp_path / "three")
-    with pytest.raises(InvalidParameter, match=r"without three\.data; put it back"):
+    with pytest.raises(InvalidParameterError, match=r"without three\.data; put it back"):
         run(str(tmp_path / "three"), x, y, 1)
 
 
@@ -373,7 +373,9 @@ def test_full_disk_is_said_before_anything_is_released(book, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(Refused, match=r"could not be written \(No space left on device\), so nothing was released"):
+    with pytest.raises(
+        UnsupportedError, match=r"could not be written \(No space left on device\), so nothing was released"
+    ):
         run(book, *data(records=40), 1)
     monkeypatch.undo()
     assert run(book, *data(records=40), 1).spent == 1

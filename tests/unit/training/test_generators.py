@@ -132,7 +132,7 @@ def test_forked_process_draws_no_noise():
     module = mlp()
     _, optimizer, _ = private(module, x, y, noise_multiplier=1.0)
     said = in_fork(lambda: step(module, optimizer, x, y))
-    assert said.startswith("InvalidParameter: expected the process that seeded the random numbers")
+    assert said.startswith("InvalidParameterError: expected the process that seeded the random numbers")
     assert "call make_private in each process" in said
     step(module, optimizer, x, y)
 

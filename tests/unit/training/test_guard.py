@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 
 torch = needs("torch", "opacus")
 
@@ -22,13 +22,13 @@ def test_module_that_changes_dtype_is_rejected(change):
     x, y = data()
     module, optimizer, _ = private(mlp(), x, y)
     change(module)
-    with pytest.raises(InvalidParameter, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
         optimizer._turn.open(12)
     module, optimizer, _ = private(mlp(), x, y)
     optimizer._turn.open(12)
     optimizer.backward_on(own(module), (x, y))
     change(module)
-    with pytest.raises(InvalidParameter, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
         optimizer.step()
     assert optimizer._steps == 0
 
@@ -40,7 +40,7 @@ def test_tensor_unfrozen_midway_is_rejected():
     module, optimizer, _ = private(module, x, y)
     step(module, optimizer, x, y)
     module[0].requires_grad_(True)
-    with pytest.raises(InvalidParameter, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
         optimizer._turn.open(12)
     module[0].requires_grad_(False)
     optimizer._turn.drawn = None
@@ -52,7 +52,7 @@ def test_tensor_unfrozen_midway_is_rejected():
         module[0].requires_grad_(True)
         return own(module)(part)
 
-    with pytest.raises(InvalidParameter, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
         optimizer.backward_on(losses, (x, y))
     assert all(p.grad is None for p in module.parameters())
 
@@ -62,7 +62,7 @@ def test_buffer_that_asks_for_a_gradient_is_rejected():
     module = mlp()
     module.register_buffer("scale", torch.ones((), dtype=torch.float64).requires_grad_(True))
     module, optimizer, _ = private(module, x, y)
-    with pytest.raises(InvalidParameter, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
         optimizer._turn.open(12)
 
 
@@ -149,7 +149,7 @@ def test_module_that_keeps_something_of_a_batch_is_rejected(keep):
     x, y = data()
     module, optimizer, loader = private(Keeper(keep), x, y)
     batch = next(iter(loader))
-    with pytest.raises(InvalidParameter, match=r"by the forward pass|other tensors than before"):
+    with pytest.raises(InvalidParameterError, match=r"by the forward pass|other tensors than before"):
         optimizer.step_on(own(module), batch)
     assert optimizer._steps == 0 and all(total is None for total in optimizer._noisy_sum.sums)
 
@@ -163,7 +163,7 @@ def test_what_only_later_parts_of_a_batch_leave_is_rejected(parts):
 
     x, y = data()
     module, optimizer, loader = private(Keeper(late), x, y)
-    with pytest.raises(InvalidParameter, match="seen=changed by the forward pass"):
+    with pytest.raises(InvalidParameterError, match="seen=changed by the forward pass"):
         optimizer.step_on(own(module), next(iter(loader)), **parts)
     assert optimizer._steps == 0
 
@@ -172,7 +172,7 @@ def test_what_only_later_parts_of_a_batch_leave_is_rejected(parts):
 def test_strict_rejects_whole_numbers_that_records_leave(keep):
     x, y = data(64)
     module, optimizer, loader = private(Keeper(keep), x, y)
-    with pytest.raises(InvalidParameter, match="seen=changed by the forward pass"):
+    with pytest.raises(InvalidParameterError, match="seen=changed by the forward pass"):
         optimizer.step_on(own(module), next(iter(loader)), strict=True)
     assert optimizer._steps == 0
 
@@ -186,7 +186,7 @@ def test_integer_state_is_a_counter_or_a_size():
 
     x, y = data(64)
     module, optimizer, loader = private(Keeper(by_turns), x, y)
-    with pytest.raises(InvalidParameter, match="seen=changed by the forward pass"):
+    with pytest.raises(InvalidParameterError, match="seen=changed by the forward pass"):
         optimizer.step_on(own(module), next(iter(loader)), strict=True)
 
 
@@ -216,7 +216,7 @@ def test_fused_step_of_other_optimizer_is_detected(kind, parts):
     optimizer.step_on(own(module), next(iter(loader)), **parts)
     losses_of(module, x, y).sum().backward()
     other.step()
-    with pytest.raises(InvalidParameter, match="changed beside the releases"):
+    with pytest.raises(InvalidParameterError, match="changed beside the releases"):
         optimizer.step_on(own(module), next(iter(loader)), **parts)
     assert optimizer._steps == 1
 
@@ -228,7 +228,9 @@ def test_teacher_update_is_allowed_after_a_release_only():
     optimizer.step_on(own(module), next(iter(loader)))
     optimizer.backward_on(own(module), next(iter(loader)))
     module.frozen.add_(1.0)
-    with pytest.raises(InvalidParameter, match=r"frozen=changed beside the releases.*of a teacher neither, but in"):
+    with pytest.raises(
+        InvalidParameterError, match=r"frozen=changed beside the releases.*of a teacher neither, but in"
+    ):
         optimizer.step()
 
 
@@ -281,7 +283,7 @@ def test_no_gradient_is_left_on_tensors_outside_the_module(name, parts):
     def loss(part):
         return functional.cross_entropy(LEAVES[name](module, outside, part[0]), part[1], reduction="none")
 
-    with pytest.raises(InvalidParameter, match="losses of the trained tensors alone"):
+    with pytest.raises(InvalidParameterError, match="losses of the trained tensors alone"):
         optimizer.step_on(loss, next(iter(loader)), **parts)
     assert outside.grad is None and optimizer._steps == 0
 
@@ -291,7 +293,7 @@ def test_private_optimizer_is_neither_copied_nor_pickled():
     x, y = data()
     module, optimizer, _ = private(mlp(), x, y)
     for make in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(Refused, match="repeat its noise"):
+        with pytest.raises(UnsupportedError, match="repeat its noise"):
             make(optimizer)
     step(module, optimizer, x, y)
     other = torch.optim.SGD(mlp().parameters(), lr=1.0)
@@ -303,7 +305,7 @@ def test_module_is_pickled_after_its_run_only(build):
     x, y = data()
     module, optimizer, _ = private(build(), x, y)
     step(module, optimizer, x, y)
-    with pytest.raises(Refused, match=r"module\.state_dict"):
+    with pytest.raises(UnsupportedError, match=r"module\.state_dict"):
         pickle.dumps(module)
     assert torch.equal(state(copy.deepcopy(module)), state(module))
     optimizer.close()
@@ -335,7 +337,7 @@ def test_state_of_more_releases_than_are_accounted_is_rejected(tmp_path):
         step(module, optimizer, x, y)
     saved, weights = copy.deepcopy(optimizer.state_dict()), state(module)
     optimizer.close()
-    with pytest.raises(InvalidParameter, match="a state after 3 releases"):
+    with pytest.raises(InvalidParameterError, match="a state after 3 releases"):
         private(mlp(), x, y, adam)[1].load_state_dict(saved)
     with pytest.warns(UserWarning, match="already holds 3"):
         module, optimizer, _ = private(mlp(), x, y, adam, ledger=book)
@@ -351,6 +353,6 @@ def test_gradient_scaler_is_rejected():
     scaler = torch.amp.GradScaler("cpu")
     optimizer._turn.open(12)
     optimizer.backward_on(lambda part: scaler.scale(losses_of(module, *part)), (x, y))
-    with pytest.raises(InvalidParameter, match="leave the scaler out"):
+    with pytest.raises(InvalidParameterError, match="leave the scaler out"):
         scaler.step(optimizer)
     assert optimizer._steps == 0

@@ -3,7 +3,7 @@
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -44,7 +44,7 @@ def test_records_that_mix_are_detected(build):
     module = build()
     _, optimizer, _ = private(module, x, y)
     optimizer._turn.open(12)
-    with pytest.raises(InvalidParameter, match=r"one row for each record|does not depend on the others"):
+    with pytest.raises(InvalidParameterError, match=r"one row for each record|does not depend on the others"):
         optimizer.backward_on(own(module), (x, y))
 
 
@@ -62,7 +62,7 @@ def test_layers_that_keep_something_of_a_batch_are_detected():
         def losses(part, keeper=keeper, head=head, dim=dim):
             return cross_entropy(head(keeper(part[0]).mean(dim)), part[1], reduction="none")
 
-        with pytest.raises(InvalidParameter, match="changed by the forward pass"):
+        with pytest.raises(InvalidParameterError, match="changed by the forward pass"):
             optimizer.backward_on(losses, (inputs, y))
 
 
@@ -71,5 +71,5 @@ def test_repeated_records_are_rejected():
     loader = DataLoader(torch.utils.data.Subset(TensorDataset(x, y), [0, 1, 1]))
     sgd = torch.optim.SGD(module.parameters(), lr=1.0)
     options = {"max_grad_norm": 1.0, "noise_multiplier": 1.0, "steps": 3, "algorithm": "dp-sgd"}
-    with pytest.raises(InvalidParameter, match="every record once"):
+    with pytest.raises(InvalidParameterError, match="every record once"):
         make_private(module=module, optimizer=sgd, data_loader=loader, **options)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -129,7 +129,7 @@ MIXING = {
     "cumulative sum from behind": lambda _, h: h.flip(0).cumsum(0).flip(0).detach() + h,
     "first record": lambda _, h: torch.cat([h[:1] + h[1:].sum(0, keepdim=True).detach(), h[1:]]),
     "largest entry": lambda _, h: h / h.detach().abs().max(),
-    "random neighbour": lambda _, h: 0.7 * h + 0.3 * h[torch.randperm(len(h))].detach(),
+    "random neighbor": lambda _, h: 0.7 * h + 0.3 * h[torch.randperm(len(h))].detach(),
     "only while training": lambda m, h: h - h.mean(0).detach() if m.training else h,
     "many records only": lambda _, h: h - h.mean(0).detach() if len(h) > 32 else h,
     "number of records": lambda _, h: h * len(h),
@@ -143,7 +143,7 @@ MIXING = {
 def test_what_mixes_records_between_layers_is_rejected(name):
     x, y = records()
     module, optimizer, batches = whole(Between(MIXING[name]), x, y)
-    with pytest.raises(InvalidParameter, match=f"{CHANGES}|by the forward pass"):
+    with pytest.raises(InvalidParameterError, match=f"{CHANGES}|by the forward pass"):
         optimizer.step_on(own(module), next(batches))
     assert optimizer._steps == 0
 
@@ -153,7 +153,7 @@ def test_layers_that_take_the_batch_for_the_sequence_are_refused(build):
     x, y = tokens()
     x = x[:, 0] if isinstance(build(False), Sorting) else x
     module, optimizer, batches = whole(build(False), x, y)
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.backward_on(own(module), next(batches))
 
 
@@ -173,7 +173,7 @@ def test_change_of_mode_is_checked_again():
     for _ in range(20):
         optimizer.step_on(own(module), next(batches))
     module.train()
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.backward_on(own(module), next(batches))
 
 
@@ -191,7 +191,7 @@ COUPLED_LOSSES = {
 def test_losses_that_depend_on_the_batch_are_rejected(name):
     x, y = records()
     module, optimizer, batches = whole(mlp(), x, y)
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.step_on(lambda part: COUPLED_LOSSES[name](module, part), next(batches))
 
 
@@ -280,7 +280,7 @@ def test_padding_that_mixes_is_detected_beside_numbers_of_places():
         module=module, optimizer=sgd, data_loader=DataLoader(Texts(), batch_size=4, collate_fn=counted),
         max_grad_norm=1.0, noise_multiplier=1.0, steps=3, sampling_rate=1.0,
     )  # fmt: skip
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         for batch in loader:
             optimizer.step_on(text_losses(module), batch)
 
@@ -288,7 +288,7 @@ def test_padding_that_mixes_is_detected_beside_numbers_of_places():
 def test_left_padding_without_position_ids_is_rejected():
     module, optimizer, loader = reading("left", sampling_rate=1.0)
     batch = next(iter(loader))
-    with pytest.raises(InvalidParameter, match="padded to the length of others"):
+    with pytest.raises(InvalidParameterError, match="padded to the length of others"):
         optimizer.backward_on(text_losses(module), batch)
     optimizer.backward_on(text_losses(module), batch, strict=True)
     module, optimizer, loader = reading("right")
@@ -370,7 +370,7 @@ def test_strict_rejects_records_of_changing_length():
         return cross_entropy(torch.stack(scores), part[1], reduction="none")
 
     batch = next(batches)
-    with pytest.raises(InvalidParameter, match=r"one row for each record.*strict=True"):
+    with pytest.raises(InvalidParameterError, match=r"one row for each record.*strict=True"):
         optimizer.step_on(loss, batch)
     optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1
@@ -414,17 +414,17 @@ def test_only_the_batch_that_was_drawn_is_taken_in_and_only_once():
     module, optimizer, batches = whole(mlp(), x, y)
     first = next(batches)
     for other in ([x, y], [x[:12], y], None):
-        with pytest.raises(InvalidParameter, match="the batch that the private loader gave last"):
+        with pytest.raises(InvalidParameterError, match="the batch that the private loader gave last"):
             optimizer.backward_on(own(module), other)
     optimizer.backward_on(own(module), first)
-    with pytest.raises(InvalidParameter, match="as it is, once"):
+    with pytest.raises(InvalidParameterError, match="as it is, once"):
         optimizer.backward_on(own(module), first)
     optimizer.step()
     second = next(batches)
-    with pytest.raises(InvalidParameter, match="gave last"):
+    with pytest.raises(InvalidParameterError, match="gave last"):
         optimizer.backward_on(own(module), first)
     second[0][1] = second[0][0]
-    with pytest.raises(InvalidParameter, match="changed in place"):
+    with pytest.raises(InvalidParameterError, match="changed in place"):
         optimizer.backward_on(own(module), second)
 
 
@@ -468,7 +468,7 @@ def test_rejected_batch_is_checked_again_when_repeated():
         optimizer._turn.taken = False
         try:
             optimizer.backward_on(loss, batch)
-        except InvalidParameter as error:
+        except InvalidParameterError as error:
             assert "that changes by" in str(error)
             return True
         return False
@@ -491,7 +491,7 @@ def test_loss_for_the_whole_batch_is_rejected():
         (lambda p: own(module)(p)[1:], "of the part that the function is given"),
         (lambda p: own(module)(p)[:, None].expand(-1, 3), r"losses\.flatten\(1\)\.mean\(1\)"),
     ):
-        with pytest.raises(InvalidParameter, match=f"one loss for each of 12 records.*{remedy}"):
+        with pytest.raises(InvalidParameterError, match=f"one loss for each of 12 records.*{remedy}"):
             optimizer.backward_on(loss, batch)
 
 
@@ -520,7 +520,7 @@ def test_collate_that_depends_on_other_records_is_rejected(kind):
     for _ in range(6):
         batch = next(iter(loader))
         if kind in ("mean of the batch", "mixed up"):
-            with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
+            with pytest.raises(InvalidParameterError, match="joined otherwise beside others"):
                 optimizer.step_on(own(module), batch)
             break
         optimizer.step_on(own(module), batch)
@@ -546,7 +546,7 @@ def test_weights_that_are_used_past_their_layers_are_rejected():
         def loss(part, module=module, weight=weight, penalty=penalty):
             return own(module)(part) + penalty * weight.square().sum()
 
-        with pytest.raises(InvalidParameter, match="weights used through their layers"):
+        with pytest.raises(InvalidParameterError, match="weights used through their layers"):
             optimizer.step_on(loss, next(batches))
 
 
@@ -554,7 +554,7 @@ def test_losses_without_gradients_are_rejected():
     x, y = records(12)
     module, optimizer, batches = whole(mlp(), x, y)
     batch = next(batches)
-    with torch.no_grad(), pytest.raises(InvalidParameter, match="gradients enabled"):
+    with torch.no_grad(), pytest.raises(InvalidParameterError, match="gradients enabled"):
         optimizer.backward_on(own(module), batch)
 
 
@@ -573,7 +573,7 @@ def test_mixed_precision_passes_and_mixing_is_detected_in_it(around):
             batch = next(batches)
             with torch.autocast("cpu", torch.bfloat16, enabled=around):
                 if mixes:
-                    with pytest.raises(InvalidParameter, match=CHANGES):
+                    with pytest.raises(InvalidParameterError, match=CHANGES):
                         optimizer.step_on(loss, batch)
                     break
                 optimizer.step_on(loss, batch, 40)
@@ -594,7 +594,7 @@ def test_checkpointed_modules_pass_and_mixing_is_seen_in_them():
 
             batch = next(batches)
             if mixes:
-                with pytest.raises(InvalidParameter, match=CHANGES):
+                with pytest.raises(InvalidParameterError, match=CHANGES):
                     optimizer.step_on(loss, batch)
             else:
                 optimizer.step_on(loss, batch)
@@ -607,7 +607,7 @@ def test_compiled_modules_give_same_sums_and_detect_mixing():
         module, optimizer, batches = whole(module, x, y)
         compiled, batch = torch.compile(module, backend="eager"), next(batches)
         if mixes:
-            with pytest.raises(InvalidParameter, match=CHANGES):
+            with pytest.raises(InvalidParameterError, match=CHANGES):
                 optimizer.step_on(own(compiled), batch)
             continue
         sums = []
@@ -645,7 +645,7 @@ def test_what_a_layer_sets_by_its_first_batch_is_rejected(change, parts):
     module, optimizer, batches = whole(Between(change), x, y)
     module.table = {"a": {"b": [None]}}
     batch = next(batches)
-    with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
+    with pytest.raises(InvalidParameterError, match="set what the first batch would set before make_private"):
         optimizer.backward_on(own(module), batch, **parts)
 
 
@@ -686,7 +686,7 @@ def test_table_that_layers_share_is_one_in_checks():
         optimizer.step_on(own(module), next(batches))
         assert module.table is module.layer.table is table and table == {"heat": heat}
     module, optimizer, batches = whole(Sharing({}, lambda x: x.mean(0)), *records())
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.step_on(own(module), next(batches))
 
 
@@ -709,13 +709,13 @@ def test_rising_dropout_rate_is_accepted():
 
 def test_function_made_of_first_batch_is_detected():
     def made(module, h):
-        if not hasattr(module, "centre"):
+        if not hasattr(module, "center"):
             mean = h.detach().mean(0)
-            module.centre = lambda rows: rows - mean
-        return module.centre(h)
+            module.center = lambda rows: rows - mean
+        return module.center(h)
 
     module, optimizer, batches = whole(Between(made), *records())
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.step_on(own(module), next(batches))
 
 
@@ -727,7 +727,7 @@ def test_state_set_by_first_record_is_detected(change, strict):
     batches = iter(loader)
     for _ in range(2):
         optimizer.step_on(own(module), next(batches), strict=strict)
-    with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
+    with pytest.raises(InvalidParameterError, match="set what the first batch would set before make_private"):
         optimizer.step_on(own(module), next(batches), strict=strict)
 
 
@@ -741,7 +741,7 @@ def test_write_past_torch_version_counter_is_rejected():
     x, y = records()
     module, optimizer, batches = whole(Between(write), x, y)
     batch = next(batches)
-    with pytest.raises(InvalidParameter, match=r"do not write through \.data"):
+    with pytest.raises(InvalidParameterError, match=r"do not write through \.data"):
         optimizer.backward_on(own(module), batch)
 
 
@@ -863,7 +863,7 @@ def test_mixing_that_vanishes_where_all_draws_are_one_is_refused(name):
         for _ in range(3):
             optimizer.step_on(lambda part: DRAWN_APART[name](module, part), next(batches))
 
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         steps()
 
 
@@ -895,7 +895,7 @@ def test_mixing_behind_randomness_is_rejected_early(name):
             optimizer.backward_on(own(module), batch)
             optimizer.step()
 
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         steps()
 
 
@@ -951,7 +951,7 @@ def test_what_a_part_is_told_of_the_whole_batch_is_rejected(data):
                 part.setdefault("own", int(part["y"].sum()))
             return scores(module, part) / part["count" if given else "own"]
 
-        with pytest.raises(InvalidParameter, match="says of the whole batch" if given else CHANGES):
+        with pytest.raises(InvalidParameterError, match="says of the whole batch" if given else CHANGES):
             optimizer.step_on(loss, next(iter(loader)))
 
 
@@ -1001,7 +1001,7 @@ def test_switch_or_a_hook_that_comes_later_is_checked_again():
         for _ in range(6):
             optimizer.step_on(own(module), next(batches))
         later(module)
-        with pytest.raises(InvalidParameter, match=CHANGES):
+        with pytest.raises(InvalidParameterError, match=CHANGES):
             optimizer.step_on(own(module), next(batches))
 
 
@@ -1017,7 +1017,7 @@ def test_strict_rejects_what_one_record_leaves_for_the_next(change):
     module.register_buffer("mean", torch.zeros(6))
     module, optimizer, batches = whole(module, x, y)
     # If the first record is the one that is computed twice, its second pass shows it.
-    with pytest.raises(InvalidParameter, match=f"changed by the forward pass|{CHANGES}"):
+    with pytest.raises(InvalidParameterError, match=f"changed by the forward pass|{CHANGES}"):
         optimizer.step_on(own(module), next(batches), strict=True)
     assert optimizer._steps == 0
 
@@ -1036,7 +1036,7 @@ def test_modules_that_look_at_their_gradients_pass():
     for _ in range(2):
         optimizer.step_on(own(module), next(batches))
     module, optimizer, batches = whole(Between(lambda m, h: looks(m, h) - h.mean(0).detach()), x, y)
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.step_on(own(module), next(batches))
 
 
@@ -1081,7 +1081,7 @@ def test_late_mixing_is_rejected_before_release(name, draws):
     for batch in batches:
         calls["steps"] += 1
         if calls["steps"] >= 5:
-            with pytest.raises(InvalidParameter, match=f"{CHANGES}.*of the 4 releases before|forward pass"):
+            with pytest.raises(InvalidParameterError, match=f"{CHANGES}.*of the 4 releases before|forward pass"):
                 optimizer.step_on(own(module), batch)
             break
         optimizer.step_on(own(module), batch)
@@ -1106,7 +1106,7 @@ def test_one_rounded_record_is_accepted_and_many_rejected(monkeypatch):
             return found * weights
 
         if refused:
-            with pytest.raises(InvalidParameter, match=CHANGES):
+            with pytest.raises(InvalidParameterError, match=CHANGES):
                 optimizer.step_on(losses, batch)
         else:
             optimizer.step_on(losses, batch)
@@ -1205,7 +1205,7 @@ def test_public_seed_within_layers_that_drop_is_rejected(layer, behind):
     # Alone the first record has the masks that it has beside others.
     for spot in (True, False) if behind else (True,):
         optimizer._independence.spot = spot
-        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed|a gradient at head"):
+        with pytest.raises(InvalidParameterError, match=r"torch\.manual_seed|a gradient at head"):
             optimizer.step_on(loss, batch)
     optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1
@@ -1215,7 +1215,7 @@ def refuse_seed(optimizer, loss, batch):
     """A step is refused for its public seed, where more of its records are checked and where few are."""
     for spot in (True, False):
         optimizer._independence.spot = spot
-        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed.*leave it out"):
+        with pytest.raises(InvalidParameterError, match=r"torch\.manual_seed.*leave it out"):
             optimizer.step_on(loss, batch)
 
 
@@ -1304,7 +1304,7 @@ def test_pass_back_that_frees_the_graph_is_rejected(strict):
         losses.mean().backward()
         return losses
 
-    with pytest.raises(InvalidParameter, match="leave backward out"):
+    with pytest.raises(InvalidParameterError, match="leave backward out"):
         optimizer.step_on(loss, next(batches), strict=strict)
 
 
@@ -1321,7 +1321,7 @@ def test_table_inside_and_a_flag_outside_are_rejected(strict, words):
             outside.append(True)
         return module.table["scale"] * own(module)(part)
 
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         optimizer.step_on(loss, next(batches), strict=strict)
 
 
@@ -1342,7 +1342,7 @@ def test_public_seed_within_the_loss_is_rejected(draw):
     loss, batch = lambda part: own(module)((draw(part[0]), part[1])), next(batches)
     refuse_seed(optimizer, loss, batch)
     if draw is another_in_each_call:
-        with pytest.raises(InvalidParameter, match="when it is computed once more"):
+        with pytest.raises(InvalidParameterError, match="when it is computed once more"):
             optimizer.step_on(loss, batch, strict=True)
     else:
         optimizer.step_on(loss, batch, strict=True)
@@ -1387,7 +1387,7 @@ def test_weight_gradients_within_loss_are_rejected():
         (g,) = torch.autograd.grad(losses.sum(), module[0].weight, retain_graph=True)
         return losses + g.norm()
 
-    with pytest.raises(InvalidParameter, match="not of trained tensors"):
+    with pytest.raises(InvalidParameterError, match="not of trained tensors"):
         optimizer.step_on(loss, next(batches))
 
 
@@ -1396,7 +1396,7 @@ def test_random_numbers_of_another_generator_are_rejected():
     x, y = records()
     draw = torch.Generator().manual_seed(0)
     module, optimizer, batches = whole(Between(lambda _, h: h + torch.randn(h.shape, generator=draw)), x, y)
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.step_on(own(module), next(batches))
 
 
@@ -1410,25 +1410,25 @@ def test_generator_of_ones_own_is_detected_beside_dropout_too(parts):
         h = dropout(torch.tanh(module[0](part[0])), 1e-6)
         return cross_entropy(module[2](h * (torch.rand(h.shape, generator=own_draws) > 0.5)), part[1], reduction="none")
 
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.step_on(loss, next(batches), **parts)
 
 
 @pytest.mark.parametrize("parts", [{}, {"strict": True}])
 def test_what_records_leave_outside_the_module_is_detected(parts):
-    """A criterion with a running centre: by strict=True too, where the chosen record is computed twice."""
+    """A criterion with a running center: by strict=True too, where the chosen record is computed twice."""
     x, y = records()
-    centre = torch.zeros(3)
+    center = torch.zeros(3)
     module, optimizer, batches = whole(mlp(), x, y, insecure_seed=1)
     # Of one record in a hundred the two passes are as near as rounding.
     optimizer._independence.draw = random.Random(1)
 
     def loss(part):
         scores = module(part[0])
-        centre.mul_(0.9).add_(0.1 * scores.detach().mean(0))
-        return cross_entropy(scores - centre, part[1], reduction="none")
+        center.mul_(0.9).add_(0.1 * scores.detach().mean(0))
+        return cross_entropy(scores - center, part[1], reduction="none")
 
-    with pytest.raises(InvalidParameter, match=CHANGES):
+    with pytest.raises(InvalidParameterError, match=CHANGES):
         optimizer.step_on(loss, next(batches), **parts)
     assert optimizer._steps == 0
 
@@ -1449,7 +1449,7 @@ def test_loops_without_per_record_form_are_rejected(name):
     x, y = records(12)
     module, optimizer, batches = whole(nn.Linear(6, 3), x, y)
     loss = lambda part: cross_entropy(RAW[name](module, part[0]), part[1], reduction="none")  # noqa: E731
-    with pytest.raises(InvalidParameter, match="strict=True"):
+    with pytest.raises(InvalidParameterError, match="strict=True"):
         optimizer.step_on(loss, next(batches))
     if name != "fewer than there are":
         optimizer.step_on(loss, next(batches) if optimizer._turn.drawn is None else optimizer._turn.batch, strict=True)
@@ -1460,9 +1460,9 @@ def test_loops_without_per_record_form_are_rejected(name):
 def test_what_is_no_tensor_of_losses_is_rejected(found):
     module, optimizer, batches = whole(mlp(), *records(12))
     batch = next(batches)
-    with pytest.raises(InvalidParameter, match="one loss for each of 12 records"):
+    with pytest.raises(InvalidParameterError, match="one loss for each of 12 records"):
         optimizer.step_on(lambda part: found, batch)
-    with pytest.raises(InvalidParameter, match="a function from a part"):
+    with pytest.raises(InvalidParameterError, match="a function from a part"):
         optimizer.step_on(own(module)(batch), batch)
 
 
@@ -1485,7 +1485,7 @@ def test_batch_whose_parts_were_changed_is_rejected(name):
     module, optimizer, batches = whole(mlp(), *records(12))
     batch = next(batches)
     CHANGED[name](batch)
-    with pytest.raises(InvalidParameter, match="batch=changed in place"):
+    with pytest.raises(InvalidParameterError, match="batch=changed in place"):
         optimizer.step_on(own(module), batch)
 
 
@@ -1496,7 +1496,7 @@ def test_numbers_of_a_batch_that_were_changed_are_detected(number):
     turn.open(2, batch)
     assert turn.records_of(batch) == 2
     batch["w"] = [weight / 2.0 for weight in batch["w"]]
-    with pytest.raises(InvalidParameter, match="batch=changed in place"):
+    with pytest.raises(InvalidParameterError, match="batch=changed in place"):
         turn.records_of(batch)
 
 
@@ -1539,7 +1539,7 @@ def test_draws_that_depend_on_micro_batch_are_rejected():
             h = h + (part[0] > 2.0).any(1, keepdim=True) * torch.randn(5)
         return cross_entropy(module[2](dropout(h, 0.2)), part[1], reduction="none")
 
-    with pytest.raises(InvalidParameter, match=f"{CHANGES}.*strict=True"):
+    with pytest.raises(InvalidParameterError, match=f"{CHANGES}.*strict=True"):
         for batch in batches:
             optimizer._independence.spot = True
             optimizer.step_on(loss, batch)
@@ -1591,7 +1591,7 @@ def test_arrays_of_a_batch_that_were_written_are_detected():
     optimizer.step_on(loss, next(iter(loader)))
     batch = next(iter(loader))
     batch["x"] -= batch["x"].mean(0)
-    with pytest.raises(InvalidParameter, match="batch=changed in place"):
+    with pytest.raises(InvalidParameterError, match="batch=changed in place"):
         optimizer.step_on(loss, batch)
 
 
@@ -1622,7 +1622,7 @@ def test_nothing_but_a_release_moves_what_is_trained():
     optimizer.step_on(own(module), next(batches))
     own(module)((x, y)).sum().backward()
     before = module[1].weight.detach().clone()
-    with pytest.raises(InvalidParameter, match="a step of the wrapped optimizer"):
+    with pytest.raises(InvalidParameterError, match="a step of the wrapped optimizer"):
         plain.step()
     assert torch.equal(module[1].weight, before)
     module.load_state_dict(module.state_dict())
@@ -1630,7 +1630,7 @@ def test_nothing_but_a_release_moves_what_is_trained():
     other = torch.optim.SGD(module[1].parameters(), lr=0.1)
     own(module)((x, y)).sum().backward()
     other.step()
-    with pytest.raises(InvalidParameter, match="changed since the last release"):
+    with pytest.raises(InvalidParameterError, match="changed since the last release"):
         next(batches)
     optimizer.close()
     plain.step()
@@ -1642,7 +1642,7 @@ def test_requires_grad_is_restored_and_frozen_is_rejected():
     optimizer.step_on(own(module), next(batches))
     assert all(p.requires_grad for p in module.parameters())
     module[0].weight.requires_grad_(False)
-    with pytest.raises(InvalidParameter, match=r"0\.weight=frozen"):
+    with pytest.raises(InvalidParameterError, match=r"0\.weight=frozen"):
         optimizer.step_on(own(module), next(batches))
 
 
@@ -1675,7 +1675,7 @@ def test_mixing_collate_is_detected_with_augmentation(name, data):
     if name in ("plain", "random"):
         optimizer.step_on(own(module), batch)
     else:
-        with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
+        with pytest.raises(InvalidParameterError, match="joined otherwise beside others"):
             optimizer.step_on(own(module), batch)
 
 
@@ -1691,7 +1691,7 @@ def test_joining_that_mixes_numbers_of_the_records_is_detected(data, form):
 
     module = mlp(dtype=torch.float32)
     optimizer, loader = joining(module, data(*records(y_from=1)), join)
-    with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
+    with pytest.raises(InvalidParameterError, match="joined otherwise beside others"):
         optimizer.step_on(own(module), next(iter(loader)))
 
 
@@ -1770,7 +1770,7 @@ def test_collate_that_depends_on_history_is_rejected(join, data, strict):
         for _ in range(3):
             optimizer.step_on(own(module), next(iter(loader)), strict=strict)
 
-    with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
+    with pytest.raises(InvalidParameterError, match="joined otherwise beside others"):
         steps()
 
 
@@ -1785,7 +1785,7 @@ def test_seed_in_collate_is_rejected_unless_per_record(seed):
     module = mlp(dtype=torch.float32)
     optimizer, loader = joining(module, TensorDataset(*records(24)), join)
     batch = next(iter(loader))
-    with pytest.raises(InvalidParameter, match="a seed in collate_fn"):
+    with pytest.raises(InvalidParameterError, match="a seed in collate_fn"):
         optimizer.step_on(own(module), batch)
     optimizer.step_on(own(module), batch, strict=True)
     assert optimizer._steps == 1
@@ -1810,7 +1810,7 @@ def test_what_joining_keeps_is_detected_in_small_numbers_too():
     x, y = records(24)
     module = mlp(dtype=torch.float32)
     optimizer, loader = joining(module, TensorDataset(1e-9 * x, y), Running())
-    with pytest.raises(InvalidParameter, match="joined otherwise"):
+    with pytest.raises(InvalidParameterError, match="joined otherwise"):
         for batch in loader:
             optimizer.step_on(own(module), batch, strict=True)
 
@@ -1939,7 +1939,7 @@ def test_generators_are_located_without_running_the_program():
 
 
 def test_generators_of_one_seed_draw_independently():
-    """Of one kind too, and as often as there are workers, whose seeds are neighbours."""
+    """Of one kind too, and as often as there are workers, whose seeds are neighbors."""
 
     def first(seed):
         kinds = [torch.Generator(), torch.Generator(), random.Random(), random.Random()]
@@ -2044,7 +2044,7 @@ def test_per_layer_mixing_is_not_hidden_by_another_layer(clipping):
         if clipping == "joint":
             optimizer.step_on(lambda part: module(part[0]), batch)
         else:
-            with pytest.raises(InvalidParameter, match="a gradient at short that changes"):
+            with pytest.raises(InvalidParameterError, match="a gradient at short that changes"):
                 optimizer.step_on(lambda part: module(part[0]), batch)
     optimizer.close()
 
@@ -2064,7 +2064,7 @@ def test_loss_over_more_than_its_part_is_rejected(size):
     def of_all(part):
         return own(module)(batch).mean().expand(len(part[0]))
 
-    with pytest.raises(InvalidParameter, match="rows for"):
+    with pytest.raises(InvalidParameterError, match="rows for"):
         optimizer.backward_on(of_all, batch, size)
 
 
@@ -2088,7 +2088,7 @@ def test_batch_skipped_for_one_record_is_rejected(parts):
     for _ in range(4):
         optimizer.step_on(loss_fn, next(batches), micro_batch_size=400 // parts)
     skips = True
-    with pytest.raises(InvalidParameter, match=r"changes by 100\.00%"):
+    with pytest.raises(InvalidParameterError, match=r"changes by 100\.00%"):
         # The part with the bad record is compared in this batch or in one of the next.
         for batch in itertools.islice(batches, 1 if parts == 1 else 12):
             optimizer.step_on(loss_fn, batch, micro_batch_size=400 // parts)
@@ -2106,7 +2106,7 @@ def test_texts_and_records_that_the_loop_replaces_are_rejected(write):
     state.open(2, batch)
     assert state.records_of(batch) == 2
     write(batch)
-    with pytest.raises(InvalidParameter, match="changed in place"):
+    with pytest.raises(InvalidParameterError, match="changed in place"):
         state.records_of(batch)
 
 
@@ -2120,7 +2120,7 @@ def test_loss_of_a_part_writes_into_no_other_part():
             done.append(batch[0][4:].sub_(mean))
         return own(module)(part)
 
-    with pytest.raises(InvalidParameter, match="changed in place"):
+    with pytest.raises(InvalidParameterError, match="changed in place"):
         optimizer.backward_on(writing, batch, 4)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -256,7 +256,7 @@ def test_one_number_for_each_record_is_no_position():
 
 @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}])
 def test_embeddings_that_look_beyond_a_record_are_rejected(options):
-    with pytest.raises(InvalidParameter, match="without max_norm"):
+    with pytest.raises(InvalidParameterError, match="without max_norm"):
         private(nn.Embedding(9, 6, **options), numbers(), numbers())
 
 
@@ -381,7 +381,7 @@ def test_attention_with_dropout_says_what_to_do():
     model = Attention(dropout=0.5).double()
     _, optimizer, _ = private(model, vectors(), vectors())
     optimizer._turn.open(5)
-    with pytest.raises(InvalidParameter, match="dropout to 0"):
+    with pytest.raises(InvalidParameterError, match="dropout to 0"):
         optimizer.backward_on(lambda part: squares(model, part), vectors())
 
 
@@ -409,7 +409,7 @@ def test_layers_of_torchs_transformer(train, trained):
     ],
 )
 def test_layers_without_gradients_of_records_are_rejected(build, words):
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         private(build(), vectors(), vectors())
 
 
@@ -444,7 +444,7 @@ def test_what_cannot_be_computed_for_one_record_is_rejected():
         model = build(6).double()
         _, optimizer, _ = private(model, vectors(), vectors())
         optimizer._turn.open(5)
-        with pytest.raises(InvalidParameter, match=words):
+        with pytest.raises(InvalidParameterError, match=words):
             optimizer.backward_on(lambda part, model=model: summed(model(part)), vectors())
 
 
@@ -468,7 +468,7 @@ def test_recurrent_layers_of_opacus_train(name):
 def test_gradient_hook_error_names_the_alternative():
     layer = nn.Linear(6, 3).double()
     handle = layer.weight.register_hook(lambda g: 0.0 * g)
-    with pytest.raises(InvalidParameter, match=r"register_step_pre_hook changes released ones"):
+    with pytest.raises(InvalidParameterError, match=r"register_step_pre_hook changes released ones"):
         private(layer, *data())
     handle.remove()
     before, optimizer = layer.weight.clone(), torch.optim.SGD(layer.parameters(), lr=1.0)
@@ -481,7 +481,7 @@ def test_gradient_hook_error_names_the_alternative():
 @pytest.mark.parametrize("change", [nn.utils.spectral_norm, nn.utils.weight_norm])
 def test_weights_that_are_made_from_others_are_rejected(change):
     model = nn.Sequential(change(nn.Linear(6, 6)), nn.Linear(6, 3)).double()
-    with pytest.raises(InvalidParameter, match="or freeze it, in eval mode"):
+    with pytest.raises(InvalidParameterError, match="or freeze it, in eval mode"):
         private(model, *data())
     # Its own iteration would change buffers otherwise.
     model[0].requires_grad_(False).eval()
@@ -494,7 +494,7 @@ def test_layer_within_torch_func_is_rejected():
     x, y = data()
     model = mlp()
     _, optimizer, loader = private(model, x, y)
-    with pytest.raises(InvalidParameter, match="take vmap and grad out"):
+    with pytest.raises(InvalidParameterError, match="take vmap and grad out"):
         optimizer.step_on(lambda part: torch.func.vmap(lambda row: model(row[None]).sum())(part[0]), next(iter(loader)))
 
 
@@ -514,7 +514,7 @@ class Scaled(nn.Module):
 
 def test_parameter_lists_and_dicts_are_trained():
     check_gradients(Net(Scaled(), nn.Linear(6, 3)).double(), squares, vectors(), 5)
-    with pytest.raises(InvalidParameter, match="called itself"):
+    with pytest.raises(InvalidParameterError, match="called itself"):
         private(nn.ModuleDict({"held": Scaled().rows}), vectors(), vectors())
 
 
@@ -527,7 +527,7 @@ def test_unbatched_images_are_rejected_and_train_alone(channels, parts):
     _, optimizer, loader = private(model, x, torch.arange(9) % 3)
     loss = lambda part: torch.stack([model(one).mean((1, 2))[0] for one in part[0]])  # noqa: E731
     batch = next(iter(loader))
-    with pytest.raises(InvalidParameter, match="strict=True computes every record by itself"):
+    with pytest.raises(InvalidParameterError, match="strict=True computes every record by itself"):
         optimizer.step_on(loss, batch, parts)
     optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1
@@ -553,7 +553,7 @@ def test_gathered_rows_train_with_every_record_by_itself():
     model = Experts().double()
     _, optimizer, loader = private(model, x, y)
     batch = next(iter(loader))
-    with pytest.raises(InvalidParameter, match="strict=True"):
+    with pytest.raises(InvalidParameterError, match="strict=True"):
         optimizer.step_on(own(model), batch)
     optimizer.step_on(own(model), batch, strict=True)
     assert optimizer._steps == 1

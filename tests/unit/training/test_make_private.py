@@ -7,7 +7,7 @@ import pytest
 from helpers import needs
 
 import privproj
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import read_ledger
 
 torch = needs("torch", "opacus")
@@ -48,7 +48,7 @@ from unit.training.helpers import data, losses_of, mlp, one_step, own, private  
 def test_what_is_rejected_before_any_data(build, options, words):
     module = build()
     trained = [p.requires_grad for p in module.parameters()]
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         private(module, *data(), optimizer=lambda p: torch.optim.SGD(p or [torch.zeros(1)], lr=1.0), **options)
     assert [p.requires_grad for p in module.parameters()] == trained
 
@@ -61,13 +61,13 @@ def test_frozen_statistics_are_accepted_until_someone_thaws_them():
     _, optimizer, _ = private(module, x, y)
     module.train()
     optimizer._turn.open(12)
-    with pytest.raises(InvalidParameter, match="running_mean=changed by the forward pass; no running statistics"):
+    with pytest.raises(InvalidParameterError, match="running_mean=changed by the forward pass; no running statistics"):
         optimizer.backward_on(own(module), (x, y))
     module[0].track_running_stats = False
     module[0].running_mean = module[0].running_var = None
     optimizer._turn.drawn = None
     optimizer._turn.open(12)
-    with pytest.raises(InvalidParameter, match="with the other records of the batch"):
+    with pytest.raises(InvalidParameterError, match="with the other records of the batch"):
         optimizer.backward_on(own(module), (x, y))
     optimizer.close()
     module(x)
@@ -75,7 +75,7 @@ def test_frozen_statistics_are_accepted_until_someone_thaws_them():
 
 def test_optimizer_of_other_tensors_is_rejected():
     x, y = data()
-    with pytest.raises(InvalidParameter, match="every trained tensor"):
+    with pytest.raises(InvalidParameterError, match="every trained tensor"):
         private(mlp(), x, y, optimizer=lambda p: torch.optim.SGD(mlp().parameters(), lr=1.0))
 
 
@@ -83,7 +83,7 @@ def test_optimizer_of_other_tensors_is_rejected():
 def test_make_private_rejects_tensors_outside_its_layers():
     x, y = data()
     outside = nn.Parameter(torch.ones(()))
-    with pytest.raises(InvalidParameter, match="and no others"):
+    with pytest.raises(InvalidParameterError, match="and no others"):
         private(mlp(), x, y, optimizer=lambda p: torch.optim.SGD([*p, outside], lr=1.0))
     module = mlp()
     module[0].requires_grad_(False)
@@ -92,10 +92,10 @@ def test_make_private_rejects_tensors_outside_its_layers():
     optimizer._turn.open(12)
     module[0].requires_grad_(True)
     before = module[0].weight.detach().clone()
-    with pytest.raises(InvalidParameter, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
         optimizer.backward_on(own(module), (x, y))
     assert module[0].weight.grad is None
-    with pytest.raises(InvalidParameter, match="all 12 records back"):
+    with pytest.raises(InvalidParameterError, match="all 12 records back"):
         optimizer.step()
     assert torch.equal(module[0].weight, before) and optimizer._steps == 0
     module[0].requires_grad_(False)
@@ -109,7 +109,7 @@ def test_make_private_rejects_tensors_outside_its_layers():
 def test_tied_layers_with_different_biases_are_rejected():
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[1].weight = module[0].weight
-    with pytest.raises(InvalidParameter, match="untie"):
+    with pytest.raises(InvalidParameterError, match="untie"):
         private(module, *data())
 
 
@@ -123,7 +123,7 @@ def test_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
         told = [str(w.message) for w in said if w.category.__name__ == "ResumedLedger"]
         assert (len(told) == 1 and words in told[0]) if words else not told, made
         if made == 2:
-            with pytest.raises(Refused, match="nothing left to train"):
+            with pytest.raises(UnsupportedError, match="nothing left to train"):
                 next(iter(loader))
         for batch in () if made == 2 else loader:
             optimizer.backward_on(own(module), batch)
@@ -137,11 +137,11 @@ def test_one_module_has_one_private_run_at_a_time():
     x, y = data()
     module = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3).requires_grad_(False)).double()
     module, optimizer, loader = private(module, x, y)
-    with pytest.raises(InvalidParameter, match="close the optimizer of the run before"):
+    with pytest.raises(InvalidParameterError, match="close the optimizer of the run before"):
         private(module, x, y)
     batch = next(iter(loader))
     optimizer.close()
-    with pytest.raises(InvalidParameter, match="this run is closed"):
+    with pytest.raises(InvalidParameterError, match="this run is closed"):
         optimizer.step_on(lambda part: losses_of(module, *part), batch)
     private(module, x, y)[1].close()
 

@@ -3,7 +3,7 @@
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -22,30 +22,30 @@ def test_record_comes_back_once(loop):
     module, optimizer, batches = loop
     batch = next(batches)
     optimizer.backward_on(own(module), batch)
-    with pytest.raises(InvalidParameter, match="as it is, once"):
+    with pytest.raises(InvalidParameterError, match="as it is, once"):
         optimizer.backward_on(own(module), batch)
 
 
 def test_all_records_come_back(loop):
     _, optimizer, batches = loop
     next(batches)
-    with pytest.raises(InvalidParameter, match="all 12 records"):
+    with pytest.raises(InvalidParameterError, match="all 12 records"):
         optimizer.step()
 
 
 def test_losses_are_one_for_each_record(loop):
     module, optimizer, batches = loop
     batch = next(batches)
-    with pytest.raises(InvalidParameter, match='reduction="none"'):
+    with pytest.raises(InvalidParameterError, match='reduction="none"'):
         optimizer.backward_on(lambda part: losses_of(module, *part).mean(), batch)
 
 
 def test_step_needs_a_batch_and_a_batch_a_step(loop):
     _, optimizer, _ = loop
-    with pytest.raises(InvalidParameter, match="private loader"):
+    with pytest.raises(InvalidParameterError, match="private loader"):
         optimizer.step()
     optimizer._turn.open(0)
-    with pytest.raises(InvalidParameter, match="empty batches are released too"):
+    with pytest.raises(InvalidParameterError, match="empty batches are released too"):
         optimizer._turn.open(3)
 
 
@@ -63,7 +63,7 @@ def test_weights_that_do_not_move_are_detected():
         def step(self, closure=None):
             return None
 
-    with pytest.raises(InvalidParameter, match="trained weights that move"):
+    with pytest.raises(InvalidParameterError, match="trained weights that move"):
         one_step(mlp(), x, y, optimizer=lambda p: Idle(p, lr=1.0))
     one_step(mlp(), x, y, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
 
@@ -108,7 +108,7 @@ def test_schedulers_and_close():
 def test_part_has_at_least_one_record(loop, size):
     module, optimizer, batches = loop
     batch = next(batches)
-    with pytest.raises(InvalidParameter, match="whole number of records >= 1"):
+    with pytest.raises(InvalidParameterError, match="whole number of records >= 1"):
         optimizer.step_on(lambda part: losses_of(module, *part), batch, size)
     optimizer.step_on(lambda part: losses_of(module, *part), batch, 1)
 

@@ -6,7 +6,7 @@ import pytest
 from helpers import needs
 
 import privproj
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -18,7 +18,7 @@ from privproj.training import export_peft, import_peft, prepare_peft  # noqa: E4
 
 @pytest.fixture
 def peft_model():
-    """A small randomly initialised transformer, wrapped by PEFT; nothing is downloaded."""
+    """A small randomly initialized transformer, wrapped by PEFT; nothing is downloaded."""
     peft, transformers = needs("peft"), needs("transformers")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -86,12 +86,12 @@ def test_peft_clipped_sums_match_single_records(peft_model):
 def test_optimizer_built_before_wrapping_is_caught(peft_model):
     base = peft_model.get_base_model()
     early = torch.optim.SGD([p for p in base.parameters() if not p.requires_grad], lr=0.1)
-    with pytest.raises(InvalidParameter, match="after the model is wrapped"):
+    with pytest.raises(InvalidParameterError, match="after the model is wrapped"):
         private(prepare_peft(peft_model, "lora-fa"), text(), text(), lambda p: early, algorithm="lora-fa")
 
 
 def test_prepare_peft_says_what_it_needs():
-    with pytest.raises(InvalidParameter, match="PEFT wrapped"):
+    with pytest.raises(InvalidParameterError, match="PEFT wrapped"):
         prepare_peft(mlp(), "m2")
 
 
@@ -116,7 +116,7 @@ def label_losses(model, batch):
     return nn.functional.cross_entropy(model(input_ids=batch["ids"]).logits, batch["labels"], reduction="none")
 
 
-def labelled(records=6):
+def labeled(records=6):
     return {"ids": text(records).clamp_min(1), "labels": torch.arange(records) % 3}
 
 
@@ -129,9 +129,9 @@ def test_new_head_is_trained_beside_the_factors():
         "self_attn.v_proj.lora_B.default.weight",
         "base_model.model.score.modules_to_save.default.weight",
     }
-    check_gradients(model, label_losses, labelled(), 6, algorithm="lora-fa")
+    check_gradients(model, label_losses, labeled(), 6, algorithm="lora-fa")
     # Under dropout the gradients of records add up to that of the batch, by the same masks.
-    batch, sums = labelled(), []
+    batch, sums = labeled(), []
     model = prepare_peft(classifier(lora_dropout=0.5), "lora-fa").double()
     _, optimizer, _ = private(model.train(), batch["ids"], batch["labels"], algorithm="lora-fa")
     torch.manual_seed(1)
@@ -154,7 +154,7 @@ def test_only_the_active_adapter_is_trained():
     model.set_adapter("other")
     prepare_peft(model, "lora-fa")
     assert {name.split(".")[-2] for name, p in model.named_parameters() if p.requires_grad} == {"other"}
-    check_gradients(model.double(), label_losses, labelled(), 6, algorithm="lora-fa")
+    check_gradients(model.double(), label_losses, labeled(), 6, algorithm="lora-fa")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -168,17 +168,17 @@ def test_only_the_active_adapter_is_trained():
 )
 def test_adapters_past_the_hooks_are_rejected(config, words):
     model = classifier(**config)
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         prepare_peft(model, "lora-fa")
     if "use_dora" in config:
-        with pytest.raises(InvalidParameter, match=words):
+        with pytest.raises(InvalidParameterError, match=words):
             private(model, text(), text())
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_m2_trains_is_saved_and_loads_again(tmp_path):
     """The head and the adapted weights; a base model and a wrapped one then give the same outputs."""
-    batch = labelled()
+    batch = labeled()
     model = prepare_peft(classifier(), "m2")
     _, optimizer, _ = private(model, batch["ids"], batch["labels"], algorithm="m2", rank=None, noise_multiplier=0.5)
     ranks = {
@@ -203,14 +203,14 @@ def test_what_m2_trains_is_saved_and_loads_again(tmp_path):
     assert [file.name for file in (tmp_path / "adapter").iterdir()] == [path.name]
     assert (tmp_path / "adapter" / path.name).read_bytes() == path.read_bytes()
     for given, words in (({"push_to_hub": True}, "push_to_hub"), ({"selected_adapters": ["a"]}, "a folder alone")):
-        with pytest.raises(InvalidParameter, match=words):
+        with pytest.raises(InvalidParameterError, match=words):
             model.save_pretrained(tmp_path / "adapter", **given)
     (tmp_path / "adapter" / "adapter_config.json").touch()
-    with pytest.raises(InvalidParameter, match="without an adapter"):
+    with pytest.raises(InvalidParameterError, match="without an adapter"):
         model.save_pretrained(tmp_path / "adapter")
-    with pytest.raises(InvalidParameter, match="base model that was trained"):
+    with pytest.raises(InvalidParameterError, match="base model that was trained"):
         import_peft(mlp(), tmp_path / "new")
-    with pytest.raises(InvalidParameter, match="prepare_peft"):
+    with pytest.raises(InvalidParameterError, match="prepare_peft"):
         export_peft(classifier(), tmp_path / "new")
 
 
@@ -245,8 +245,8 @@ def test_peft_half_precision_head_needs_autocast():
     peft = needs("peft")
     base = classifier().unload().bfloat16()
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="SEQ_CLS")
-    model, batch = prepare_peft(peft.get_peft_model(base, config), "lora-fa"), labelled()
-    with pytest.raises(InvalidParameter, match=r"float32 or float64.*autocast"):
+    model, batch = prepare_peft(peft.get_peft_model(base, config), "lora-fa"), labeled()
+    with pytest.raises(InvalidParameterError, match=r"float32 or float64.*autocast"):
         private(model, batch["ids"], batch["labels"], algorithm="lora-fa")
     model.score.float()
     _, optimizer, _ = private(model, batch["ids"], batch["labels"], algorithm="lora-fa", max_grad_norm=1e-3)
@@ -395,7 +395,7 @@ def test_peft_dropout_of_rate_zero_error_names_remedy(kind):
     base = model_of("LlamaForCausalLM", MODELS["LlamaForCausalLM"][0])
     model = peft.get_peft_model(base, getattr(peft, f"{kind}Config")(target_modules=["q_proj"], r=2)).double()
     _, optimizer, loader = private(model, text(5), text(5))
-    with pytest.raises(InvalidParameter, match="train LoRA in place of LoHa or LoKr"):
+    with pytest.raises(InvalidParameterError, match="train LoRA in place of LoHa or LoKr"):
         optimizer.step_on(lambda part: text_losses(model, part[0]), next(iter(loader)))
 
 
@@ -419,7 +419,7 @@ def test_peft_layers_must_be_batch_first_or_frozen(name, options, flat):
     optimizer.step_on(lambda batch: losses(batch[0]), next(iter(loader)), strict=True)
     optimizer._turn.drawn = None
     optimizer._turn.open(5)
-    with pytest.raises(InvalidParameter, match=rf"({'|'.join(flat)}).*rows for 5 losses"):
+    with pytest.raises(InvalidParameterError, match=rf"({'|'.join(flat)}).*rows for 5 losses"):
         optimizer.backward_on(losses, tokens)
     optimizer.close()
     model = model_of(name, options)

@@ -9,7 +9,7 @@ from helpers import needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -32,7 +32,7 @@ def test_one_silent_step_is_the_clipped_sum_of_vmap_gradients(build, shape, dtyp
     assert (found - expected).norm() <= rtol * expected.norm()
 
 
-def test_layers_that_opacus_materialises():
+def test_layers_that_opacus_materializes():
     x = torch.randint(0, 7, (12, 4), generator=torch.Generator().manual_seed(0))
     y = data()[1]
     module = Words().double()
@@ -206,5 +206,5 @@ def test_input_changed_in_place_is_detected():
         part[0].mul_(2.0)
         return found
 
-    with pytest.raises(InvalidParameter, match="in place"):
+    with pytest.raises(InvalidParameterError, match="in place"):
         optimizer.backward_on(losses, (x, y))

@@ -9,7 +9,7 @@ from scipy import stats
 
 import privproj
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.integrations.opacus import ProjectionAccountant
 from privproj.io.ledger import read_ledger
 
@@ -58,7 +58,7 @@ def test_calibrated_run_costs_what_was_asked():
         epsilon=2.0, delta=1e-5, steps=30, sampling_rate=optimizer._plan.sampling_rate,
     )  # fmt: skip
     assert optimizer._plan.noise_multiplier == known.value
-    with pytest.raises(InvalidParameter, match="at least one release"):
+    with pytest.raises(InvalidParameterError, match="at least one release"):
         optimizer.epsilon(1e-5)
     while optimizer._steps < 30:
         for batch in loader:
@@ -67,7 +67,7 @@ def test_calibrated_run_costs_what_was_asked():
     assert 1.99 < optimizer.epsilon(1e-5).value <= 2.0
     assert list(loader) == []
     optimizer._turn.open(0)
-    with pytest.raises(Refused, match="all 30 planned steps"):
+    with pytest.raises(UnsupportedError, match="all 30 planned steps"):
         optimizer.step()
 
 
@@ -84,9 +84,9 @@ def test_plan_made_by_hand_takes_options_of_make_private(changed, words):
     good = {"mechanism": release, "ranks": (8,), "clip": 0.5, "steps": 10}
     good |= {"sampling_rate": 0.125, "dataset_size": 800}
     assert Plan(algorithm=Method("m2", **options), **good).algorithm.rank == 8
-    with pytest.raises(InvalidParameter, match=words):
+    with pytest.raises(InvalidParameterError, match=words):
         Plan(algorithm=Method("m2", **options | changed), **good)
-    with pytest.raises(InvalidParameter, match="a Method"):
+    with pytest.raises(InvalidParameterError, match="a Method"):
         Plan(algorithm="m2", **good)  # pyright: ignore[reportArgumentType]
 
 
@@ -150,10 +150,10 @@ def test_plan_under_filter_reports_the_budget(tmp_path):
         ({"adaptive_order": 9}, "fixed before the first release"),
         ({}, "nothing is left|leave nothing"),
     ):
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(UnsupportedError, match=words):
             private(mlp(), x, y, steps=10**6, **{**budget, **options})
 
 
 def test_filter_needs_the_budget_it_keeps():
-    with pytest.raises(InvalidParameter, match="adaptive_order=8"):
+    with pytest.raises(InvalidParameterError, match="adaptive_order=8"):
         private(mlp(), *data(), adaptive_order=8)

@@ -15,7 +15,7 @@ from helpers import needs
 from privproj_cli.main import exit_code
 from scipy import stats
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import read_ledger
 
 torch = needs("torch", "opacus")
@@ -211,7 +211,7 @@ def test_each_of_several_processes_takes_the_gpu_of_its_number(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert own_device(torch.device("cuda")) == torch.device("cuda", 3)
     assert own_device(torch.device("cpu")) == torch.device("cpu")
-    with pytest.raises(InvalidParameter, match="each of several processes takes its own GPU"):
+    with pytest.raises(InvalidParameterError, match="each of several processes takes its own GPU"):
         own_device(torch.device("cuda", 1))
 
 
@@ -228,7 +228,7 @@ def test_where_another_process_fails_this_one_fails(monkeypatch):
     from privproj.training.processes import Processes
 
     tell(monkeypatch, lambda place: (place, "a full disk"))
-    with pytest.raises(Refused, match="process 1 of 2 stopped: a full disk"), Processes(0, 2).together():
+    with pytest.raises(UnsupportedError, match="process 1 of 2 stopped: a full disk"), Processes(0, 2).together():
         pass
     with pytest.raises(ZeroDivisionError), Processes(0, 2).together():
         raise ZeroDivisionError
@@ -238,9 +238,9 @@ def test_processes_that_come_to_different_places_are_stopped(monkeypatch):
     from privproj.training.processes import Processes
 
     tell(monkeypatch, lambda _: ("elsewhere", None))
-    with pytest.raises(Refused, match="different places"), Processes(0, 2).together():
+    with pytest.raises(UnsupportedError, match="different places"), Processes(0, 2).together():
         pass
-    with pytest.raises(Refused, match="different places"):
+    with pytest.raises(UnsupportedError, match="different places"):
         Processes(0, 2).check_same({"steps": 1})
 
 

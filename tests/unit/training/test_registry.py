@@ -6,7 +6,7 @@ import sys
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.training.algorithms import ALGORITHMS, FILES, MEMBERSHIP_ALGORITHMS, load
 
 
@@ -36,7 +36,7 @@ def test_names_are_the_published_ones():
 
 @pytest.mark.parametrize("name", ["sgd", "", None, ["m2"], "M2"])
 def test_other_names_are_rejected(name):
-    with pytest.raises(InvalidParameter, match="expected an algorithm"):
+    with pytest.raises(InvalidParameterError, match="expected an algorithm"):
         load(name)
 
 

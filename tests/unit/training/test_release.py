@@ -6,7 +6,7 @@ import pytest
 from helpers import needs
 from scipy import stats
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -134,7 +134,7 @@ def test_rows_that_are_no_records_are_rejected_at_the_boundary():
     x, y = data(tokens=4)
     module = mlp()
     _, optimizer, _ = private(module, x, y)
-    with optimizer._taps.armed(12), pytest.raises(InvalidParameter, match="one row for each record"):
+    with optimizer._taps.armed(12), pytest.raises(InvalidParameterError, match="one row for each record"):
         losses_of(module, x, y).sum().backward()
         optimizer._noisy_sum.add(11)
 

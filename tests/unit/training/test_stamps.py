@@ -14,7 +14,7 @@ needs("opacus")
 from torch import nn  # noqa: E402
 
 import privproj  # noqa: E402
-from privproj import Gaussian, InvalidParameter  # noqa: E402
+from privproj import Gaussian, InvalidParameterError  # noqa: E402
 from privproj.assumptions import Requirement  # noqa: E402
 from privproj.io.ledger import read_ledger, verify_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping, Subspace, Trajectory, add_frozen_lora, add_prism  # noqa: E402
@@ -47,7 +47,7 @@ def train(module, releases=STEPS, **options):
 
 def refused(module, **options):
     before = state(module)
-    with pytest.raises(InvalidParameter, match=r"from an earlier start.*ledger=PATH"):
+    with pytest.raises(InvalidParameterError, match=r"from an earlier start.*ledger=PATH"):
         start(module, **options)
     assert torch.equal(state(module), before)
 
@@ -102,14 +102,14 @@ def test_last_digits_of_a_target_are_nothing_to_train_with(tmp_path, order):
     module, book = mlp(), str(tmp_path / "ledger.jsonl")
     target = {"noise_multiplier": None, "epsilon": 1.0, "delta": DELTA, "adaptive_order": order, "ledger": book}
     train(module, **target)
-    with pytest.raises(privproj.Refused, match="leave nothing"):
+    with pytest.raises(privproj.UnsupportedError, match="leave nothing"):
         start(module, **target)
 
 
 def test_target_is_one_for_both_starts(tmp_path):
     module, book, target = mlp(), str(tmp_path / "ledger.jsonl"), {"noise_multiplier": None, "delta": DELTA}
     train(module, ledger=book, epsilon=1.0, **target)
-    with pytest.raises(privproj.Refused, match="leave nothing"):
+    with pytest.raises(privproj.UnsupportedError, match="leave nothing"):
         start(module, ledger=book, epsilon=1.0001, **target)
     both = train(module, ledger=book, epsilon=2.0, **target)
     assert 1.99 < both.epsilon(DELTA).value <= 2.0
@@ -185,7 +185,7 @@ def test_optimizer_over_tensors_that_have_released_is_known():
     old, new = mlp(), mlp()
     train(old)
     held = [*old.requires_grad_(False).parameters()]
-    with pytest.raises(InvalidParameter, match="which optimizer has from an earlier start"):
+    with pytest.raises(InvalidParameterError, match="which optimizer has from an earlier start"):
         start(new, optimizer=lambda trained: torch.optim.SGD([*trained, *held], lr=1.0))
 
 
@@ -211,7 +211,7 @@ def test_concurrent_runs_on_one_module_are_rejected():
         run.backward_on(own(seen), (given, y))
         if run is one:
             run.step()
-    with pytest.raises(InvalidParameter, match="from an earlier start"):
+    with pytest.raises(InvalidParameterError, match="from an earlier start"):
         two.step()
     assert (one._steps, two._steps) == (1, 0)
 
@@ -244,7 +244,7 @@ def test_releases_of_a_run_without_a_ledger_are_in_none(tmp_path):
     module = mlp()
     train(module)
     for book in (None, str(tmp_path / "ledger.jsonl")):
-        with pytest.raises(InvalidParameter, match="or build the module anew"):
+        with pytest.raises(InvalidParameterError, match="or build the module anew"):
             start(module, ledger=book)
     assert not (tmp_path / "ledger.jsonl").exists()
 

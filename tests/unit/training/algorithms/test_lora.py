@@ -3,7 +3,7 @@
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -93,7 +93,7 @@ def test_lora_resampled_each_step_is_projected_clipping():
 
 
 def test_what_cannot_be_adapted_is_rejected():
-    with pytest.raises(InvalidParameter, match="linear layers"):
+    with pytest.raises(InvalidParameterError, match="linear layers"):
         add_frozen_lora(torch.nn.ReLU(), 2)
-    with pytest.raises(InvalidParameter, match="lora-fa or m2"):
+    with pytest.raises(InvalidParameterError, match="lora-fa or m2"):
         prepare_peft(torch.nn.Linear(4, 2), "lora")

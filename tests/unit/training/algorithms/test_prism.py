@@ -4,7 +4,7 @@ import pytest
 from helpers import needs
 
 import privproj
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -167,7 +167,7 @@ def test_bases_that_were_edited_are_mended_or_rejected():
     optimizer.step()
     module.load_state_dict({**module.state_dict(), "0.u": 2.0 * module[0].u})
     optimizer._turn.open(1)
-    with pytest.raises(InvalidParameter, match="not orthonormal"):
+    with pytest.raises(InvalidParameterError, match="not orthonormal"):
         optimizer.backward_on(own(module), (x[:1], y[:1]))
 
 
@@ -183,9 +183,9 @@ def test_prism_is_accounted_as_gaussian():
     x, y = data()
     plan = private(prism_model(2), x, y, algorithm="prism", noise_multiplier=1.5)[1]._plan
     assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.5)
-    with pytest.raises(InvalidParameter, match="add_prism"):
+    with pytest.raises(InvalidParameterError, match="add_prism"):
         private(mlp(), x, y, algorithm="prism")
-    with pytest.raises(InvalidParameter, match="add_prism"):
+    with pytest.raises(InvalidParameterError, match="add_prism"):
         private(prism_model(2), x, y, algorithm="m2", rank=1)
-    with pytest.raises(InvalidParameter, match="smaller side"):
+    with pytest.raises(InvalidParameterError, match="smaller side"):
         prism_model(4)

@@ -7,7 +7,7 @@ import pytest
 from helpers import needs
 from scipy import stats
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -73,7 +73,7 @@ def test_projection_serves_one_release():
     found = view(2)
     mean = torch.zeros(4, 2, dtype=DOUBLE)
     found.update(mean)
-    with pytest.raises(InvalidParameter, match="fresh projection"):
+    with pytest.raises(InvalidParameterError, match="fresh projection"):
         found.update(mean)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from helpers import needs
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameterError, UnsupportedError
 
 torch = needs("torch", "opacus")
 
@@ -25,10 +25,10 @@ def test_projected_descent_stays_in_its_range_and_has_no_epsilon():
     assert torch.linalg.matrix_rank(torch.stack(moves), rtol=1e-9) <= 3
     outside = moves[-1] - descent.z @ torch.linalg.lstsq(descent.z, moves[-1][:, None]).solution[:, 0]
     assert outside.norm() < 1e-9 * moves[-1].norm() + 1e-12
-    with pytest.raises(Refused, match="no epsilon"):
+    with pytest.raises(UnsupportedError, match="no epsilon"):
         descent.epsilon(1e-5)
 
 
 def test_module_without_trained_tensors_is_rejected():
-    with pytest.raises(InvalidParameter, match="require a gradient"):
+    with pytest.raises(InvalidParameterError, match="require a gradient"):
         ProjectedDescent(torch.nn.ReLU(), rank=2, lr=0.1)

@@ -4,7 +4,7 @@ import pytest
 from helpers import needs
 
 import privproj
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameterError
 from privproj.io.ledger import INSECURE, Account, read_ledger
 
 torch = needs("torch", "opacus")
@@ -100,15 +100,15 @@ def test_leading_directions_are_the_right_singular_vectors():
     assert torch.allclose(basis.T @ basis, torch.eye(3, dtype=DOUBLE), atol=1e-12)
     assert torch.allclose(basis @ basis.T, vectors @ vectors.T, atol=1e-9)
     assert leading(torch.outer(rows[:, 0], rows[0]), 5).shape == (40, 1)
-    with pytest.raises(InvalidParameter, match="moved"):
+    with pytest.raises(InvalidParameterError, match="moved"):
         leading(torch.zeros(3, 5), 2)
-    with pytest.raises(InvalidParameter, match="did not diverge"):
+    with pytest.raises(InvalidParameterError, match="did not diverge"):
         leading(torch.full((3, 5), float("nan")), 2)
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5])
 def test_number_of_directions_below_one_is_rejected(k):
-    with pytest.raises(InvalidParameter, match="k >= 1"):
+    with pytest.raises(InvalidParameterError, match="k >= 1"):
         leading(torch.eye(3), k)
 
 
@@ -117,9 +117,9 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     module, path = mlp(), str(tmp_path / "ledger.jsonl")
     _, search, loader = private(module, x, y, noise_multiplier=4.0, steps=12, sampling_rate=0.5, ledger=path)
     trajectory = Trajectory(search, 4)
-    with pytest.raises(InvalidParameter, match="12 steps left"):
+    with pytest.raises(InvalidParameterError, match="12 steps left"):
         trajectory.subspace()
-    with pytest.raises(InvalidParameter, match="each of the 12 steps"):
+    with pytest.raises(InvalidParameterError, match="each of the 12 steps"):
         Trajectory(search, 13)
     while search._steps < 12:
         for batch in loader:
@@ -129,7 +129,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     assert len(trajectory.rows) == 4 and trajectory.every == 3
     subspace = trajectory.subspace()
     options = {"algorithm": "dp-sft", "subspace": subspace, "sampling_rate": 0.5, "steps": 8}
-    with pytest.raises(InvalidParameter, match="one ledger for both"):
+    with pytest.raises(InvalidParameterError, match="one ledger for both"):
         private(mlp(), x, y, **options, ledger=str(tmp_path / "other.jsonl"))
     target = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5}
     _, tuned, loader = private(module, x, y, **options, **target, ledger=path)
@@ -164,11 +164,11 @@ def test_subspace_says_where_it_is_from():
     basis = orthonormal(20, 2)
     cases = (("private", None, "public or dp"), ("dp", None, "account"), ("public", Account(), "account"))
     for source, account, words in cases:
-        with pytest.raises(InvalidParameter, match=words):
+        with pytest.raises(InvalidParameterError, match=words):
             Subspace(basis, source, account=account)
-    with pytest.raises(InvalidParameter, match="orthonormal"):
+    with pytest.raises(InvalidParameterError, match="orthonormal"):
         Subspace(2 * basis, "public")
-    with pytest.raises(InvalidParameter, match="trained weights"):
+    with pytest.raises(InvalidParameterError, match="trained weights"):
         private(mlp(), *data(), algorithm="dp-sft", subspace=Subspace(basis, "public"))
-    with pytest.raises(InvalidParameter, match="a subspace for dp-sft"):
+    with pytest.raises(InvalidParameterError, match="a subspace for dp-sft"):
         private(mlp(), *data(), algorithm="dp-sft")

@@ -76,7 +76,7 @@ def test_m2_adds_what_its_lift_says(inputs, outputs, rank, spectrum):
 def test_rank_one_records_are_worst_for_projected_clipping(inputs, outputs, rank, algorithm):
     rows = choose(layers=Layer(dim=inputs, rank=rank, columns=outputs), epsilon=1.0, delta=1e-5)
     (row,) = (row for row in rows if row.algorithm == algorithm)
-    stretch = row.worth.noise_over_dp_sgd
+    stretch = row.utility.noise_over_dp_sgd
     clip = 1e-3
     for spectrum in ([1.0], [4.0, 2.0, 1.0], [1.0] * 12):
         s = gradients_of(outputs, inputs, spectrum)
@@ -86,9 +86,9 @@ def test_rank_one_records_are_worst_for_projected_clipping(inputs, outputs, rank
         noise, factor = math.sqrt(energy / (inputs * outputs)) / a, square / (8 * clip * a) ** 2
         if len(spectrum) == 1:
             assert noise == pytest.approx(stretch, rel=TOLERANCE)
-            assert factor == pytest.approx(1.0 + row.worth.projection_error, rel=TOLERANCE)
+            assert factor == pytest.approx(1.0 + row.utility.projection_error, rel=TOLERANCE)
         assert noise <= stretch * (1.0 + TOLERANCE)
-        assert factor <= (1.0 + row.worth.projection_error) * (1.0 + TOLERANCE)
+        assert factor <= (1.0 + row.utility.projection_error) * (1.0 + TOLERANCE)
 
 
 def test_noise_of_m1_outside_of_its_range_is_left_out():

@@ -13,7 +13,7 @@ from privproj import M1, M2, Gaussian, Laplace, Layer, PublicSketch
 from privproj.accounting import lower_bound as remarks
 from privproj.mechanisms.registry import mechanism_named, registry
 from privproj.profiles.gaussian import gaussian_deltas
-from privproj.schedule import Schedule, phase_of
+from privproj.schedule import Composition, phase_of
 
 RUN = {"steps": 2000, "sampling_rate": 0.01}
 SMALL = {"steps": 3, "sampling_rate": 0.3}
@@ -74,7 +74,7 @@ def test_a_lower_end_is_nowhere_above_an_answer(mechanism, run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [f"{b.mechanism.name} {b.name}" for b in registry() if b.worst_changes])
+@pytest.mark.parametrize("name", [f"{b.mechanism.name} {b.name}" for b in registry() if b.worst_differences])
 def test_a_lower_end_is_nowhere_above_any_bound(name):
     """Bounds of one mechanism promise as much as its lower end, or less."""
     kind, bound = name.split()
@@ -195,16 +195,16 @@ def test_phases_have_one_lower_end_of_what_is_known_of_them():
     second = phase_of(M2(dim=256, rank=8, noise_multiplier=0.4), "second", steps=100, sampling_rate=0.05)
     fixed = phase_of(M2(dim=256, rank=8, noise_multiplier=0.5), "capped", steps=100, sampling_rate=0.01,
                      max_batch_size=700, dataset_size=50000)  # fmt: skip
-    alone, both = (Schedule(phases).epsilon(delta=1e-5) for phases in ((second,), (first, second)))
+    alone, both = (Composition(phases).epsilon(delta=1e-5) for phases in ((second,), (first, second)))
     assert alone.with_details().lower_bound.value < both.with_details().lower_bound.value < both.value
     assert both.value < 1.02 * both.with_details().lower_bound.value
-    more = Schedule((first, second, fixed)).epsilon(delta=1e-5)
+    more = Composition((first, second, fixed)).epsilon(delta=1e-5)
     assert more.with_details().lower_bound.value == pytest.approx(
         both.with_details().lower_bound.value, rel=1e-6, abs=0
     )
-    known = Schedule((first, first)).epsilon(delta=1e-5)
+    known = Composition((first, first)).epsilon(delta=1e-5)
     assert known.lower == pytest.approx(known.with_details().lower_bound.value, rel=1e-6, abs=0)
-    known = Schedule((first, first)).delta(epsilon=1.0)
+    known = Composition((first, first)).delta(epsilon=1.0)
     assert known.lower == pytest.approx(10.0 ** known.with_details().lower_bound.value, rel=1e-6, abs=0)
     assert known.value > known.lower * (1 + 1e-5)
 
@@ -213,7 +213,7 @@ def test_phases_of_laplace_noise_are_known_from_below():
     """A run that is nearly all Laplace noise is not told that it may be thousands of times too large."""
     run = {"steps": 132, "sampling_rate": 0.186}
     laplace, sketch = Laplace(noise_multiplier=0.515), PublicSketch(rank=2, noise_multiplier=7.35)
-    both = Schedule((phase_of(sketch, "sketch", steps=10, sampling_rate=0.01), phase_of(laplace, "laplace", **run)))
+    both = Composition((phase_of(sketch, "sketch", steps=10, sampling_rate=0.01), phase_of(laplace, "laplace", **run)))
     found = both.epsilon(delta=1e-3)
     assert (
         0.999 * found.value <= found.with_details().lower_bound.value <= found.value

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Schedule, solve_delta, solve_epsilon
+from privproj.accounting.query import Composition, solve_delta, solve_epsilon
 from privproj.composition.compose import compose_phases
-from privproj.errors import InvalidParameter, PrivprojError
+from privproj.errors import InvalidParameterError, PrivprojError
 from privproj.mechanisms.registry import is_renyi
 from privproj.numerics.interval import next_up
 from privproj.profiles.conversion import LEAST_LOG_VALUE
@@ -66,14 +66,14 @@ def lower_bound(result: Result) -> LowerBound | None:
         The largest lower bound that is known; None if there is none.
 
     Raises:
-        InvalidParameter: The argument is not a result.
+        InvalidParameterError: The argument is not a result.
 
     >>> from privproj import M2, epsilon, lower_bound
     >>> round(lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)).value, 3)
     0.738
     """
     if not isinstance(result, Result):
-        raise InvalidParameter("result", result, "the result of epsilon, delta or sigma")
+        raise InvalidParameterError("result", result, "the result of epsilon, delta or sigma")
     if result.query is None or result.side is not Side.UPPER or not result.usable or not result.value:
         return result.lower_bound
     if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):
@@ -86,7 +86,7 @@ def lower_bound(result: Result) -> LowerBound | None:
     return max(bounds, key=lambda bound: bound.value, default=None)
 
 
-def add_details(query: Schedule, result: Result) -> Result:
+def add_details(query: Composition, result: Result) -> Result:
     """Return a result with its lower bound, a warning if that is far below, and its value for other batches."""
     target = result.target
     has_bound = result.usable and result.side is Side.UPPER and result.value and result.quantity in QUANTITIES
@@ -153,7 +153,7 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
     The last difference of a phase stands in if another phase has more of them.
     """
     # on the default grid, not on that of the query
-    pairs = [phase.with_run(discretization=None).worst_changes() for phase in phases if attains_pair(phase)]
+    pairs = [phase.with_run(discretization=None).worst_differences() for phase in phases if attains_pair(phase)]
     for i in range(max((len(changes) for changes, _ in pairs), default=0)):
         yield [(changes[min(i, len(changes) - 1)], run) for changes, run in pairs if changes]
 
@@ -177,7 +177,7 @@ def _ratio(result: Result, least: float) -> float:
     return most / least if least > 0.0 else math.inf
 
 
-def with_alternatives(query: Schedule, result: Result, solve: Callable[[Schedule], Result]) -> Result:
+def with_alternatives(query: Composition, result: Result, solve: Callable[[Composition], Result]) -> Result:
     """Return a result for shuffled batches with its value for balls-in-bins and for Poisson batches, if they have one.
 
     ``solve`` evaluates another query at the same target.
@@ -214,7 +214,7 @@ def with_alternatives(query: Schedule, result: Result, solve: Callable[[Schedule
 # --- truncated and shuffled batches ---------------------------------------------------------------------------
 
 
-def describe_batches(query: Schedule, fields: dict[str, Any]) -> list[str]:
+def describe_batches(query: Composition, fields: dict[str, Any]) -> list[str]:
     """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result."""
     # Without a value the run of a result is a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
@@ -236,7 +236,7 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
     return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
 
 
-def _capped(query: Schedule, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
+def _capped(query: Composition, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
     """Return the smallest harmless maximum batch size, and what truncated batches cost in delta (C26)."""
     runs = dict.fromkeys(phase.run for phase in query.phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
