@@ -178,7 +178,7 @@ class Choice:
 
     def as_dict(self) -> dict[str, object]:
         """Return one row of the JSON object of the command line."""
-        update_utility = {
+        utility = {
             **self.utility.as_dict(),
             "noise_over_dp_sgd": self.utility.noise_over_dp_sgd,
             "error": self.utility.error,
@@ -309,4 +309,4 @@ def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice
         return None
     mechanism: Any = replace(way.mechanism, noise_multiplier=result.value)  # pyright: ignore[reportCallIssue]
     update = utility_of(mechanism, lift, plain)
-    return Choice(algorithm=way.algorithm, rank=way.rank, result=result, update_utility=update, mechanism=mechanism)
+    return Choice(algorithm=way.algorithm, rank=way.rank, result=result, utility=update, mechanism=mechanism)

@@ -55,7 +55,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     except QueryError:
         fixed = None
     plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
-    reported, text = budget.epsilon(delta).value, filter_text(budget)
+    reported, text = float(budget.epsilon(delta)), filter_text(budget)
     summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_quote": reported}
     summary["epsilon_of_fixed_plan"] = fixed
     spent = budget.epsilon_of_spent(delta)

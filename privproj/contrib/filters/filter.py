@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.gdp import require_no_options
@@ -448,7 +448,11 @@ class _BudgetQuery(Composition):
     """A query about the whole budget of a filter; its phases are the counted releases."""
 
     budget: Filter = field(kw_only=True)
-    is_plain: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def is_plain(self) -> bool:
+        """False: a filter is never reported as a single mechanism."""
+        return False
 
     def __post_init__(self) -> None:
         """Allow a filter without releases."""
