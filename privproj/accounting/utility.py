@@ -184,7 +184,7 @@ class Choice:
             "error": self.utility.error,
         }
         sizes = {"released_numbers": self.utility.released, "gradient_numbers": self.utility.of}
-        return {"name": self.name, "algorithm": self.algorithm, "rank": self.rank, **update_utility, **sizes,
+        return {"name": self.name, "algorithm": self.algorithm, "rank": self.rank, **utility, **sizes,
                 "answer": self.result.as_dict()}  # fmt: skip
 
 
