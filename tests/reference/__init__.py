@@ -1,8 +1,7 @@
 """The quantities of the package in mpmath, at any precision: slow, and independent of the kernels.
 
-One formula stands in three arithmetics on purpose: *numerics* and the rooms on top of it (floats with an outward
-margin) give the answers, *rigorous* (balls) proves them, *reference* (mpmath at any precision) tests them. The three
-share no formula's code. The package does not import mpmath.
+Each formula has three implementations that share no code: floats with an outward margin in :mod:`privproj`, ball
+arithmetic in the feature that certifies, and mpmath at any precision here.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``; it is written from the formula in its
 docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound is the
@@ -12,10 +11,12 @@ third form of that bound in :mod:`privproj.mechanisms`, and takes the same param
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import mpmath as mp
 
-from reference import composition, sketch, wishart
+from privproj.mechanisms.registry import mechanism_names
+from reference import composition
 from reference.calculus import Function, Real, evaluate_until_settled
 from reference.m2 import beta_tail_bound, expected_profile
 from reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
@@ -24,6 +25,7 @@ __all__ = [
     "COARSE_DIGITS",
     "DELTAS",
     "EPSILONS",
+    "LOOSE",
     "Real",
     "beta_lower",
     "beta_tail",
@@ -36,45 +38,32 @@ __all__ = [
 ]
 
 TESTS = Path(__file__).parents[1]
-FAMILIES = [import_module(f"reference.{name}") for name in ("gaussian", "m1", "m2", "sketch", "wishart")]
-FEATURES = [
+# The composition rules stand where the stored results of benchmarks/reference_suite.py have them.
+_NAMES = dict.fromkeys(("gaussian", "laplace", "composition", *mechanism_names()))
+_FILES = [TESTS / "reference" / f"{name.replace('-', '_')}.py" for name in _NAMES]
+FAMILIES = [
     import_module(".".join(path.relative_to(TESTS).with_suffix("").parts))
-    for path in sorted(TESTS.glob("contrib/*/reference.py"))
+    for path in (*_FILES, *sorted(TESTS.glob("contrib/*/reference.py")))
+    if path.exists()
 ]
-"""References of the bounds of optional features, with their settings."""
+"""The references of each mechanism, found by its name, and those of optional features.
 
-DELTAS: dict[str, Function] = {name: f for family in FAMILIES + FEATURES for name, f in family.DELTAS.items()}
-"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
-
-EPSILONS: dict[str, Function] = {name: f for family in FAMILIES + FEATURES for name, f in family.EPSILONS.items()}
-"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
-
-OTHER_QUANTITIES: dict[str, Function] = {
-    "sketch.rdp": sketch.divergence_at_order,
-    "wishart.preprocess.gain": wishart.preprocessing_gain,
-    "rule.basic-composition.epsilon": composition.basic_composition,
-    "rule.advanced-composition.epsilon": composition.advanced_composition,
-}
-"""Quantities that are neither a delta nor an epsilon. Contract."""
-
-COARSE_DIGITS = {
-    "m1.known-projection": 14,
-    "m1.known-projection-rank1": 14,
-    "m1.secret-projection": 14,
-    "m1.column-exact": 14,
-    "wishart.early": 14,
-    "wishart.early-exact-tail": 14,
-    "wishart.exact": 20,
-    "m1.residual": 20,
-    **{name: digits for feature in FEATURES for name, digits in feature.COARSE_DIGITS.items()},
-}
-"""Digits of the references that take a double sum, a nested minimum or long series in each term; others have 50.
-
-Contract.
+A file may define any of ``DELTAS``, ``EPSILONS``, ``OTHER_QUANTITIES``, ``COARSE_DIGITS``, ``LARGE_DIM_DIGITS``,
+``LOOSE`` and ``SETTINGS``.
 """
 
-LARGE_DIM_DIGITS = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
-"""Digits of others where the dimension is a million or more. Contract."""
+
+def _collected(name: str) -> dict[str, Any]:
+    """Return the entries of one table in all files of references."""
+    return {key: value for family in FAMILIES for key, value in getattr(family, name, {}).items()}
+
+
+DELTAS: dict[str, Function] = _collected("DELTAS")  # mechanism.bound -> delta(epsilon, **parameters)
+EPSILONS: dict[str, Function] = _collected("EPSILONS")  # mechanism.bound -> epsilon(delta, **parameters)
+OTHER_QUANTITIES: dict[str, Function] = _collected("OTHER_QUANTITIES")  # neither a delta nor an epsilon
+COARSE_DIGITS: dict[str, int] = _collected("COARSE_DIGITS")  # decimal digits of slow references; others have 50
+LARGE_DIM_DIGITS: dict[str, int] = _collected("LARGE_DIM_DIGITS")  # decimal digits if the dimension is at least 1e6
+LOOSE: dict[str, float] = _collected("LOOSE")  # start of a setting -> allowed relative error, where it is not 1e-9
 
 
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:

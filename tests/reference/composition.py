@@ -182,3 +182,14 @@ def delta_of_rule(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
         return mp.log(found / eps) if found < mp.inf else mp.mpf(10) ** 6
 
     return mp.exp(-mp.exp(find_root(excess, mp.log(-mp.log(mp.mpf(guess))), mp.mpf(1) / 4)))
+
+
+OTHER_QUANTITIES: dict[str, Function] = {
+    "rule.basic-composition.epsilon": basic_composition,
+    "rule.advanced-composition.epsilon": advanced_composition,
+}
+
+SETTINGS = """
+* rule.basic-composition.epsilon epsilon=0.001 steps=1000000
+* rule.advanced-composition.epsilon epsilon=0.001,1e-9,1 steps=1000000 slack=1e-6
+"""

@@ -1,4 +1,4 @@
-"""References for the Gaussian and Laplace mechanisms (C3) and for composition rules, in mpmath."""
+"""References for the Gaussian mechanism (C3), in mpmath."""
 
 import mpmath as mp
 
@@ -89,20 +89,13 @@ def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     return composition.concentrated_epsilon(gaussian_mu(noise_multiplier, steps) ** 2 / 2, delta)
 
 
-def laplace(epsilon: Real, noise_multiplier: Real) -> Real:
-    """Return delta of one Laplace release, ``1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0."""
-    return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - gaussian_mu(noise_multiplier)) / 2))
-
-
 DELTAS: dict[str, Function] = {
     "gaussian.analytic": analytic,
     "gaussian.two-sided": two_sided_tail,
     "gaussian.rdp": rdp,
     "gaussian.zcdp": zcdp,
     "gaussian.gdp": gdp,
-    "laplace.exact": laplace,
 }
-"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
 EPSILONS: dict[str, Function] = {
     "gaussian.classical": classical,
@@ -110,4 +103,30 @@ EPSILONS: dict[str, Function] = {
     "gaussian.rdp": rdp_epsilon,
     "gaussian.zcdp": zcdp_epsilon,
 }
-"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
+
+SETTINGS = """
+* gaussian.analytic.delta noise_multiplier=1 epsilon=1,0,50
+  gaussian.analytic.delta noise_multiplier=0.001,0.1,100,1e6 epsilon=0,1e-9,50
+  gaussian.analytic.delta noise_multiplier=1000 steps=1000000 epsilon=0,1,50
+  gaussian.analytic.delta noise_multiplier=1 sampling_rate=0.01 epsilon=1
+  gaussian.analytic.epsilon noise_multiplier=1,100 delta=1e-5,1e-100
+  gaussian.analytic.delta noise_multiplier=1 adaptive_clipping_sigma=0.5,20 epsilon=1,50
+  gaussian.analytic.delta noise_multiplier=1 adaptive_clipping_sigma=2 sampling_rate=0.01 epsilon=1
+* gaussian.gdp.delta noise_multiplier=1000 steps=1000000 epsilon=1,0,50
+  gaussian.gdp.delta noise_multiplier=0.01,1e5 epsilon=0,50
+* gaussian.two-sided.delta noise_multiplier=1 epsilon=1,0,50
+  gaussian.two-sided.delta noise_multiplier=0.01,100 epsilon=1e-9,1,50
+* gaussian.classical.epsilon noise_multiplier=10 delta=1e-5,1e-12
+  gaussian.classical.delta noise_multiplier=10,1000 epsilon=0.5
+  gaussian.classical.epsilon noise_multiplier=1e5 steps=1000,1000000 delta=1e-5
+* gaussian.classical-2.epsilon noise_multiplier=10 delta=1e-5,1e-12
+  gaussian.classical-2.epsilon noise_multiplier=1e5 steps=1000000 delta=1e-5
+* gaussian.rdp.delta noise_multiplier=1 epsilon=4,50
+  gaussian.rdp.delta noise_multiplier=0.1,100 epsilon=1,50
+  gaussian.rdp.delta noise_multiplier=1000,10000 steps=1000000 epsilon=1,50
+  gaussian.rdp.epsilon noise_multiplier=1,1e5 delta=1e-5,1e-100
+  gaussian.rdp.epsilon noise_multiplier=1000,0.001 steps=1000000 delta=1e-5
+  gaussian.rdp.delta noise_multiplier=1 sampling_rate=1e-4 steps=1000000 epsilon=1,8
+* gaussian.zcdp.delta noise_multiplier=1000 steps=1000000 epsilon=4,50
+  gaussian.zcdp.epsilon noise_multiplier=0.001,1,1e6 steps=1,1000000 delta=1e-5
+"""

@@ -1,12 +1,10 @@
-"""References for Gaussian sketches in mpmath: secret ones with noise (C14), and public ones (C4, C5)."""
+"""References for Gaussian sketches with noise (C14), in mpmath."""
 
 import mpmath as mp
 
 from reference import composition
-from reference.calculus import Function, Real, find_minimum
-from reference.composition import gaussian_mu
-from reference.laws import any_rank_delta, expected_delta, gamma_law
-from reference.special import chi2_above, chi2_below, gaussian_delta
+from reference.calculus import Function, Real
+from reference.special import chi2_above, chi2_below
 
 
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
@@ -105,52 +103,6 @@ def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> R
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
 
 
-def public_exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``E[h_eps(mu^2 chi2_r / r)]``, delta of a public sketch for a change of rank one (C4, C7)."""
-    return expected_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
-
-
-def public_rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``min_p E[g_p(mu^2 chi2_r / r)]``, delta of a public sketch for a change of any rank (C5, C7)."""
-    return any_rank_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
-
-
-def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
-    """Return ``min over d0 of  n d0 + delta_gauss(eps; mu radius(ln d0))``, searched in ``ln ln(1/d0)`` (C16).
-
-    ``radius(ln d0)`` is the factor of the shift that is not exceeded but for ``d0``, and ``n = count`` how often that
-    may fail.
-    """
-
-    def total(s: Real) -> Real:
-        log_bad = -mp.exp(s)
-        return mp.log(count * mp.exp(log_bad) + gaussian_delta(epsilon, mu * radius(log_bad)))
-
-    return min(mp.mpf(1), mp.exp(find_minimum(total, -2, 12, points=80)[1]))
-
-
-def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """Return ``eps`` where ``n d0 = split delta``, and ``delta_gauss(eps; mu radius(ln d0))`` is the rest of delta."""
-    share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
-    shift = mu * radius(mp.log(share * delta / count))
-    return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), (1 - share) * delta)
-
-
-def _public_radius(rank: int) -> Function:
-    """Return the radius ``1 + sqrt(2 ln(1/d0)/r)`` of a public sketch as a function of ``ln d0`` (C16)."""
-    return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
-
-
-def public_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """Return delta of a public sketch by its norm, at the best ``d0`` (C16)."""
-    return least_over_radius(_public_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
-
-
-def _public_norm_epsilon(delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Return ``eps`` of a public sketch by its norm, at a given split of delta."""
-    return epsilon_at_split(_public_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
-
-
 DELTAS: dict[str, Function] = {
     "sketch.rdp-best": rdp_best,
     "sketch.exact-rank1": exact_rank1,
@@ -159,11 +111,28 @@ DELTAS: dict[str, Function] = {
     "sketch.tcdp": tcdp,
     "sketch.lora-one-step": one_step_delta,
     "sketch.lora-by-design": by_design_delta,
-    "sketch-public.rank-free": public_rank_free,
-    "sketch-public.exact-rank1": public_exact_rank1,
-    "sketch-public.operator-norm": public_norm,
 }
-"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
-EPSILONS: dict[str, Function] = {"sketch-public.operator-norm": _public_norm_epsilon}
-"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
+# Deltas below 1e-300, and orders close to the last one.
+LOOSE = {"sketch.rdp-best": 1e-5, "sketch.rdp-tight": 1e-5}
+
+OTHER_QUANTITIES: dict[str, Function] = {"sketch.rdp": divergence_at_order}
+
+SETTINGS = """
+* sketch.rdp-best.delta rank=16 gamma=1000 epsilon=0.05,1
+  sketch.rdp-best.delta rank=16 gamma=3,1e6 epsilon=8
+  sketch.rdp-best.delta rank=1,1000000 gamma=1e5 epsilon=0.01
+  sketch.rdp-best.delta rank=16 gamma=1e6 steps=1000000 epsilon=0.1
+* sketch.exact-rank1.delta rank=16 gamma=1000 epsilon=0.05,0,1
+  sketch.exact-rank1.delta rank=1,1000000 gamma=0.1,1e6 epsilon=0,0.01
+  sketch.exact-rank1.delta rank=1 gamma=1e4 steps=1000000 epsilon=0.5,50
+* sketch.rdp-tight.delta rank=16 gamma=1000 epsilon=0.05,1
+  sketch.rdp-tight.delta rank=1,1000000 gamma=1.5,1e6 epsilon=8
+* sketch.rdp.delta rank=16 gamma=1000 eigenvalues=768 epsilon=1,8
+  sketch.rdp order=2,50,999 rank=16 gamma=1000 eigenvalues=768
+* sketch.tcdp.delta rank=16 gamma=1000 eigenvalues=768 epsilon=1,8
+  sketch.tcdp.delta rank=16 gamma=3 eigenvalues=1 epsilon=1,50
+  sketch.tcdp.delta rank=16 gamma=1e6 eigenvalues=768 steps=1000000 epsilon=1
+* sketch.lora-one-step.delta rank=16 frobenius_bound=1 sensitivity=0.01 noise_sigma=1 epsilon=0.05,1
+* sketch.lora-by-design.delta rank=9 frobenius_bound=2 sensitivity=.01 noise_sigma=1 step_smoothness=1 steps=2 epsilon=1
+"""

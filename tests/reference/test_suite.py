@@ -20,20 +20,12 @@ STORED = ("m1.secret-projection", "wishart.early-exact-tail")
 """References of ten seconds and more, which the normal run reads from the results."""
 
 CLOSE = 1e-9
-LOOSE = {
-    "sketch.rdp-best": 1e-5,
-    "sketch.rdp-tight": 1e-5,
-    "wishart.exact.delta dim=20 rank=4 misalignment=0.001 norm_ratio": 2.5e-3,
-    **{start: error for feature in reference.FEATURES for start, error in feature.LOOSE.items()},
-}
-"""Relative errors allowed where the tool searches over orders close to the last one, for deltas below 1e-300, where the
-deltas that it answers are so far apart, and where the worst pair is enclosed in cells and panels of such a width."""
 ROUNDED = {"rule.basic-composition": 1e-15, "rule.advanced-composition": 1e-15}
 """Plain formulas in floats, without an outward margin."""
 
 
 def allowed(setting):
-    return next((error for start, error in LOOSE.items() if str(setting).startswith(start)), CLOSE)
+    return next((error for start, error in reference.LOOSE.items() if str(setting).startswith(start)), CLOSE)
 
 
 def lawful(row, setting):

@@ -39,16 +39,6 @@ def _gamma_below(a: Real, scale: Real, x: Real) -> Real:
 
 
 DELTAS: dict[str, Function] = {"jl-clip.exact": exact, "jl-clip.any-records": any_records}
-"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
-
-EPSILONS: dict[str, Function] = {}
-"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
-
-COARSE_DIGITS: dict[str, int] = {}
-"""Digits of references that have fewer than 50."""
-
-LOOSE: dict[str, float] = {}
-"""Relative errors allowed to settings that begin so."""
 
 SETTINGS = """
 * jl-clip.exact.delta probes=30 noise_multiplier=1 epsilon=1,0,50
@@ -57,4 +47,3 @@ SETTINGS = """
 * jl-clip.any-records.delta probes=30 noise_multiplier=1 epsilon=1,0,50
   jl-clip.any-records.delta probes=4,1000 noise_multiplier=0.1,10 epsilon=0.1,1
 """
-"""Grids as in ``reference.settings``."""

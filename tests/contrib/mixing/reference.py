@@ -69,19 +69,12 @@ def _integral(integrand: Function, corners: list[Real], end: Real, mu: Real) -> 
 
 
 DELTAS: dict[str, Function] = {"mixing.two-stage": two_stage}
-"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
-
-EPSILONS: dict[str, Function] = {}
-"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
 
 COARSE_DIGITS: dict[str, int] = {"mixing.two-stage": 12}
-"""Digits of references that have fewer than 50."""
 
 LOOSE: dict[str, float] = {"mixing.two-stage.delta": 2.0**-26}
-"""Relative errors allowed to settings that begin so."""
 
 SETTINGS = """
 * mixing.two-stage.delta rank=100 gamma=65 eigen_noise=7 epsilon=1,0
   mixing.two-stage.delta rank=20 gamma=8 eigen_noise=1,6 epsilon=0.5
 """
-"""Grids as in ``reference.settings``."""

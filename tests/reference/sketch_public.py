@@ -1,0 +1,76 @@
+"""References for public Gaussian sketches (C4, C5), in mpmath."""
+
+import mpmath as mp
+
+from reference import composition
+from reference.calculus import Function, Real, find_minimum
+from reference.composition import gaussian_mu
+from reference.laws import any_rank_delta, expected_delta, gamma_law
+from reference.special import gaussian_delta
+
+
+def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
+    """Return ``E[h_eps(mu^2 chi2_r / r)]``, delta of a public sketch for a change of rank one (C4, C7)."""
+    return expected_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
+
+
+def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
+    """Return ``min_p E[g_p(mu^2 chi2_r / r)]``, delta of a public sketch for a change of any rank (C5, C7)."""
+    return any_rank_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
+
+
+def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
+    """Return ``min over d0 of  n d0 + delta_gauss(eps; mu radius(ln d0))``, searched in ``ln ln(1/d0)`` (C16).
+
+    ``radius(ln d0)`` is the factor of the shift that is not exceeded but for ``d0``, and ``n = count`` how often that
+    may fail.
+    """
+
+    def total(s: Real) -> Real:
+        log_bad = -mp.exp(s)
+        return mp.log(count * mp.exp(log_bad) + gaussian_delta(epsilon, mu * radius(log_bad)))
+
+    return min(mp.mpf(1), mp.exp(find_minimum(total, -2, 12, points=80)[1]))
+
+
+def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
+    """Return ``eps`` where ``n d0 = split delta``, and ``delta_gauss(eps; mu radius(ln d0))`` is the rest of delta."""
+    share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
+    shift = mu * radius(mp.log(share * delta / count))
+    return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), (1 - share) * delta)
+
+
+def _radius(rank: int) -> Function:
+    """Return the radius ``1 + sqrt(2 ln(1/d0)/r)`` of a public sketch as a function of ``ln d0`` (C16)."""
+    return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
+
+
+def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
+    """Return delta of a public sketch by its norm, at the best ``d0`` (C16)."""
+    return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
+
+
+def _operator_norm_epsilon(
+    delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
+) -> Real:
+    """Return ``eps`` of a public sketch by its norm, at a given split of delta."""
+    return epsilon_at_split(_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
+
+
+DELTAS: dict[str, Function] = {
+    "sketch-public.rank-free": rank_free,
+    "sketch-public.exact-rank1": exact_rank1,
+    "sketch-public.operator-norm": operator_norm,
+}
+
+EPSILONS: dict[str, Function] = {"sketch-public.operator-norm": _operator_norm_epsilon}
+
+SETTINGS = """
+* sketch-public.rank-free.delta rank=16 noise_multiplier=1 epsilon=1,0,50
+  sketch-public.rank-free.delta rank=1,1000000 noise_multiplier=0.1,10 epsilon=0,1
+* sketch-public.exact-rank1.delta rank=16 noise_multiplier=1 epsilon=1,0,50
+  sketch-public.exact-rank1.delta rank=1,1000000 noise_multiplier=0.1,10 epsilon=0,1
+* sketch-public.operator-norm.epsilon rank=16 noise_multiplier=1 delta=1e-5
+  sketch-public.operator-norm.delta rank=16 noise_multiplier=1 split=optimal epsilon=1,50
+  sketch-public.operator-norm.epsilon rank=1,1000000 noise_multiplier=100 steps=1,1000000 delta=1e-5
+"""
