@@ -23,7 +23,7 @@ def word_groups() -> list[dict[str, Any]]:
     """The groups of words in their order: each a ``title``, the ``kind`` of its words, and the list ``word``.
 
     A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
-    ``instead``, and ``see`` related words. A way to draw batches without a word of its own has that of its record.
+    ``instead``, and ``see`` related words. A sampling scheme or mechanism without an entry has the text of its record.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
@@ -44,6 +44,11 @@ def word_groups() -> list[dict[str, Any]]:
     named = {entry["name"] for entry in samplers}
     samplers[:0] = [
         {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
+    ]
+    (mechanisms,) = (group["word"] for group in groups if group["kind"] == "mechanism")
+    named = {entry["name"] for entry in mechanisms}
+    mechanisms += [
+        {"name": name, "means": mechanism_named(name).summary} for name in mechanism_names() if name not in named
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}

@@ -70,8 +70,8 @@ def notes() -> dict[str, Any]:
 
 
 def note(bound: Bound) -> dict[str, Any]:
-    """Return the hand-written notes on one bound."""
-    return notes()["bounds"][bound.mechanism.name][bound.name]
+    """Return the hand-written notes on one bound: "when", "proof" and "claims", or nothing."""
+    return notes()["bounds"].get(bound.mechanism.name, {}).get(bound.name, {})
 
 
 def name_of(bound: Bound) -> str:
@@ -217,11 +217,13 @@ def example(bound: Bound) -> str:
 def page(bound: Bound) -> str:
     """Return the page of one bound."""
     words = note(bound)
-    proof = f"{words['proof'].strip()}\n\nIn full: {links(words['claims'])}."
+    claims = links(words.get("claims", [bound.proof] if bound.proof else []))
+    full = f"In full: {claims}." if claims else f"In full: {bound.source}."
+    proof = "\n\n".join([*([words["proof"].strip()] if "proof" in words else []), full])
     parts = {
         "Formula": f"```\n{bound.formula}\n```\n\nSource: {bound.source}.",
         "Status": status(bound),
-        "When to use it": words["when"].strip(),
+        **({"When to use it": words["when"].strip()} if "when" in words else {}),
         "What it rests on": foundations(bound),
         "Runs": composition(bound),
         "Why it holds" if bound.status in GUARANTEES else "Why it does not hold": proof,

@@ -35,6 +35,11 @@ for bound in registry():
 # Relative frequency of each mechanism.
 SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 5,
          **feature_dict("SHARE")}  # fmt: skip
+# Mechanisms of the core without an entry in SHARE, whose parameters are those of the example with another noise.
+OTHERS = [
+    name for name in BOUNDS if name not in SHARE and MECHANISMS[name].__module__.startswith("privproj.mechanisms")
+]
+SHARE |= dict.fromkeys(OTHERS, 5)
 # Bounds without a subsampled form. One query in twenty is subsampled all the same, and may be unsupported.
 UNSAMPLED = {"two-sided", "classical", "classical-2", "operator-norm", "column", "quantile-sharp", "quantile", "early",
          "early-exact-tail", "rdp-best", "rdp-tight", "rdp", "tcdp", "zcdp", "gdp", "column-exact"}  # fmt: skip
@@ -253,9 +258,15 @@ def sketch_public(rng, query):
     return {"rank": rank, "noise_multiplier": noise_multiplier(rng, query)}
 
 
+def example_with_other_noise(rng, query):
+    pairs = (pair.split("=") for pair in MECHANISMS[query.mechanism].example.split())
+    parameters = {name: int(value) if value.isdigit() else float(value) for name, value in pairs}
+    return parameters | ({"noise_multiplier": noise_multiplier(rng, query)} if "noise_multiplier" in parameters else {})
+
+
 PARAMETERS = {"gaussian": gaussian, "laplace": laplace, "m2": m2, "m1": m1, "wishart": wishart, "sketch": sketch,
               "sketch-public": sketch_public,
-              **feature_dict("PARAMETERS")}  # fmt: skip
+              **feature_dict("PARAMETERS"), **dict.fromkeys(OTHERS, example_with_other_noise)}  # fmt: skip
 
 
 def add_target(rng, query):

@@ -58,14 +58,6 @@ def test_every_label_that_an_answer_prints_has_an_explanation(line, run, tmp_pat
         assert entries(GROUPS, label)
 
 
-def test_add_remove_names_the_mechanisms_of_which_it_is_the_default():
-    (found,) = entries(GROUPS, "add-remove")
-    for bound in registry():
-        is_core = bound.mechanism.__module__.startswith("privproj.mechanisms")
-        if is_core and bound.status is not Status.REFUTED and bound.default_relation in (None, "add-remove"):
-            assert re.search(rf"\b{bound.mechanism.name}\b", found["means"].partition("default")[2])
-
-
 def test_the_words_are_whole_sentences_and_named_once():
     assert len(set(map(spelling, NAMES))) == len(NAMES)
     for entry in WORDS:
