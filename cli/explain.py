@@ -46,9 +46,11 @@ def word_groups() -> list[dict[str, Any]]:
         {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
     ]
     (mechanisms,) = (group["word"] for group in groups if group["kind"] == "mechanism")
-    named = {entry["name"] for entry in mechanisms}
+    taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
     mechanisms += [
-        {"name": name, "means": mechanism_named(name).summary} for name in mechanism_names() if name not in named
+        {"name": name, "means": mechanism_named(name).summary}
+        for name in mechanism_names()
+        if spelling(name) not in taken
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
