@@ -54,8 +54,9 @@ def word_groups() -> list[dict[str, Any]]:
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
-    of_mechanisms = [member for name in mechanism_names() for member in mechanism_named(name).assumes]
-    texts = {short: text for text in (*Requirement, *of_mechanisms) if (short := short_name(text))}
+    others = [scheme.assumes for scheme in SCHEMES.values()]
+    others += [member for name in mechanism_names() for member in mechanism_named(name).assumes]
+    texts = {short: text for text in (*Requirement, *others) if (short := short_name(text))}
     texts = {short: text for short, text in texts.items() if spelling(short) not in taken}
     required = [{"name": name, "means": f"{text[0].upper()}{text[1:]}."} for name, text in texts.items()]
     groups = [*groups, {"title": "Requirements", "kind": "requirement", "word": required}]

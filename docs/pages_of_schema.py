@@ -13,7 +13,7 @@ from privproj.io.run_file import FOR_ALL, PHASE_KEYS
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bound_names, mechanism_named
 from privproj.parameters import Parameter, parameters_of
-from privproj.run import RUN_PARAMETERS
+from privproj.run import RUN_PARAMETERS, Run
 from privproj.sampling import Sampling
 
 SCHEMA = Path(__file__).parents[1] / "privproj" / "run_schema.json"
@@ -25,6 +25,7 @@ OF_PHASES = {
     "planned": {"type": "boolean", "description": "not released yet"},
 }
 """The keys of a phase that are no parameters."""
+NOT_IN_RESULTS = ("discretization", "split")  # fields of a run that a result does not repeat
 
 
 def rule_of(declared: Parameter) -> dict[str, Any]:
@@ -63,4 +64,10 @@ def schema_pages() -> dict[Path, str]:
     schema["properties"] = {**{name: run[name] for name in FOR_ALL}, "phase": schema["properties"]["phase"]}
     drawn = f'"sampling": {{ "enum": {json.dumps([*Sampling, None])} }}'
     results = re.sub(r'"sampling": \{ "enum": .* \}', drawn, RESULTS.read_text())
+    of_results = json.loads(results)["properties"]["run"]["properties"]
+    fields = [name for name in run if name in Run.__dataclass_fields__ and name not in (*of_results, *NOT_IN_RESULTS)]
+    # New fields of a run come before "assumes", the last property; the rest of the file keeps its layout.
+    added = "".join(f'        "{name}": {json.dumps(run[name])},\n' for name in fields)
+    run_end = results.index('        "assumes"', results.index('"group_size": {'))
+    results = results[:run_end] + added + results[run_end:]
     return {SCHEMA: json.dumps(schema, indent=1) + "\n", RESULTS: results}
