@@ -132,7 +132,7 @@ def run_line(result: Result) -> str:
         return steps
     if run["sampling"] is None:
         return f"{steps} on the whole dataset"
-    name = "Poisson" if run["sampling"] == "poisson" else "fixed-size"
+    name = {"poisson": "Poisson", "fixed": "fixed-size"}.get(run["sampling"], run["sampling"])
     truncated = f", at most {run['max_batch_size']} of {run['dataset_size']} records" if "max_batch_size" in run else ""
     assumed = " (assumed)" if ASSUMED_POISSON in result.warnings else ""
     return f"{steps}, {name} sampling at rate {run['sampling_rate']:.4g}{truncated}{assumed}"
