@@ -42,8 +42,8 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
         error.result = {"steps": account.spent, "delta": delta, **nothing}
         raise
     summary["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
-    json_summary = {key: value for key, value in summary.items() if key != "labels"}
-    write(render.as_json(json_summary) if json else ledger_text(summary))
+    budget = account.budget()
+    write(render.as_json(summary) if json else ledger_text(summary, budget.labels() if budget else {}))
     return 0 if summary["so_far"] is None else EXIT_CODES[summary["so_far"].outcome]
 
 
@@ -79,7 +79,6 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "warnings": list(dict.fromkeys((*(so_far.warnings if so_far else ()), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
-        "labels": budget.labels() if budget else {},
         **(budget.summary() if budget else {}),
     }
 
@@ -92,15 +91,15 @@ QUOTE = {
 }
 
 
-def ledger_text(summary: dict[str, Any]) -> str:
-    """Return the summary of a ledger as text."""
+def ledger_text(summary: dict[str, Any], budget: dict[str, str]) -> str:
+    """Return the summary of a ledger as text, with the labels of its budget."""
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
     goal = "" if summary["target_epsilon"] is None else f", target {summary['target_epsilon']:g}"
     parts = {
         "released": f"{steps} steps" + (f" ({percent(steps / planned)} of the plan)" if planned > 0 else ""),
         "left": f"{summary['steps_left']} planned steps",
         "plan": f"epsilon {round_outward(summary['planned'].value)} after all planned steps{goal}",
-        **summary["labels"],
+        **budget,
         "quote": summary["quote"],
         "assumes": summary["assumes"],
         "warning": summary["warnings"],
