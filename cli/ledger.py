@@ -42,7 +42,7 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
         error.result = {"steps": account.spent, "delta": delta, **nothing}
         raise
     summary["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
-    budget = account.budget()
+    budget = account.budget() if account.is_adaptive else None
     write(render.as_json(summary) if json else ledger_text(summary, budget.labels() if budget else {}))
     return 0 if summary["so_far"] is None else EXIT_CODES[summary["so_far"].outcome]
 
