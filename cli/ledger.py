@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from privproj.accounting.schedule import Composition, Remaining
+from privproj.accounting.schedule import Composition, Remaining, remaining
 from privproj.assumptions import fixed_schedule
 from privproj.errors import InvalidParameterError, QueryError
 from privproj.io.files import read_bounded, read_data
@@ -114,7 +114,7 @@ def ledger_text(summary: dict[str, Any], budget: dict[str, str]) -> str:
 @command_with(
     "remaining",
     file_argument(),
-    *options_from(Composition.remaining, "epsilon", "delta"),
+    *options_from(remaining, "epsilon", "delta"),
     json_option(),
 )
 def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
@@ -135,7 +135,7 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> in
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> dict[str, Any]:
     """Return the spent part of a budget and the steps that each phase may still take, for a plan fixed in advance."""
-    rows, of_plan = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
+    rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
     adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)
