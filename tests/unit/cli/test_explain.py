@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pytest
 from helpers import ROOT, SECONDS, full_if, ids
-from privproj_cli.explain import claims, entries, spelling, word_groups
+from privproj_cli.explain import claims, data, entries, spelling, word_groups
 
 from privproj import errors
 from privproj.mechanisms.registry import bound_names, mechanism_names, registry
@@ -56,6 +56,15 @@ def test_every_label_that_an_answer_prints_has_an_explanation(line, run, tmp_pat
     assert len(labels) > 1
     for label in labels:
         assert entries(GROUPS, label)
+
+
+def test_mechanism_without_an_entry_is_explained_by_its_summary(monkeypatch):
+    words = data("words")
+    for group in words["group"]:
+        group["word"] = [entry for entry in group["word"] if entry["name"] != "laplace"]
+    monkeypatch.setattr("privproj_cli.explain.data", lambda name: words if name == "words" else data(name))
+    (laplace,) = [entry for entry in entries(word_groups(), "laplace") if entry["kind"] == "mechanism"]
+    assert laplace["means"] == "Plain Laplace mechanism."
 
 
 def test_the_words_are_whole_sentences_and_named_once():
