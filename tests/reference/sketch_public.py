@@ -22,8 +22,8 @@ def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
     """Return ``min over d0 of  n d0 + delta_gauss(eps; mu radius(ln d0))``, searched in ``ln ln(1/d0)`` (C16).
 
-    ``radius(ln d0)`` is the factor of the shift that is not exceeded but for ``d0``, and ``n = count`` how often that
-    may fail.
+    ``radius(ln d0)`` is the factor of the shift that is exceeded with probability at most ``d0``. ``n = count`` is how
+    often it may be exceeded.
     """
 
     def total(s: Real) -> Real:
