@@ -30,10 +30,10 @@ def word_groups() -> list[dict[str, Any]]:
         for added in tomllib.loads(path.read_text(encoding="utf-8"))["group"]:
             same = [group for group in groups if group["title"] == added["title"]]
             groups = groups if same else [*groups, added]
-            known = {word["name"]: word for word in same[0]["word"]} if same else {}
+            by_name = {word["name"]: word for word in same[0]["word"]} if same else {}
             for word in added["word"] if same else ():
-                if word["name"] in known:
-                    known[word["name"]].setdefault("cases", []).extend(word["cases"])
+                if word["name"] in by_name:
+                    by_name[word["name"]].setdefault("cases", []).extend(word["cases"])
                 else:
                     same[0]["word"].append(word)
     (codes,) = (group["word"] for group in groups if group["kind"] == "exit code")

@@ -79,10 +79,10 @@ def lower_bound(result: Result) -> LowerBound | None:
     if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):
         return result.lower_bound
     try:
-        found = _lower_end(result.query.phases, result)
+        composed = _lower_end(result.query.phases, result)
     except (PrivprojError, ArithmeticError, ValueError):  # no lower bound: the result stands without it
-        found = None
-    bounds = [bound for bound in (result.lower_bound, found) if bound is not None]
+        composed = None
+    bounds = [bound for bound in (result.lower_bound, composed) if bound is not None]
     return max(bounds, key=lambda bound: bound.value, default=None)
 
 
