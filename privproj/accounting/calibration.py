@@ -63,7 +63,7 @@ class _CalibrationOptions(RunOptions):
 
 
 class _SigmaOptions(_CalibrationOptions):
-    """The keyword arguments of :func:`sigma`, whose target may be a risk."""
+    """The keyword arguments of :func:`sigma`, which may include an attack risk as the target."""
 
     advantage: NotRequired[float | None]
     tpr: NotRequired[float | None]
@@ -174,8 +174,9 @@ def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
             rate.
 
     Returns:
-        A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if even the whole
-        data set at every step fits, and None (outcome vacuous) if not even a rate of 1e-12 does.
+        A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if the target also
+        holds with the whole dataset at every step. It is None (outcome vacuous) if a rate of 1e-12 does not meet the
+        target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or ``sampling_rate`` is given.
@@ -261,7 +262,7 @@ class Search:
 
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
         self.query_at, self.target = query_at, target
-        # How many curves are kept for the last checks.
+        # number of cached curves, for the last checks
         self.curve = lru_cache(maxsize=8)(lambda x: query_at(x).curve())
         self.excess = cache(self._excess)
 
@@ -301,15 +302,16 @@ class Search:
         return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
-        """Return a first guess from the standard deviation of the loss; ``otherwise`` if that is not known."""
+        """Return a first guess from the standard deviation of the loss; ``otherwise`` if it is unknown."""
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return the smallest ``x`` found to meet the target, ``inf`` if none does, and the slope of the excess.
+        """Return the smallest ``x`` found to meet the target, ``inf`` if there is none, and the slope of the excess.
 
-        It is within a relative ``rtol`` of a number that does not meet it. The slope is that of the fall with ``ln x``.
+        A number within a relative ``rtol`` below it does not meet the target. The slope is that of the decrease with
+        ``ln x``.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -320,7 +322,7 @@ class Search:
     ) -> int | None:
         """Return the last integer from ``best`` towards ``end`` that meets the target, or None if ``best`` does not.
 
-        The search starts at ``guess``, or at the zero of ``guide``, an excess that is cheaper to evaluate.
+        The search starts at ``guess``, or at the zero of ``guide``, which is an excess that is cheaper to evaluate.
         """
         onwards = 1 if end > best else -1
 
@@ -422,7 +424,7 @@ def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly:
     curve, lower = search.curve(noise), None
     gap = math.inf if roughly or leads_with_epsilon(curve) else at(noise).upper - at(noise).lower
     if gap < math.inf:
-        # ln delta falls several times faster than ln z rises: search the lower end to a small part of that gap.
+        # ln delta decreases several times faster than ln z increases: search the lower end to a small part of that gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
         near = noise
         if numerics:
@@ -525,7 +527,7 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
     return build_result(query, quantity, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
-# --- first guesses: they change how long a search takes, and never its result ------------------------------
+# --- first guesses: they change the duration of a search, not its result ---------------------------------------
 
 
 def classical_noise(target: FullTarget) -> float:
@@ -551,10 +553,11 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
-    """Return the ``x`` at which the loss of the run ``at(x)`` has the deviation of a Gaussian with this target.
+    """Return the ``x`` at which the loss of the run ``at(x)`` has the standard deviation of a Gaussian with this
+    target.
 
-    The deviation falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. Returns ``guess`` if it is
-    not known.
+    The standard deviation decreases approximately like ``1/x``: ``x`` is a noise multiplier or the inverse of a rate.
+    Returns ``guess`` if the standard deviation is unknown.
     """
     wanted = _wanted_spread(target)
     x, fall, last = guess, 1.0, None
@@ -565,7 +568,7 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
         excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
         if last and last[0] != x and excess != last[1]:
             fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
-        # Relative accuracy of the spread of losses by which a search begins.
+        # relative accuracy of the standard deviation of the loss from which a search starts
         if abs(excess) < 0.02:
             break
         last = (x, excess) if excess < math.inf else None
@@ -576,8 +579,8 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the loss in nats; ``inf`` for huge losses, nan if unknown.
 
-    Poisson sampling stands for balls-in-bins, and for a good-event bound its Gaussian release at half of delta. It is
-    nan for a run that needs no numerical composition.
+    Poisson sampling replaces balls-in-bins, and the Gaussian release at half of delta replaces a good-event bound. The
+    result is nan for a run that needs no numerical composition.
     """
     from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.good_event import GoodEvent

@@ -2,8 +2,8 @@
 
 A lower bound is the value of one pair of neighboring datasets (C28): one record changes the query in the same way in
 every release, and all other records contribute nothing. The distribution of its outputs is known exactly, up to the
-enclosure of the composition, whose lower end is a proved lower bound. Shuffled batches have a pair of their own (C27,
-:mod:`privproj.accounting.shuffling`).
+enclosure of the composition. The lower end of the enclosure is a proved lower bound. Shuffled batches have a pair of
+their own (C27, :mod:`privproj.accounting.shuffling`).
 """
 
 import math
@@ -87,7 +87,7 @@ def lower_bound(result: Result) -> LowerBound | None:
 
 
 def add_details(query: Composition, result: Result) -> Result:
-    """Return a result with its lower bound, a warning if that is far below, and its value for other batches."""
+    """Return a result with its lower bound, a warning if the gap is large, and its value for other sampling schemes."""
     target = result.target
     has_bound = result.usable and result.side is Side.UPPER and result.value and result.quantity in QUANTITIES
     if has_bound and (result.risk is None or "advantage" in result.risk):
@@ -190,7 +190,7 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
         return phase.with_run(sampling=Sampling.BALLS_IN_BINS)
 
     def in_poisson_batches(phase: Phase) -> Phase:
-        # As many batches, of the same size on average
+        # as many batches, of the same size on average
         count = phase.run.batches or 1
         steps = phase.run.steps * count
         return phase.with_run(sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)
@@ -216,7 +216,7 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
 
 def describe_batches(query: Composition, fields: dict[str, Any]) -> list[str]:
     """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result."""
-    # Without a value the run of a result is a placeholder.
+    # Without a value, the run of a result is a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
         return []
     fields["alternatives"], truncated = _capped(query, fields)
@@ -237,7 +237,7 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
 
 
 def _capped(query: Composition, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
-    """Return the smallest harmless maximum batch size, and what truncated batches cost in delta (C26)."""
+    """Return the smallest harmless maximum batch size, and the delta of truncated batches (C26)."""
     runs = dict.fromkeys(phase.run for phase in query.phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
         return {}, []
@@ -258,7 +258,7 @@ def _capped(query: Composition, fields: dict[str, Any]) -> tuple[dict[str, objec
 
 
 def _cap_words(run: Run, log_delta: float) -> str:
-    """Return the share of the delta ``e^log_delta`` that truncated batches take, as text."""
+    """Return the share of truncated batches in the delta ``e^log_delta``, as text."""
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
     log_cut = log_probability_of_cut(run).upper
