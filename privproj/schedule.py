@@ -1,4 +1,4 @@
-"""Several phases with their own mechanisms and runs, composed jointly: the public door to schedules."""
+"""Compose several phases with different mechanisms and runs: the public module for compositions of phases."""
 
 from privproj.accounting.schedule import Composition, Phase, Remaining, dp_sft, phase_of
 from privproj.io.run_file import from_data
