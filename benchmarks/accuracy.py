@@ -1,4 +1,4 @@
-"""Accuracy at equal privacy, with a clip and a learning rate tuned for each method, where noise decides and where not.
+"""Measure accuracy at equal privacy, with the clipping norm and the learning rate tuned for each method.
 
 ``python benchmarks/accuracy.py [digits|mixture]`` trains a linear model of 1024 inputs and ten classes by DP-SGD,
 LoRA-FA, M2 (as published and rank-free), M2 with projected clipping and M1, for each epsilon and rank. **digits**:

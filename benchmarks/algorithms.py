@@ -1,4 +1,4 @@
-"""Accuracy of every training algorithm at epsilon 1, 3 and 8, five seeds: a linear head on digits.
+"""Measure the accuracy of every training algorithm at epsilon 1, 3 and 8 with five seeds: a linear head on digits.
 
 ``python benchmarks/algorithms.py`` keeps the table as JSON under ``benchmarks/results/``. Clip and learning rate are
 chosen for each cell with two seeds on a third of the test records, which the table leaves out.

@@ -1,4 +1,4 @@
-"""Measure everything and write docs/benchmarks.md anew, on a machine that does nothing else.
+"""Run all benchmarks and write docs/benchmarks.md, on a machine without other load.
 
 Usage: python benchmarks/all.py [--peers DIR | --peer-python PATH] [--before TREE] [--quick] [--again]
 

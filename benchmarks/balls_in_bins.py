@@ -1,4 +1,4 @@
-"""Balls-in-bins: time and width of the enclosure, against mpmath and against public accountants in the same run.
+"""Measure time and width of the balls-in-bins enclosure, against mpmath and public accountants in the same run.
 
 Usage: python benchmarks/balls_in_bins.py [--quick] [--peer-python PATH]
 

@@ -1,4 +1,4 @@
-"""Random runs, each composed in floating point and proved in ball arithmetic: where the two disagree.
+"""Compare random runs composed in floating point with their enclosures by ball arithmetic.
 
 Usage: python benchmarks/certified_runs.py [--runs 5000] [--seed 1] [--jobs 1] [--long] [--write]
 

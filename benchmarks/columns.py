@@ -1,4 +1,4 @@
-"""Columns against balls, and their times: ``python benchmarks/columns.py 1000``.
+"""Compare array queries with enclosures by ball arithmetic, and measure times: ``python benchmarks/columns.py 1000``.
 
 Random releases with a public projection are evaluated as a column of machine code, and each again in ball arithmetic.
 """

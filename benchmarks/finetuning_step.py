@@ -1,4 +1,4 @@
-"""A step of a small Llama and of two plain networks: time and memory of plain torch, this package and Opacus.
+"""Measure time and memory of a step of a small Llama and two plain networks: plain torch, privproj and Opacus.
 
 Opacus clips the Llama's gradients as ghosts, and forms those of the plain networks, as its users do.
 

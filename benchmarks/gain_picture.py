@@ -1,4 +1,4 @@
-"""The picture of the README: epsilon of a training run against the rank, with the same noise on the update.
+"""Plot the figure of the README: epsilon of a training run against the rank, with the same noise on the update.
 
 Noise of M2 counts as that of DP-SGD after the release is lifted back without a bias: ``U = (d/r) Y Q^T`` for a frame
 ``Q`` with orthonormal columns has noise of energy ``(d/r)^2 n r (z C)^2 = n d (z sqrt(d/r) C)^2``. So the multiplier at

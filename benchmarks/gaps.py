@@ -1,4 +1,4 @@
-"""How far the default bounds are above the truth at most: tables of epsilon over its proved lower end (C28).
+"""Compute upper bounds of the gap of the default bounds: tables of epsilon over its proved lower bound (C28).
 
 For each rank and each epsilon the noise multiplier that meets it at delta 1e-5 is sought. The table says how much
 larger the epsilon is than what no accounting can say less than, in per cent, rounded up.

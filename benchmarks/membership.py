@@ -1,4 +1,4 @@
-"""Membership audits at small scale: AUC of a poisoned canary by mechanism, rank and noise, beside the published trend.
+"""Audit membership at small scale: AUC of a poisoned canary by mechanism, rank and noise, with the published trend.
 
 ``python benchmarks/membership.py [MODELS]`` trains MODELS shadow models for each row (200), a linear head on 200 digits
 for 30 steps, clip 4, and keeps the table as JSON under ``benchmarks/results/``. Published (arXiv 2601.21719, tables of

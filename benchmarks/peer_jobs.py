@@ -1,4 +1,4 @@
-"""One job by one tool in a process of its own.
+"""Run one job by one tool in a separate process.
 
 ``python benchmarks/peer_jobs.py TOOL JOB``, parameters as JSON on its input, prints one JSON object: value, CPU
 seconds of a warm call and of all up to the end of the first, peak memory of a call. Imports only the tool that is asked

@@ -1,4 +1,4 @@
-"""Straightforward scipy code for what privproj computes: ``scipy.special``, ``quad``, ``brentq``, ``minimize_scalar``.
+"""Implement the baselines in plain scipy: ``scipy.special``, ``quad``, ``brentq``, ``minimize_scalar``.
 
 What a careful user would write in an afternoon; the Beta-tail and Wishart rivals are those of ``beta_tail.py`` and
 ``wishart.py``.

@@ -1,4 +1,4 @@
-"""Markdown of what ``peers.py`` and ``speed.py`` measured. No number here is written by hand."""
+"""Write the results of ``peers.py`` and ``speed.py`` as Markdown. No number here is written by hand."""
 
 import tightness
 from peer_jobs import JOBS, MEMORY_LIMIT

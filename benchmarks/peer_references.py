@@ -1,4 +1,4 @@
-"""What the answers of ``peers.py`` are compared with: mpmath at 50 digits, or an enclosure with a proved width.
+"""Compute the references for ``peers.py``: mpmath at 50 digits, or an enclosure with a proved width.
 
 Every function returns ``(reference, relative half width)``; the width is 0 for mpmath.
 """

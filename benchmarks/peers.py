@@ -1,4 +1,4 @@
-"""privproj against scipy and five accounting packages: time, error, peak memory; and how tight every bound is.
+"""Compare privproj with scipy and five accounting packages: time, error, peak memory and tightness of every bound.
 
 Usage: python benchmarks/peers.py [--quick] [--again] [--only JOB] [--peer-python PATH]
 

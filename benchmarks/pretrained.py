@@ -1,4 +1,4 @@
-"""Accuracy of private fine-tuning of a pretrained sentence encoder, at epsilon 1, 3 and 8, five seeds.
+"""Measure the accuracy of private fine-tuning of a pretrained sentence encoder at epsilon 1, 3 and 8, five seeds.
 
 ``python benchmarks/pretrained.py FOLDER [METHOD ...]`` adds lines to ``benchmarks/results/pretrained.jsonl`` as they
 are done, goes on where it was stopped, and prints the table. FOLDER holds the two archives of

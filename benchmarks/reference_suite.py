@@ -1,4 +1,4 @@
-"""Every bound against mpmath: fixed settings (``tests/reference/settings.py``), references and what privproj answers.
+"""Compare every bound with mpmath on fixed settings (``tests/reference/settings.py``).
 
 ``python benchmarks/reference_suite.py`` writes ``benchmarks/results/reference.json`` and prints a table; ``--quick``
 takes one setting of each starred line; references already in the file are kept unless ``--fresh`` is given.

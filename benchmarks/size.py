@@ -1,4 +1,4 @@
-"""What an installation takes up, what each dependency is for, and which of them the first answer loads.
+"""Measure the size of an installation, the purpose of each dependency, and which of them the first query loads.
 
 Usage: python benchmarks/size.py (as a table of Markdown, which docs/installation.md shows)
 

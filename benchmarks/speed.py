@@ -1,4 +1,4 @@
-"""The time of every work that users wait for, over a fixed piece of plain Python in the same run, and how it grows.
+"""Measure the time of every user-visible task, relative to fixed plain Python code in the same run, and its growth.
 
 Usage: python benchmarks/speed.py [--only WORD] [--before TREE] [--growth] [--write | --check]
 

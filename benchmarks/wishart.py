@@ -1,4 +1,4 @@
-"""The exact profile of the vector Wishart mechanism against scipy's quad at 1e-9, in one run.
+"""Compare the exact profile of the vector Wishart mechanism with scipy's quad at 1e-9, in one run.
 
 Usage: python benchmarks/wishart.py
 

@@ -1,4 +1,4 @@
-"""The works whose time users wait for: commands in a fresh process, calls in a warm one, and calls that grow.
+"""Define the timed tasks: commands in a new process, calls in a warm process, and calls of growing size.
 
 A warm work is a function of a number near 1 that stands in one parameter, so that no cache answers.
 """

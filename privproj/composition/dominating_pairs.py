@@ -10,7 +10,8 @@ two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is rep
 **The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both
 directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``
 (C17; Balle, Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove direction; for a fixed batch size
-it holds at ``t >= 1``, and the other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the grid is
+it holds at ``t >= 1``, and the other half is the reflection ``E(1/t) = E(t) / t``. With ``tau = expm1(j h) / q`` the
+excess on the grid is
 
     E = q delta(log1p(tau))               where tau >= 0
     E = q (1 + tau) delta(-log1p(tau))    where -1 < tau < 0
@@ -72,8 +73,9 @@ REMEDY = "ask for a larger delta, add noise, or use a Renyi bound where there is
 # e^loss does not overflow.
 LARGEST_LOSS = 600.0
 MOST_MASS_BEYOND = 0.5  # largest probability of a loss beyond LARGEST_LOSS; a step with more is not supported
-# Nats above the truncation within which a floor of the profile is looked for. A floor is a part where the excess hardly
-# falls, for example where a bound adds a constant: it falls less than half as fast as before. It counts as infinite.
+# Nats above the truncation within which a floor of the profile is searched. A floor is a part with a nearly constant
+# excess, for example if a bound adds a constant: the excess decreases less than half as fast as before. A floor counts
+# as infinite loss.
 PLATEAU_NATS = math.log(1e8)
 # Nats, largest distance of two knots, for profiles with a high resolution. The lines below a slow tail fall to 0 within
 # a few nats of a knot, because e^loss grows.
@@ -383,9 +385,11 @@ class ExcessBounds:
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
     """Return bounds of ``E`` of the sampled step (module docstring, "The excess"; C17).
 
-    For a symmetric pair the mirror images of the cells are added. Otherwise the cells beyond the end of the support are
-    replaced by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it,
-    a small amount is added to it for the upper bound.
+    For a symmetric pair the reflected cells are added. Otherwise the cells beyond the end of the support are replaced
+    by
+    a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it, a small
+    amount
+    is added to it for the upper bound.
 
     Args:
         profile: The profile of the release.
@@ -528,18 +532,18 @@ def _scale_polygon(
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
-    # Wanted: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. So
-    # below: kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0  (m = m_q = 0);
-    # above: kappa >= max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
+    # Required: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. So below:
+    # kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0  (m = m_q = 0); above: kappa >=
+    # max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
     want_right = values[zero:-1] - m
     want_left = values[1 : zero + 1] - m_q * np.exp(losses[1 : zero + 1])
-    # By more than m_q and its products are off.
+    # with a margin for the rounding of m_q and its products
     m_q *= 1.0 + (10.0 + 4.0 * largest) * UNIT_ROUNDING
     if below:
         need = float(np.min(_ratios(want_left, left))) * g / max(f, SMALLEST_UPPER_BOUND)
         scale = min(float(np.min(_ratios(want_right, right))), need) * (1.0 - summed)
     else:
-        # The sum may cancel, so its first term has a margin of its own.
+        # The sum may cancel, so its first term has a separate margin.
         need = math.fsum((float(np.max(_ratios(want_left, left))) * g * (1.0 + summed), m_q, -m))
         scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:

@@ -1,9 +1,9 @@
 """Account for a good event: a share of delta for its complement, the rest for a Gaussian run inside it (C16).
 
-The bad event is that a release stretches the difference of neighboring sums by more than a factor ``radius(p)``, which
-has probability at most ``p``. Let it have ``n`` chances in the run, and let ``H^tau``, ``tau = radius(p)^2``, be the
+The bad event is that a release stretches the difference of neighboring sums by more than a factor ``radius(p)``. Its
+probability is at most ``p``. Let it have ``n`` chances in the run, and let ``H^tau``, ``tau = radius(p)^2``, be the
 profile of the same run of the Gaussian mechanism at ``mu radius(p)``. Then delta is at most ``n p + H^tau``. Every
-``p`` is sound, so the split of delta between both terms may be given or searched for.
+``p`` is sound, so the split of delta between both terms may be given or optimized.
 """
 
 import math

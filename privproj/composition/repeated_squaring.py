@@ -1,8 +1,8 @@
-"""Compose by repeated squaring, with an adaptive grid for every product, where losses have many scales.
+"""Compose by repeated squaring, with an adaptive grid for every product, for losses with many scales.
 
-If a batch is sampled at a tiny rate, a step mostly loses about the rate and, very rarely, ten orders of magnitude more.
-No uniform grid resolves both. Here a distribution has a few hundred atoms, wherever they are needed. All of this is
-claim C23.
+If a batch is sampled at a tiny rate, the loss of a step is mostly about the rate and, very rarely, ten orders of
+magnitude larger. No uniform grid resolves both. Here a distribution has a few hundred atoms, wherever they are needed.
+All of this is claim C23.
 
 **A distribution** is a pair as in :mod:`privproj.composition.dominating_pairs`: ``P``-masses ``p_j`` at losses ``x_j``
 (``Q``-masses ``q_j = p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``m_q`` at ``-inf``. Its profile in

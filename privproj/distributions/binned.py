@@ -1,4 +1,4 @@
-"""Distributions of the squared sensitivity ``X`` in bins, as numpy arrays, for composition.
+"""Represent distributions of the squared sensitivity ``X`` in bins, as numpy arrays, for composition.
 
 Each bin has its mass and its mean. These bound the expectation of a convex or of a concave function of ``X`` from above
 and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared sensitivity over the noise variance.
