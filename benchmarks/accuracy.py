@@ -19,16 +19,16 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+# steps and epsilons of each problem
 TASKS = {"digits": ((300, 1.0), (300, 3.0), (300, 8.0), (1500, 3.0)),
          "mixture": ((300, 1.0), (300, 3.0), (300, 8.0), (3000, 3.0))}  # fmt: skip
-"""Steps and epsilons of each problem."""
 RANKS, SEEDS, TUNING_SEEDS, DELTA = (4, 16, 64), range(5), (98, 99), 1e-5
 FEATURES, BATCH = 1024, 256
+# learning rate times clipping norm, the length of a step; the range is extended if the best value is at an end
 CLIPS, PACES = (0.1, 0.3, 1.0), (0.25, 1.0, 4.0, 16.0)
-"""A pace is the learning rate times the clip, which says how far a step goes; more are tried where the best is last."""
+# methods of the long runs
 LONG = {"digits": ("DP-SGD", "M2 r=4", "M2 projected clip r=4", "M2 r=16", "M2 projected clip r=16"),
         "mixture": ("DP-SGD", "M2 r=4", "M2 r=16", "M2 r=64")}  # fmt: skip
-"""Methods of the long runs."""
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -159,8 +159,7 @@ def print_rows(rows):
               f"{row['ms_per_step']:.1f} |", flush=True)  # fmt: skip
 
 
-DRAWN = ("DP-SGD", "M2 r=64", "M2 r=16", "M2 r=4", "M2 as published r=16", "LoRA-FA r=16")
-"""What the picture shows."""
+DRAWN = ("DP-SGD", "M2 r=64", "M2 r=16", "M2 r=4", "M2 as published r=16", "LoRA-FA r=16")  # methods in the figure
 
 
 def draw(rows):

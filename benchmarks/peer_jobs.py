@@ -16,6 +16,7 @@ from clock import memory, tidy, timed
 
 MEMORY_LIMIT, SLOW, BUDGET, MOST = 8 * 2**30, 12.0, 1.5, 40
 
+# modules that count as the import of a tool, by the first word of its label
 LOADED = {
     "privproj": (
         "privproj.accounting.query",
@@ -29,7 +30,6 @@ LOADED = {
     "Opacus": ("opacus.accountants", "opacus.accountants.utils"),
     "riskcal": ("riskcal.analysis", "riskcal.calibration.dpsgd", "riskcal.calibration.blackbox", "opacus.accountants"),
 }
-"""What counts as the import of a tool, by the first word of its label."""
 
 
 # --- privproj ---------------------------------------------------------------------------------------
@@ -253,6 +253,7 @@ def riskcal_trade_off(n, z, rates, q, T, grid):
     return [float(b) for b in get_beta_from_pld(google_pld(z * n, q, T, grid), alpha=np.array(rates))]
 
 
+# tools of each job; a tool without a function for a job is not listed
 JOBS = {
     "gaussian delta": {
         "privproj": own_delta,
@@ -313,7 +314,6 @@ JOBS = {
     },
     "trade-off": {"privproj": own_trade_off, "riskcal": riskcal_trade_off},
 }
-"""Who can do what; a tool that is missing under a job has no function for it."""
 
 
 # --- measuring --------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ RUNS = ({"z": 1.0, "q": 0.01, "T": 10**3}, {"z": 0.6, "q": 0.001, "T": 10**5}, {
 SAMPLED = {"q": 0.01, "T": 1000}
 RATES = [10.0 ** (-4.0 * (1.0 - i / 40.0)) for i in range(40)]
 
+# rows of the sweep for each way to compute the Beta-tail bound
 POINTS = {
     "privproj kernel, compiled": 100_000,
     "privproj call, compiled": 100_000,
@@ -43,10 +44,9 @@ POINTS = {
     "privproj one shot": 1,
     "scipy (naive)": 100,
 }
-"""Rows of the sweep for each way to compute the Beta-tail bound."""
 
+# epsilons at which the Gaussian delta at noise multiplier 1 is evaluated: near 1e-5, at 1e-20, and near 1e-100
 EPSILONS = (4.37718086, 9.5109362405743805, 21.44)
-"""Where the Gaussian delta of noise 1 is read: near 1e-5, at 1e-20, and near 1e-100."""
 
 
 def settings(quick):

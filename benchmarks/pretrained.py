@@ -41,18 +41,18 @@ EPSILONS, SEEDS, TUNED_AT, TUNING_SEED, DELTA = (1.0, 3.0, 8.0), range(5), 3.0, 
 KEPT, TUNING, BATCH, STEPS, RANK, LAYERS, MOMENTUM = 2568, 1000, 200, 40, 16, 1, 0.9
 ADAPTED, TUNED_ON = ("query", "key", "value", "dense"), ("query", "value")
 ADAM = 0.002, 0.03  # learning rates of factors and head
+# private methods and their algorithms
 PRIVATE = {"head": "dp-sgd", "head, all records": "dp-sgd", "head, m2": "m2", "lora": "dp-sgd", "lora-fa": "lora-fa",
            "m2": "m2", "prism": "prism", "dp-sft": "dp-sft"}  # fmt: skip
-"""Private methods and their algorithms."""
 
 CLIPS = (0.1, 1.0)
+# First values of learning rate times clipping norm (without privacy: of the learning rate). LoRA without privacy uses
+# those of ``ADAM``. The momentum of PRISM is an average, so its learning rates are effectively ten times smaller.
 PACES = {
     "head, no privacy": (0.5, 2.0), "head": (0.5, 2.0), "head, all records": (0.5, 2.0), "head, m2": (0.25, 1.0),
     "lora, no privacy": (), "lora": (0.15, 0.6), "lora-fa": (0.5, 2.0), "m2": (0.05, 0.2), "prism": (5.0, 20.0),
     "dp-sft": (0.15, 0.6),
 }  # fmt: skip
-"""The first learning rates times the clip that are tried (without privacy: learning rates); LoRA without privacy takes
-those of ``ADAM``. The momentum of PRISM is an average, so that its rates count a tenth."""
 
 
 class Top(nn.Module):

@@ -70,7 +70,7 @@ class _SigmaOptions(_CalibrationOptions):
     fpr: NotRequired[float | None]
 
 
-def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
+def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
 
     The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighboring data sets apart, such as a
@@ -78,8 +78,8 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
 
     Args:
         mechanism: What is released, its ``noise_multiplier`` left out.
-        **asked: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or, in
-            place of these, ``advantage``, the largest true positive rate less false positive rate of any attack; or
+        **arguments: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or
+            instead ``advantage``, the largest true positive rate less false positive rate of any attack; or
             ``tpr``, the largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``,
             the name of a bound of the mechanism, and the run, as :class:`privproj.run.RunOptions` lists it.
 
@@ -102,17 +102,17 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
-    query, target, result = _calibrate("sigma", mechanism, solve_sigma, asked)
+    query, target, result = _calibrate("sigma", mechanism, solve_sigma, arguments)
     return replace(result, query=query.with_mechanism(noise_multiplier=result.value), target=target)
 
 
-def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the ranks of the projection at which the bound meets ``(epsilon, delta)``.
 
     Args:
         mechanism: What is released, its ``rank`` left out.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
@@ -135,16 +135,16 @@ def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameterError("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
-    return _calibrate("rank", mechanism, _solve_rank, asked)[2]
+    return _calibrate("rank", mechanism, _solve_rank, arguments)[2]
 
 
-def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without ``steps``.
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
@@ -160,17 +160,17 @@ def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
     7
     """
-    _require_unset_in_run(asked, "steps", "steps", "epochs")
-    return _calibrate("steps", mechanism, _solve_steps, asked)[2]
+    _require_unset_in_run(arguments, "steps", "steps", "epochs")
+    return _calibrate("steps", mechanism, _solve_steps, arguments)[2]
 
 
-def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
             rate.
 
     Returns:
@@ -188,25 +188,25 @@ def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
     0.01391
     """
-    _require_unset_in_run(asked, "rate", "sampling_rate", "batch_size", "epochs")
+    _require_unset_in_run(arguments, "rate", "sampling_rate", "batch_size", "epochs")
     check_mechanism(mechanism)
-    relation = asked.get("relation") or mechanism.default_relation
-    wanted = asked.get("sampling")
+    relation = arguments.get("relation") or mechanism.default_relation
+    wanted = arguments.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     if wanted in IN_EPOCHS:
         remedy = f"{wanted} uses every record in each epoch; steps finds how many epochs fit"
         raise InvalidParameterError("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
-    return _calibrate("rate", mechanism, _solve_rate, {**asked, "sampling": wanted, "sampling_rate": 0.5})[2]
+    return _calibrate("rate", mechanism, _solve_rate, {**arguments, "sampling": wanted, "sampling_rate": 0.5})[2]
 
 
-def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: A mechanism whose misalignment is left out: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighboring vectors. No
@@ -224,16 +224,16 @@ def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> 
     '0.0001244'
     """
     require_unset(mechanism, "misalignment", "misalignment")
-    return _calibrate("misalignment", mechanism, _solve_misalignment, asked)[2]
+    return _calibrate("misalignment", mechanism, _solve_misalignment, arguments)[2]
 
 
 def _calibrate(
-    quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], asked: Mapping[str, Any]
+    quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
     """Return the query without the calibrated parameter, its target and its result."""
-    target = target_from(asked, quantity)
-    run: Any = {name: value for name, value in asked.items() if name not in (*target_names(quantity), "bound")}
-    query = composition_of(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
+    target = target_from(arguments, quantity)
+    run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
+    query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
     return query, target, solve(query, target)
 
 

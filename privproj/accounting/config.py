@@ -278,13 +278,13 @@ def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     return build_result(query, "gain", value, interval, side=Side.LOWER, warnings=(note,), source=source)
 
 
+# functions of quantities with special parameters, by name and by whether ``order`` or ``t`` is given
 SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
     ("sketch.rdp", True): _renyi_divergence_at_order,
     ("wishart.early.epsilon", True): _early_bound_at_values,
     ("wishart.early.delta", True): _early_bound_at_values,
     ("wishart.preprocess.gain", False): _gain_of_preprocessing,
 }
-"""Functions of quantities with parameters of their own, by name and whether ``order`` or ``t`` is given."""
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:

@@ -122,23 +122,23 @@ class ColumnResult:
         """
         size = self.value.size
         words = {name: ", ".join(map(str, value)) for name, value in self.asked.items() if name == "layers"}
-        asked = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
-                 for name, value in {**self.asked, **words}.items()}  # fmt: skip
+        arguments = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
+                     for name, value in {**self.asked, **words}.items()}  # fmt: skip
         answers = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
         rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
-        return {**asked, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
+        return {**arguments, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
 
-def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest deltas that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **asked: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism: each a
-            value for all rows, or a list or array. All lists and arrays are broadcast against each other as in numpy.
-            The run, as :class:`privproj.run.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a
-            bound of the mechanism; by default the first bound in the registry. ``threads`` is the number of threads
-            for large inputs; by default one.
+        **arguments: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism.
+            Each is a value for all rows, or a list or array. Lists and arrays are broadcast as in numpy. The run, as
+            :class:`privproj.run.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a bound of the
+            mechanism; by default the first bound in the registry. ``threads`` is the number of threads for large
+            inputs; by default one.
 
     Returns:
         Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows.
@@ -153,15 +153,15 @@ def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     >>> [f"{value:.3g}" for value in column.value]
     ['6.54e-11', '1.42e-07']
     """
-    return _answer_columns("delta", mechanism, **asked)
+    return _answer_columns("delta", mechanism, **arguments)
 
 
-def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest epsilons that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **asked: ``delta``, the deltas of the guarantee, above 0 and below 1, or ``log10_delta``, their decimal
+        **arguments: ``delta``, the deltas of the guarantee, above 0 and below 1, or ``log10_delta``, their decimal
             logarithms, from -1e6 to below 0. The parameters of the mechanism, the run, ``bound`` and ``threads`` are
             the same as for :func:`privproj.deltas`.
 
@@ -180,15 +180,15 @@ def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
     [[0.4312, 0.7382], [0.1962, 0.3412]]
     """
-    return _answer_columns("epsilon", mechanism, **asked)
+    return _answer_columns("epsilon", mechanism, **arguments)
 
 
-def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **asked: ``epsilon``, the target epsilons, above 0 and at most 1e9, and ``delta``, the target deltas,
+        **arguments: ``epsilon``, the target epsilons, above 0 and at most 1e9, and ``delta``, the target deltas,
             above 0 and below 1, or ``log10_delta``, their decimal logarithms, from -1e6 to below 0. The parameters of
             the mechanism, without ``noise_multiplier``, the run, ``bound`` and ``threads`` are the same as for
             :func:`privproj.deltas`.
@@ -206,7 +206,7 @@ def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()
     [0.709, 0.3814]
     """
-    return _answer_columns("sigma", mechanism, **asked)
+    return _answer_columns("sigma", mechanism, **arguments)
 
 
 def _answer_columns(
@@ -491,10 +491,10 @@ def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
 _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
-def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
+def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
     """Return both values of the kernel; the second is ``inf`` without a result."""
     laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
-    first, answered = over_rows(kernel, asked, laws, threads, shape.profile.weight)
+    first, answered = over_rows(kernel, targets, laws, threads, shape.profile.weight)
     return first, np.where(answered < math.inf, answered, math.inf)
 
 

@@ -76,46 +76,34 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 class SumDistribution:
     """The distribution of ``Z``, a sum of independent ``W - w``; the code that builds one guarantees its side (C25)."""
 
-    places: Array
-    """The places ``z_i >= 0`` of the atoms, increasing; no unit."""
+    places: Array  # places ``z_i >= 0`` of the atoms, increasing; no unit
 
-    masses: Array
-    """Their masses ``q_i``."""
+    masses: Array  # their masses ``q_i``
 
-    far_mass: float
-    """Mass from the last point ``B`` on."""
+    far_mass: float  # mass from the last point ``B`` on
 
-    far_excess: float
-    """Sum of mass times ``z - B`` over the atoms from ``B`` on."""
+    far_excess: float  # sum of mass times ``z - B`` over the atoms from ``B`` on
 
-    growth: float
-    """All masses are right to a factor ``e^growth``."""
+    growth: float  # all masses are right to a factor ``e^growth``
 
-    drift: float
-    """All places are right to a factor ``1 +- drift``."""
+    drift: float  # all places are right to a factor ``1 +- drift``
 
 
 @dataclass(frozen=True)
 class _Epoch:
     """The profile of an epoch of one pair at any ``s``, from its sums (module docstring, "The epoch")."""
 
-    distribution: SumDistribution
-    """The distribution of ``Z = S - t w``."""
+    distribution: SumDistribution  # distribution of ``Z = S - t w``
 
-    batches: int
-    """The number ``t`` of batches."""
+    batches: int  # number ``t`` of batches
 
-    pair: DominatingPair
-    """The pair of a release; a lower bound has no infinite or lost mass."""
+    pair: DominatingPair  # pair of a release; a lower bound has no infinite or lost mass
 
-    log_least: float
-    """The least finite loss ``ln w`` of a release, in nats."""
+    log_least: float  # least finite loss ``ln w`` of a release, in nats
 
-    top: float
-    """The last point ``B`` of the grid."""
+    top: float  # last point ``B`` of the grid
 
-    above: bool
-    """True for an upper bound, False for a lower one."""
+    above: bool  # True for an upper bound, False for a lower one
 
     def excess(self, losses: Array) -> Array:
         """Return the excess of the remove direction at ``ln s = losses`` (nats), on the safe side."""

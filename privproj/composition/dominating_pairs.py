@@ -61,11 +61,9 @@ from privproj.errors import GridSizeError, PrecisionError
 from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
-FloatArray = NDArray[np.floating[Any]]
-"""An array of floats."""
+FloatArray = NDArray[np.floating[Any]]  # array of floats
 
-Cells = NDArray[np.int64]
-"""Losses of grid points as integer multiples of the grid step."""
+Cells = NDArray[np.int64]  # losses of grid points as integer multiples of the grid step
 
 TRUNCATED_RUN_MASS = 1e-36  # mass of the truncated tails of all steps together, which is added to delta
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound where there is one (m2: mixture-rdp, gaussian: rdp)"
@@ -101,23 +99,18 @@ SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 class DominatingPair:
     """Two measures ``P`` and ``Q`` on a uniform grid; the code that builds one guarantees its side (C18)."""
 
-    cells: Cells
-    """The losses over ``step``, in increasing order."""
+    cells: Cells  # losses over ``step``, in increasing order
 
-    masses: FloatArray
-    """The ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times as much."""
+    masses: FloatArray  # the ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times as much
 
-    step: float
-    """Distance of two grid points, in nats."""
+    step: float  # distance of two grid points, in nats
 
-    infinity_mass: float
-    """``P``-mass at the loss ``+inf``."""
+    infinity_mass: float  # ``P``-mass at the loss ``+inf``
 
-    infinity_mass_q: float
-    """``Q``-mass at the loss ``-inf``."""
+    infinity_mass_q: float  # ``Q``-mass at the loss ``-inf``
 
+    # bound of the relative error of every mass, except that of cell 0: there it bounds the absolute error
     rounding: float
-    """Bound of the relative error of every mass, except that of cell 0: there it bounds the absolute error."""
 
     @property
     def losses(self) -> FloatArray:
@@ -172,23 +165,17 @@ class CoarseDescription:
     The description only places knots: no bound depends on it.
     """
 
-    profile: PrivacyProfile
-    """The profile of the release."""
+    profile: PrivacyProfile  # privacy profile of the release
 
-    run: Run
-    """Its batches, and the number of releases."""
+    run: Run  # sampling of the batches, and the number of releases
 
-    losses: FloatArray
-    """Some losses in nats, increasing."""
+    losses: FloatArray  # some losses in nats, increasing
 
-    log_excess: FloatArray
-    """``ln E`` at these losses."""
+    log_excess: FloatArray  # ``ln E`` at these losses
 
-    deviation: float
-    """Standard deviation of the loss, in nats."""
+    deviation: float  # standard deviation of the loss, in nats
 
-    truncated_mass: float
-    """The mass of the tails beyond both ends of all steps, which is added to delta."""
+    truncated_mass: float  # mass of the tails beyond both ends of all steps, which is added to delta
 
     @property
     def span(self) -> float:
@@ -359,17 +346,13 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 class ExcessBounds:
     """Bounds of the excess of a release at some grid points; the code that builds them guarantees them."""
 
-    cells: Cells
-    """The losses over ``step``, in increasing order."""
+    cells: Cells  # losses over ``step``, in increasing order
 
-    upper: FloatArray
-    """Upper bounds there, in the remove direction."""
+    upper: FloatArray  # upper bounds there, in the remove direction
 
-    find_lower: Callable[[], FloatArray]
-    """Computes the lower bounds there, 0 where nothing is known."""
+    find_lower: Callable[[], FloatArray]  # computes the lower bounds there, 0 where nothing is known
 
-    step: float
-    """Distance of two grid points, in nats."""
+    step: float  # distance of two grid points, in nats
 
     @cached_property
     def above(self) -> DominatingPair:

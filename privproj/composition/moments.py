@@ -45,8 +45,7 @@ class _Excess:
     """Upper bounds of the excess of one release in one direction, at losses (nats) that increase through 0."""
 
     losses: Array
-    logs: Array
-    """``ln E`` there, increasing up to the loss 0 and decreasing from it on."""
+    logs: Array  # ``ln E`` there, increasing up to the loss 0 and decreasing from it on
 
     def mirrored(self) -> "_Excess":
         """Return the excess of the other direction: ``E(1/t) = E(t) / t`` (C1)."""

@@ -212,8 +212,7 @@ def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
 class _PositiveDistribution(ABC):
     """A distribution on ``[0, inf)`` with a smooth unimodal density in a coordinate ``s``, which is 0 at the mean."""
 
-    width: float
-    """The width of the peak in ``s``, about a standard deviation."""
+    width: float  # width of the peak in ``s``, about a standard deviation
 
     @abstractmethod
     def place(self, s: Array) -> Array:

@@ -189,22 +189,16 @@ class _Table:
     """``h_eps`` at adjacent edges of a distribution; the mass to their left is moved up to the first of them."""
 
     dist: Bins
-    """The distribution."""
 
-    eps: Array
-    """The rows."""
+    eps: Array  # values of eps, one for each row
 
-    edges: slice
-    """The edges."""
+    edges: slice  # range of the tabulated edges
 
-    at_edges: Array
-    """Upper bounds of ``h_eps`` at these edges, a row for each eps."""
+    at_edges: Array  # upper bounds of ``h_eps`` at these edges, a row for each eps
 
-    cuts: slice
-    """Edges ``c``, among those of the table, where the distribution may be cut."""
+    cuts: slice  # edges ``c``, among those of the table, where the distribution may be cut
 
-    at_means: Array
-    """Upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``."""
+    at_means: Array  # upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``
 
     @classmethod
     def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":
