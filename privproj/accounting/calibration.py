@@ -144,7 +144,8 @@ def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Res
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
         **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without ``steps``.
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it,
+            without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is

@@ -109,10 +109,12 @@ def update_utility(
 
     >>> from privproj import M2, update_utility
     >>> run = {"steps": 2000, "sampling_rate": 0.01}
-    >>> utility = update_utility(M2(dim=2048, rank=16, noise_multiplier=0.1661), epsilon=1.0, delta=1e-5, **run)
-    >>> round(utility.effective_noise_multiplier, 3), round(utility.noise_over_dp_sgd, 2),
-    round(utility.projection_error)
-    (1.879, 1.02, 127)
+    >>> release = M2(dim=2048, rank=16, noise_multiplier=0.1661)
+    >>> utility = update_utility(release, epsilon=1.0, delta=1e-5, **run)
+    >>> round(utility.effective_noise_multiplier, 3), round(utility.noise_over_dp_sgd, 2)
+    (1.879, 1.02)
+    >>> round(utility.projection_error)
+    127
     """
     check_mechanism(mechanism)
     lift = mechanism.lift()
@@ -231,7 +233,7 @@ def choose(
 
     Raises:
         InvalidParameterError: A value is outside its range, or nothing is projected.
-        Unanswered: DP-SGD itself has no noise multiplier for the target.
+        QueryError: DP-SGD itself has no noise multiplier for the target.
 
     >>> from privproj import choose
     >>> rows = choose(layers="1024x16", epsilon=2.0, delta=1e-6, steps=1000, sampling_rate=0.01)
