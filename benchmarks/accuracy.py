@@ -2,10 +2,11 @@
 
 ``python benchmarks/accuracy.py [digits|mixture]`` trains a linear model of 1024 inputs and ten classes by DP-SGD,
 LoRA-FA, M2 (as published and rank-free), M2 with projected clipping and M1, for each epsilon and rank. **digits**:
-random ReLU features (drawn once, public) of scikit-learn's 1347 pictures. **mixture**: 20,000 draws from ten spherical
-Gaussians, so that a batch of 256 is a small part of the records. Clip and rate are chosen with two seeds on a third of
-the kept records, which is in no table; the table has the others, and five other seeds. Beside each: what
-``privproj.choose`` says of its noise and of its projection error. It draws docs/accuracy.svg.
+fixed public random ReLU features of the 1347 training images of scikit-learn. **mixture**: 20,000 samples of ten
+spherical Gaussians, so that a batch of 256 is a small part of the records. Clipping norm and learning rate are tuned
+with two seeds on a third of the held-out records. The table is computed on the other two thirds with five other seeds.
+It also contains the noise and the projection error that ``privproj.choose`` reports. The program plots
+docs/accuracy.svg.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Measure the accuracy of every training algorithm at epsilon 1, 3 and 8 with five seeds: a linear head on digits.
 
-``python benchmarks/algorithms.py`` keeps the table as JSON under ``benchmarks/results/``. Clip and learning rate are
-chosen for each cell with two seeds on a third of the test records, which the table leaves out.
+``python benchmarks/algorithms.py`` saves the table as JSON under ``benchmarks/results/``. Clipping norm and learning
+rate are tuned for each cell with two seeds on a third of the test records, which the table does not use.
 """
 
 import json

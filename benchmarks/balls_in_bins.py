@@ -3,8 +3,8 @@
 Usage: python benchmarks/balls_in_bins.py [--quick] [--peer-python PATH]
 
 ``--peer-python`` is an interpreter with the peers (``pip install pld-accounting random-allocation pandas matplotlib``;
-the current one unless given); a peer that it lacks is said to be missing. Times are CPU seconds; ours are the best of
-several warm calls, those of the peers one call after a first small one. ``--quick`` leaves out what takes minutes.
+by default the current one). Peers that are not installed are reported as missing. Times are CPU seconds: for privproj
+the best of several warm calls, for peers one call after a first small one. ``--quick`` omits cases that take minutes.
 """
 
 import argparse

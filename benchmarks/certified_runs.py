@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/certified_runs.py [--runs 5000] [--seed 1] [--jobs 1] [--long] [--write]
 
-Results are kept as they come, in benchmarks/results/certified_runs.json; ``--write`` puts the table of what is there
-into docs/certified.md and runs nothing.
+Results are saved as they are computed, in benchmarks/results/certified_runs.json. ``--write`` writes the table of the
+saved results into docs/certified.md and computes nothing.
 """
 
 import argparse

@@ -1,13 +1,13 @@
 """Plot the figure of the README: epsilon of a training run against the rank, with the same noise on the update.
 
-Noise of M2 counts as that of DP-SGD after the release is lifted back without a bias: ``U = (d/r) Y Q^T`` for a frame
-``Q`` with orthonormal columns has noise of energy ``(d/r)^2 n r (z C)^2 = n d (z sqrt(d/r) C)^2``. So the multiplier at
-rank ``r`` is ``z = z_0 sqrt(r/d)``, where ``z_0`` is that of DP-SGD. Each projection adds an error of its own, which
-averages out over many more than ``d/r`` steps and is not drawn.
+The noise of M2 is compared with the noise of DP-SGD after an unbiased lift of the release: ``U = (d/r) Y Q^T`` for a
+frame ``Q`` with orthonormal columns has noise of energy ``(d/r)^2 n r (z C)^2 = n d (z sqrt(d/r) C)^2``. So the
+multiplier at rank ``r`` is ``z = z_0 sqrt(r/d)``, where ``z_0`` is that of DP-SGD. Each projection adds a projection
+error, which averages out over many more than ``d/r`` steps and is not plotted.
 
 Usage: python benchmarks/gain_picture.py [PICTURE]   (default: docs/gain.svg; needs matplotlib)
 
-Prints the table that is drawn. The same matplotlib writes the same bytes.
+Prints the table of the plotted values. The same version of matplotlib writes identical bytes.
 """
 
 import io

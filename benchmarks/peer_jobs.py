@@ -1,8 +1,9 @@
 """Run one job by one tool in a separate process.
 
-``python benchmarks/peer_jobs.py TOOL JOB``, parameters as JSON on its input, prints one JSON object: value, CPU
-seconds of a warm call and of all up to the end of the first, peak memory of a call. Imports only the tool that is asked
-for, so that peers may live in another environment. Calls differ by 1e-9 in a parameter, lest a cache answers.
+``python benchmarks/peer_jobs.py TOOL JOB`` reads the parameters as JSON from standard input and prints one JSON object.
+It contains the value, the CPU seconds of a warm call, the total CPU seconds up to the end of the first call, and the
+peak memory of a call. The process imports only the selected tool, so that peers may be in another environment. A
+parameter changes by 1e-9 between calls, so that no cache contains the result.
 """
 
 import importlib

@@ -2,9 +2,9 @@
 
 Usage: python benchmarks/peers.py [--quick] [--again] [--only JOB] [--peer-python PATH]
 
-``--peer-python`` is the interpreter that has the peers (``pip install dp-accounting prv-accountant opacus riskcal``;
-the current one unless given); ``--again`` shows the last results and measures nothing; ``--only JOB`` measures a job
-anew and keeps the others; ``--quick`` leaves out the long runs. Results: benchmarks/results/peers.json, which
+``--peer-python`` is the interpreter with the peers (``pip install dp-accounting prv-accountant opacus riskcal``; by
+default the current one). ``--again`` prints the last results and measures nothing. ``--only JOB`` measures one job
+again and keeps the other results. ``--quick`` omits the long runs. Results are in benchmarks/results/peers.json, which
 ``benchmarks/all.py`` writes into docs/benchmarks.md.
 """
 

@@ -1,18 +1,19 @@
 """Measure the accuracy of private fine-tuning of a pretrained sentence encoder at epsilon 1, 3 and 8, five seeds.
 
-``python benchmarks/pretrained.py FOLDER [METHOD ...]`` adds lines to ``benchmarks/results/pretrained.jsonl`` as they
-are done, goes on where it was stopped, and prints the table. FOLDER holds the two archives of
-``examples/pretrained_encoder.py``, which says where encoder and texts are from; the outputs of the frozen layers are
-kept there too.
+``python benchmarks/pretrained.py FOLDER [METHOD ...]`` appends each result to ``benchmarks/results/pretrained.jsonl``,
+resumes after an interruption, and prints the table. FOLDER contains the two archives of
+``examples/pretrained_encoder.py``, which documents the sources of the encoder and the texts. The outputs of the frozen
+layers are saved there too.
 
-The task is that of the example: 7,000 snippets of at most 24 tokens to train on, 1,000 to choose clips and rates on,
-2,568 to test on, in one split for all seeds. LoRA of rank 16 is at all linear layers of the last of six blocks; all
-below is frozen, and its outputs are computed once. Every method trains the head too. All make the same number of steps
-by SGD with momentum, without dropout, on batches of the same expected size. Clip and rate of a method are the best on
-the 1,000 snippets, at epsilon 3, with a seed that the table does not show; rates go on by steps of four until the best
-lies inside. They are chosen with LoRA at query and value only, which takes less time. A real run would have to pay for
-that choice, or have public records for it. LoRA without privacy is trained by Adam, since SGD with momentum diverges
-without a clip.
+The task is that of the example, with one split for all seeds: 7,000 snippets of at most 24 tokens for training, 1,000
+for tuning and 2,568 for testing. LoRA of rank 16 is applied to all linear layers of the last of six blocks. All layers
+below are frozen, and their outputs are computed once. Every method also trains the head. All methods make the same
+number of steps by SGD with momentum, without dropout, on batches of the same expected size.
+
+Clipping norm and learning rate of a method are tuned on the 1,000 snippets at epsilon 3, with a seed that the table
+does not use. The range of learning rates is extended by factors of four until the best value is inside. LoRA is tuned
+at query and value only, which takes less time. A real run would have to account for this tuning, or tune on public
+records. LoRA without privacy is trained by Adam, because SGD with momentum diverges without clipping.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """Measure the size of an installation, the purpose of each dependency, and which of them the first query loads.
 
-Usage: python benchmarks/size.py (as a table of Markdown, which docs/installation.md shows)
+Usage: python benchmarks/size.py (prints a Markdown table, which docs/installation.md contains)
 
-It sums up the files of the installed distributions that the core requires, without extras.
+The size is the sum over the files of the installed distributions that the core requires, without extras.
 """
 
 import json

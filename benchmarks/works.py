@@ -1,6 +1,6 @@
 """Define the timed tasks: commands in a new process, calls in a warm process, and calls of growing size.
 
-A warm work is a function of a number near 1 that stands in one parameter, so that no cache answers.
+A warm task is a function of a number near 1 that scales one parameter, so that no cache contains the result.
 """
 
 import os
