@@ -100,9 +100,7 @@ HOMES = {
 
 
 def command_named(name: str) -> click.Command | None:
-    """Return the command of this name, or None. An optional feature is searched only if the core has no such
-    command.
-    """
+    """Return the command of this name, or None; optional features are searched after the core."""
     if name in COMMANDS:
         return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
     feature_commands = plugin_table("COMMANDS")

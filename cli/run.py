@@ -86,9 +86,7 @@ def show_run(result: Result, schedule: Composition, output: str | None, json: bo
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
-    """Raise :class:`InvalidParameterError` unless there is exactly one target, as the query or the calibration needs
-    it.
-    """
+    """Raise :class:`InvalidParameterError` unless there is one target, as the query or calibration needs it."""
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
             missing = "--epsilon" if epsilon is None else "--delta"

@@ -63,14 +63,13 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
     """Check a ledger, or another document that privproj wrote, also against its ledger and checkpoint.
 
     The contents of the file determine its kind. Only its parameters are trusted: everything else is recomputed and
-    compared, and content that cannot be checked fails. The exit code is 1 if a claim fails, and 2 if the file is
-    malformed.
+    compared, and content that cannot be checked is rejected or fails. The exit code is 1 if a claim
+    fails, and 2 if the file is malformed.
 
     A ledger (`privproj train`): every line has the form that privproj writes and is chained to the lines before it, and
     the targets hold. The chain has no key: anyone who has the file can write another run's ledger, or cut lines off its
     end. If planned releases are missing but the file is consistent so far, the exit code is 0, and the verdict states
-    the
-    number of missing releases.
+    the number of missing releases.
 
     A document about a training run is also compared with the ledger and the checkpoint of that run, if you pass them
     after it.

@@ -226,9 +226,7 @@ FIXED_SCHEDULES = (Requirement.FIXED_SCHEDULE, Requirement.FIXED_SCHEDULE_EXCEPT
 
 
 def fixed_schedule(*, adapts: bool) -> Requirement:
-    """Return the requirement of fixed parameters for several releases; if ``adapts``, some adapt their clipping
-    norm.
-    """
+    """Return the requirement of fixed parameters of several releases; with ``adapts`` some adapt the clipping norm."""
     return Requirement.FIXED_SCHEDULE_EXCEPT_CLIP if adapts else Requirement.FIXED_SCHEDULE
 
 

@@ -554,8 +554,7 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
-    """Return the ``x`` at which the loss of the run ``at(x)`` has the standard deviation of a Gaussian with this
-    target.
+    """Return the ``x`` at which the loss of ``at(x)`` has the standard deviation of a Gaussian with this target.
 
     The standard deviation decreases approximately like ``1/x``: ``x`` is a noise multiplier or the inverse of a rate.
     Returns ``guess`` if the standard deviation is unknown.

@@ -72,8 +72,7 @@ def compare(
     Returns:
         A row for each bound, in :class:`privproj.accounting.Rows`. Proved bounds without an assumption on the data come
         first, then conditional ones, each group in increasing order of the value. Bounds without a value come last,
-        with
-        their reasons.
+        with their reasons.
 
     Raises:
         InvalidParameterError: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
@@ -127,15 +126,14 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """Return epsilon, delta or the noise multiplier by the baseline bounds: ``(label, value)`` rows, least specific
-    first.
+    """Return epsilon, delta or the noise multiplier by the baselines: ``(label, value)`` rows, least specific first.
 
     ``dp_sgd_noise`` is the plain Gaussian noise multiplier that DP-SGD needs for the same target, if it is known.
 
     The published bound of M2 needs the rank of the difference. Without an assumed rank, it gets the largest rank that
-    the
-    shape allows. Baselines without a value and the bound of the result itself are omitted. If the target is a risk, the
-    published bound of a run is omitted too, because it composes the run for each point of its curve (30 s in total).
+    the shape allows. Baselines without a value and the bound of the result itself are omitted. If the target is a risk,
+    the published bound of a run is omitted too, because it composes the run for each point of its curve (30 s in
+    total).
     """
     if result.quantity not in SOLVERS:
         return []

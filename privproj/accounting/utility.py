@@ -33,8 +33,7 @@ class Utility:
         effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has as much noise.
         dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same privacy in the same run.
         projection_error: ``kappa - 1``: the mean squared error of the update of one step that the projection causes,
-            over
-            the square of the clipped sum. It is 0 without a projection.
+            over the square of the clipped sum. It is 0 without a projection.
         releases: The number of releases with a fresh projection, over which the error averages.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
         of: The number of coordinates of the gradient.
@@ -66,8 +65,7 @@ class Utility:
         """The squared error of the mean update of the run, in units of the squared error of DP-SGD.
 
         It is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``, which assumes that the noise of DP-SGD, averaged over the run, is
-        as
-        large as the update.
+        as large as the update.
         """
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
@@ -101,8 +99,7 @@ def update_utility(
 
     Returns:
         The utility; None for a mechanism whose release determines no update (``wishart``, ``sketch``, ...), or if
-        DP-SGD
-        has no such noise multiplier.
+        DP-SGD has no such noise multiplier.
 
     Raises:
         InvalidParameterError: A value is outside its range.
@@ -217,8 +214,7 @@ def choose(
 
     The order is that of :attr:`Utility.error` at the noise multiplier that each algorithm needs for the target. Fixed
     subspaces (LoRA-FA, PRISM, DP-SFT) train another model with the noise multiplier of DP-SGD, and can only be compared
-    by
-    accuracy.
+    by accuracy.
 
     Args:
         layers: The trained matrices, as M2 takes them: ``1024x16x24`` are 24 matrices with 1024 inputs, at rank 16;
@@ -289,8 +285,7 @@ def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     Let ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)`` in the Haar frame, and ``b ~ Beta(r/2, (d-1)/2)`` the squared cosine of
     ``A^T A u`` and ``u`` for M1. A clipped record keeps ``E sqrt b`` of its clipping norm in the direction ``u`` (C38):
     ``z_eff = z sqrt(r/d) / E sqrt b`` and ``kappa = 1/(E sqrt b)^2``. Records of higher ranks concentrate more. For
-    several
-    layers the worst one is used.
+    several layers the worst one is used.
     """
     whole_lift = projected.lift()
     noise = factor = 1.0

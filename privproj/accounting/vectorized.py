@@ -167,9 +167,8 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
     Returns:
         Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows. The delta at each
-        epsilon
-        is at most the target. For a row that is evaluated as a scalar query, this holds for :func:`privproj.delta`
-        only.
+        epsilon is at most the target. For a row that is evaluated as a scalar query, this holds for
+        :func:`privproj.delta` only.
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
@@ -360,10 +359,8 @@ class ColumnAnswers:
 
     ``numbers`` are the targets and the given noise multipliers, by the names of the fields of a result, and
     ``log_delta``. ``delta`` is 0 if only its logarithm is a double; ``log10_delta`` may be that of a result. ``shape``
-    is
-    the index of a row in ``phases`` and ``sides``. It is -1 for a row without a kernel or with an error, which is
-    evaluated
-    as a scalar query.
+    is the index of a row in ``phases`` and ``sides``. It is -1 for a row without a kernel or with an error, which is
+    evaluated as a scalar query.
     """
 
     quantity: str
@@ -429,8 +426,7 @@ def read_columns(
     """Evaluate the rows that have kernels, independently of each other.
 
     ``same`` contains the arguments that all rows share, ``columns`` has a value for each row. ``phase_at`` builds and
-    checks
-    the query of the row with this index; a row for which it raises is not evaluated here.
+    checks the query of the row with this index; a row for which it raises is not evaluated here.
     """
     numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
     answers = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))

@@ -369,10 +369,8 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     """Return bounds of ``E`` of the sampled step (module docstring, "The excess"; C17).
 
     For a symmetric pair the reflected cells are added. Otherwise the cells beyond the end of the support are replaced
-    by
-    a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it, a small
-    amount
-    is added to it for the upper bound.
+    by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it, a small
+    amount is added to it for the upper bound.
 
     Args:
         profile: The profile of the release.

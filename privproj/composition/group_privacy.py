@@ -3,9 +3,8 @@
 **One step** (:func:`group_step`). Each of the ``k`` records is sampled independently, so ``J ~ Bin(k, q)`` of them are
 in a batch. Given the batch of all others, the step of the larger dataset is ``sum_S w_S P_S`` over the subsets ``S``,
 and the step of the smaller one is ``P_0``. Let ``D_j`` bound the profile of up to ``j`` records, in both directions.
-For
-``t > 0`` and any weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with
-``r_S = alpha_S t / w_S``
+For ``t > 0`` and any weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with ``r_S =
+alpha_S t / w_S``
 
     sup_A sum_S [w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               where sum alpha_S <= 1,
     sup_A sum_S [P_0(A) - w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          where sum alpha_S >= 1.

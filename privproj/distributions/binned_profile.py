@@ -1,5 +1,4 @@
-"""Evaluate profiles for many ``eps`` at once from distributions in bins; see
-:mod:`privproj.distributions.mixture_profile`.
+"""Evaluate profiles for many ``eps`` from distributions in bins; see :mod:`privproj.distributions.mixture_profile`.
 
 For upper bounds, a convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean
 (Jensen's inequality); for lower bounds it is the reverse (C28). All are accurate to second order in the width.

@@ -1,5 +1,4 @@
-"""Compute the exact privacy profile of the vector Wishart mechanism: release ``y = M v``, ``M ~ W_d(I/r, r)``, no
-noise.
+"""Compute the exact profile of the vector Wishart mechanism: release ``y = M v``, ``M ~ W_d(I/r, r)``, no noise.
 
 For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent
 variables (C9; 2601.21719, proof of Theorem 1): with ``A = v'.y / v.y`` and ``U ~ Gamma(k)``, ``k = (r + d - 1)/2``, ``a

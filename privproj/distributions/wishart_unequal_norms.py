@@ -13,10 +13,9 @@ with ``U ~ Gamma(k)``. The gain does not depend on the alignment, which enters o
 alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in ``[0,
 m]`` and every ``|tau| <= log_ratio``. First, ``G_tau(x)`` decreases in ``x`` up to a minimum and increases from there,
 so on an interval it is largest at an end. Second, the same holds in ``tau``, with the minimum at ``tau = x``. Third,
-the
-tails of ``A`` are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. Therefore no pair of a
-cell of alignments and of ratios exceeds the sum over panels of the increase of the larger gain of both ends times the
-largest tail.
+the tails of ``A`` are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. Therefore no pair
+of a cell of alignments and of ratios exceeds the sum over panels of the increase of the larger gain of both ends times
+the largest tail.
 
 Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
 """

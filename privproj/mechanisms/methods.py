@@ -68,8 +68,7 @@ def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: s
     """Return the error for a name that is not a mechanism.
 
     The error names the mechanisms that account for a published method, or the counterexample to its claim. For other
-    names
-    it suggests the nearest ones.
+    names it suggests the nearest ones.
     """
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:

@@ -58,9 +58,7 @@ class PublicSketch(NoisyMechanism):
 
 
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
-    """Return the distribution of the squared sensitivity (over noise) of a unit direction, or of an array of
-    directions.
-    """
+    """Return the distribution of the squared sensitivity (over noise) of a unit direction, or of an array of them."""
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
     return BetaGammaSensitivity(0.5 * rank, math.inf, 2.0 * mu**2 / rank)

@@ -41,9 +41,7 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_told_apart(mechanism: M1) -> bool:
-    """Return whether exactly one neighbor has a residual. This distinguishes the neighbors with certainty, so delta is
-    1.
-    """
+    """Return whether exactly one neighbor has a residual, so that an adversary distinguishes them and delta is 1."""
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 

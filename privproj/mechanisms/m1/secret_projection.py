@@ -30,9 +30,7 @@ def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
 
 
 def _check_vector(mechanism: M1) -> None:
-    """Raise :class:`UnsupportedError` unless the query is one vector in at least two dimensions and the neighbors
-    differ.
-    """
+    """Raise :class:`UnsupportedError` unless the query is one vector, of length at least 2, and neighbors differ."""
     if mechanism.columns != 1 or mechanism.dim == 1:
         raise UnsupportedError(
             "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"

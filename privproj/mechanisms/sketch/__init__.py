@@ -20,10 +20,8 @@ class Sketch(Mechanism):
     """A secret Gaussian sketch with noise: release ``Q A^T + N``, where ``A`` is secret, fresh and used once.
 
     ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the
-    standard
-    deviation ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are assumptions
-    on
-    all datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
+    standard deviation ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are
+    assumptions on all datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.

@@ -12,12 +12,11 @@ __all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment"
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
-    """Return a bound of the misalignment of a normalized mean under replace: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
+    """Compute a bound of the misalignment of a normalized mean under replace: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
 
     The vector is ``f(S) = g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Under replace ``|g -
     g'| <= 2L/n``. An assumption on the data is that ``|g|`` and ``|g'|`` are at least ``c0``. Then the chord of the
-    unit
-    vectors is at most ``|g - g'| / c0``, and ``1 - rho`` is half its square.
+    unit vectors is at most ``|g - g'| / c0``, and ``1 - rho`` is half its square.
 
     Args:
         norm_bound: ``L``, the norm to which every vector is clipped, above 0 and up to 1e100.
@@ -47,14 +46,12 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
 
 
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Return a bound of the misalignment of ``v + gamma u`` and ``v' + gamma u``, ``u`` uniform on the unit sphere.
+    """Compute a bound of the misalignment of ``v + gamma u`` and ``v' + gamma u``, ``u`` uniform on the unit sphere.
 
     ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
     probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` suffices, because each of two inner products
-    has
-    two tails). The vector must be normalized again afterwards, and the distribution of ``u`` must not depend on the
-    data.
-    Add ``beta`` to delta.
+    has two tails). The vector must be normalized again afterwards, and the distribution of ``u`` must not depend on the
+    data. Add ``beta`` to delta.
 
     Args:
         misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
@@ -88,7 +85,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
 
 
 def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Return the increase of the alignment by preprocessing, ``rho' - rho``.
+    """Compute the increase of the alignment by preprocessing, ``rho' - rho``.
 
     :func:`preprocessed_misalignment` gives the formula.
 
@@ -112,8 +109,7 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
 
 
 def descent_condition(dim: int, rank: int, failure: float) -> float:
-    """Return a bound of the condition number of a Wishart matrix, which may slow down gradient descent along ``M
-    grad``.
+    """Compute a bound of the condition number of a Wishart matrix, which may slow down descent along ``M grad``.
 
     ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))`` exceeds ``lambda_max/lambda_min``
     of ``M ~ W_d(I/r, r)`` with probability at least ``1 - 2b``.

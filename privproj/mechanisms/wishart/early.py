@@ -77,17 +77,13 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 
 
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
-    """Return the rule at the best ``t`` and ``R``, in both directions; ``log_tail(t)`` is the log of the delta of
-    ``t``.
-    """
+    """Return the rule at the best ``t`` and ``R``, in both directions; ``log_tail(t)`` is the log delta of ``t``."""
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
 
 
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
-    """Return epsilon at this log delta. The tail of the largest ``t`` equals delta, and ``R`` uses the remaining
-    delta.
-    """
+    """Return epsilon at this log delta; the tail of the largest ``t`` is delta, and ``R`` uses the rest of delta."""
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
     if x == math.inf:
