@@ -1,6 +1,25 @@
 """Compose several phases with different mechanisms and runs: the public module for compositions of phases."""
 
-from privproj.accounting.schedule import Composition, Phase, Remaining, dp_sft, phase_of
+from privproj.accounting.schedule import (
+    Composition,
+    Phase,
+    Remaining,
+    calibrate_noise,
+    dp_sft,
+    more_steps,
+    phase_of,
+    remaining,
+)
 from privproj.io.run_file import from_data
 
-__all__ = ["Composition", "Phase", "Remaining", "dp_sft", "from_data", "phase_of"]
+__all__ = [
+    "Composition",
+    "Phase",
+    "Remaining",
+    "calibrate_noise",
+    "dp_sft",
+    "from_data",
+    "more_steps",
+    "phase_of",
+    "remaining",
+]
