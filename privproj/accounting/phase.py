@@ -156,9 +156,7 @@ class Phase:
         return _represent(self.bound, mechanism, several=self.run.group_size > 1), run
 
     def check_group(self) -> None:
-        """Raise :class:`UnsupportedError` unless the bound holds for groups and batches sample records
-        independently.
-        """
+        """Raise an error unless the bound holds for groups and batches sample records independently."""
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
             raise UnsupportedError(f"{bound.name} is about one record; group_size={size} changes more than that")

@@ -112,9 +112,7 @@ class Composition:
         return replace(self, phases=tuple(phase.with_run(**changes) for phase in self.phases))
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the bound of each phase is sound
-        for it.
-        """
+        """Raise an error unless the bound of each phase is sound for it."""
         for phase in self.phases:
             phase.check()
 

@@ -92,6 +92,12 @@ def calibrate_noise(
         InvalidParameterError: A value is outside its domain, two targets are given, or a phase has no noise
             multiplier.
         UnsupportedError: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.schedule import Composition, calibrate_noise, phase_of
+    >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
+    >>> round(calibrate_noise(run, epsilon=1.0, delta=1e-5).phases[0].mechanism.noise_multiplier, 4)
+    6.4616
     """
     target = privacy_or_risk_target(epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
     return run.scaled(noise_factor(run, target))
@@ -113,6 +119,12 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
     Raises:
         InvalidParameterError: A value is outside its domain.
         UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.schedule import Composition, more_steps, phase_of
+    >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
+    >>> more_steps(run, run.phases[0], epsilon=1.0, delta=1e-5)
+    4
     """
     before = replace(run, phases=(*run.done_phases, *after, phase))
     return steps_after(before, full_target(epsilon, delta, None, zero=True))
@@ -134,6 +146,12 @@ def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaini
     Raises:
         InvalidParameterError: A value is outside its domain.
         UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.schedule import Composition, remaining, phase_of
+    >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
+    >>> [left.more_steps for left in remaining(run, epsilon=1.0, delta=1e-5)]
+    [4]
     """
     planned = tuple(phase for phase in run.phases if phase.planned)
     return [
