@@ -96,8 +96,9 @@ def calibrate_noise(
     >>> from privproj import Gaussian
     >>> from privproj.schedule import Composition, calibrate_noise, phase_of
     >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
-    >>> round(calibrate_noise(run, epsilon=1.0, delta=1e-5).phases[0].mechanism.noise_multiplier, 4)
-    6.4616
+    >>> calibrated = calibrate_noise(run, epsilon=2.0, delta=1e-5)
+    >>> round(calibrated.epsilon(delta=1e-5).value, 4)
+    2.0
     """
     target = privacy_or_risk_target(epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
     return run.scaled(noise_factor(run, target))
@@ -148,10 +149,10 @@ def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaini
         UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
 
     >>> from privproj import Gaussian
-    >>> from privproj.schedule import Composition, remaining, phase_of
+    >>> from privproj.schedule import Composition, phase_of, remaining
     >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
-    >>> [left.more_steps for left in remaining(run, epsilon=1.0, delta=1e-5)]
-    [4]
+    >>> remaining(run, epsilon=1.0, delta=1e-5)[0].more_steps
+    4
     """
     planned = tuple(phase for phase in run.phases if phase.planned)
     return [

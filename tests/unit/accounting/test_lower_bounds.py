@@ -10,7 +10,7 @@ from scipy import special
 
 import privproj
 from privproj import M1, M2, Gaussian, Laplace, Layer, PublicSketch
-from privproj.accounting import lower_bound as remarks
+from privproj.accounting import lower_bounds as remarks
 from privproj.accounting.lower_bounds import with_details
 from privproj.mechanisms.registry import mechanism_named, registry
 from privproj.profiles.gaussian import gaussian_deltas
