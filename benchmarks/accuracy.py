@@ -1,11 +1,12 @@
-"""Accuracy at equal privacy, with a clip and a learning rate tuned for each method, where noise decides and where not.
+"""Measure accuracy at equal privacy, with the clipping norm and the learning rate tuned for each method.
 
 ``python benchmarks/accuracy.py [digits|mixture]`` trains a linear model of 1024 inputs and ten classes by DP-SGD,
 LoRA-FA, M2 (as published and rank-free), M2 with projected clipping and M1, for each epsilon and rank. **digits**:
-random ReLU features (drawn once, public) of scikit-learn's 1347 pictures. **mixture**: 20,000 draws from ten spherical
-Gaussians, so that a batch of 256 is a small part of the records. Clip and rate are chosen with two seeds on a third of
-the kept records, which is in no table; the table has the others, and five other seeds. Beside each: what
-``privproj.choose`` says of its noise and of its projection error. It draws docs/accuracy.svg.
+fixed public random ReLU features of the 1347 training images of scikit-learn. **mixture**: 20,000 samples of ten
+spherical Gaussians, so that a batch of 256 is a small part of the records. Clipping norm and learning rate are tuned
+with two seeds on a third of the held-out records. The table is computed on the other two thirds with five other seeds.
+It also contains the noise and the projection error that ``privproj.choose`` reports. The program plots
+docs/accuracy.svg.
 """
 
 import json
@@ -19,16 +20,16 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+# steps and epsilons of each problem
 TASKS = {"digits": ((300, 1.0), (300, 3.0), (300, 8.0), (1500, 3.0)),
          "mixture": ((300, 1.0), (300, 3.0), (300, 8.0), (3000, 3.0))}  # fmt: skip
-"""Steps and epsilons of each problem."""
 RANKS, SEEDS, TUNING_SEEDS, DELTA = (4, 16, 64), range(5), (98, 99), 1e-5
 FEATURES, BATCH = 1024, 256
+# learning rate times clipping norm, the length of a step; the range is extended if the best value is at an end
 CLIPS, PACES = (0.1, 0.3, 1.0), (0.25, 1.0, 4.0, 16.0)
-"""A pace is the learning rate times the clip, which says how far a step goes; more are tried where the best is last."""
+# methods of the long runs
 LONG = {"digits": ("DP-SGD", "M2 r=4", "M2 projected clip r=4", "M2 r=16", "M2 projected clip r=16"),
         "mixture": ("DP-SGD", "M2 r=4", "M2 r=16", "M2 r=64")}  # fmt: skip
-"""Methods of the long runs."""
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -159,8 +160,7 @@ def print_rows(rows):
               f"{row['ms_per_step']:.1f} |", flush=True)  # fmt: skip
 
 
-DRAWN = ("DP-SGD", "M2 r=64", "M2 r=16", "M2 r=4", "M2 as published r=16", "LoRA-FA r=16")
-"""What the picture shows."""
+DRAWN = ("DP-SGD", "M2 r=64", "M2 r=16", "M2 r=4", "M2 as published r=16", "LoRA-FA r=16")  # methods in the figure
 
 
 def draw(rows):

@@ -1,7 +1,7 @@
-"""Accuracy of every training algorithm at epsilon 1, 3 and 8, five seeds: a linear head on digits.
+"""Measure the accuracy of every training algorithm at epsilon 1, 3 and 8 with five seeds: a linear head on digits.
 
-``python benchmarks/algorithms.py`` keeps the table as JSON under ``benchmarks/results/``. Clip and learning rate are
-chosen for each cell with two seeds on a third of the test records, which the table leaves out.
+``python benchmarks/algorithms.py`` saves the table as JSON under ``benchmarks/results/``. Clipping norm and learning
+rate are tuned for each cell with two seeds on a third of the test records, which the table does not use.
 """
 
 import json
@@ -19,8 +19,8 @@ from privproj.accounting.schedule import dp_sft
 from privproj.training import Method, Steps, Subspace, Trajectory, add_frozen_lora, add_prism, classifier, make_private
 
 EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256
+# learning rate times clipping norm; the range is extended if the best value is at an end
 CLIPS, PACES, TUNING_SEEDS = (0.1, 0.3, 1.0), (0.5, 2.0, 8.0), (98, 99)
-"""A pace is the learning rate times the clip; more are tried where the best is last."""
 RANKS = {"m1": 64, "prism": 4}
 NAMES = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "prism adaptive",
          "dp-sft")  # fmt: skip

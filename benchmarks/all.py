@@ -1,10 +1,10 @@
-"""Measure everything and write docs/benchmarks.md anew, on a machine that does nothing else.
+"""Run all benchmarks and write docs/benchmarks.md, on a machine without other load.
 
 Usage: python benchmarks/all.py [--peers DIR | --peer-python PATH] [--before TREE] [--quick] [--again]
 
-``--peers DIR`` makes a virtual environment there with the present versions of all peers, or takes the one that is
-there; ``--peer-python`` is the interpreter of one. A peer that is missing gets a line that says so. ``--before`` is a
-checkout of the release before. ``--again`` measures nothing and writes the page from what was kept last.
+``--peers DIR`` creates or reuses a virtual environment with the current versions of all peers; ``--peer-python`` is the
+interpreter of an existing one. The page reports peers that are missing. ``--before`` is a checkout of the previous
+release. ``--again`` measures nothing and writes the page from the last results.
 """
 
 import argparse

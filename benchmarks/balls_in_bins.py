@@ -1,10 +1,10 @@
-"""Balls-in-bins: time and width of the enclosure, against mpmath and against public accountants in the same run.
+"""Measure time and width of the balls-in-bins enclosure, against mpmath and public accountants in the same run.
 
 Usage: python benchmarks/balls_in_bins.py [--quick] [--peer-python PATH]
 
 ``--peer-python`` is an interpreter with the peers (``pip install pld-accounting random-allocation pandas matplotlib``;
-the current one unless given); a peer that it lacks is said to be missing. Times are CPU seconds; ours are the best of
-several warm calls, those of the peers one call after a first small one. ``--quick`` leaves out what takes minutes.
+by default the current one). Peers that are not installed are reported as missing. Times are CPU seconds: for privproj
+the best of several warm calls, for peers one call after a first small one. ``--quick`` omits cases that take minutes.
 """
 
 import argparse
@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from reference.allocation import gaussian_epoch_delta
 
+# ``z, batches, epochs, delta`` of the queries that the peers evaluate too
 GAUSSIAN_RUNS = (
     (1.0, 1000, 1, 1e-6),
     (2.0, 100, 1, 1e-6),
@@ -31,16 +32,14 @@ GAUSSIAN_RUNS = (
     (0.5, 1000, 1, 1e-6),
     (1.0, 100, 20, 1e-5),
 )
-"""``z, batches, epochs, delta``: what the peers are asked too."""
+# extreme settings, which the peers do not evaluate
 WIDE_RUNS = ((100.0, 10**5, 1, 1e-9), (0.3, 1000, 1, 1e-6), (1.0, 10**5, 1, 1e-6), (1.0, 1000, 10**4, 1e-5))
-"""Settings at the ends, of which the peers are not asked."""
+# ``z, batches, epochs, delta`` of M2 with dimension 2048 and rank 16
 M2_RUNS = ((0.155974, 100, 20, 1e-5), (0.3, 100, 20, 1e-5))
-"""``z, batches, epochs, delta`` of M2 with dimension 2048 and rank 16."""
-WANTED = {"gaussian 1.0, t 1000, 1 epochs": 0.3, "m2 0.155974, t 100, 20 epochs": 1.0}
-"""Seconds that are aimed at."""
-TIMEOUT = 300
-"""Seconds allowed to a peer for one question."""
+WANTED = {"gaussian 1.0, t 1000, 1 epochs": 0.3, "m2 0.155974, t 100, 20 epochs": 1.0}  # target times in seconds
+TIMEOUT = 300  # seconds, time limit of a peer for one query
 
+# Programs that define ``ask``, and return a lower and an upper epsilon. The last one accounts for another scheme.
 PEERS = {
     "PLD_accounting": """
 import PLD_accounting as p
@@ -68,7 +67,6 @@ def ask(z, t, epochs, delta):
     return None, step.self_compose(t * epochs).get_epsilon_for_delta(delta)
 """,
 }
-"""Programs that define ``ask``, and return a lower and an upper epsilon. The last one accounts for another scheme."""
 ASKED = """
 import json, sys, time, warnings
 warnings.filterwarnings("ignore")

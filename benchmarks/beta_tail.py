@@ -1,4 +1,4 @@
-"""Beta-tail epsilon with tau optimized: compiled kernels against scipy's minimize_scalar and brentq, in one run.
+"""Measure the beta-tail epsilon with optimized tau: compiled kernels against scipy's minimize_scalar and brentq.
 
 Usage: python benchmarks/beta_tail.py [POINTS]
 """

@@ -1,4 +1,4 @@
-"""Thousands of random settings, each answer compared with its enclosure by balls: on which side it lies, and how far.
+"""Compare results for thousands of random settings with their enclosures by ball arithmetic: side and distance.
 
 Usage: python benchmarks/certified.py [--settings 5000] [--seed 1] [--write]
 """

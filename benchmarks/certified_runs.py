@@ -1,9 +1,9 @@
-"""Random runs, each composed in floating point and proved in ball arithmetic: where the two disagree.
+"""Compare random runs composed in floating point with their enclosures by ball arithmetic.
 
 Usage: python benchmarks/certified_runs.py [--runs 5000] [--seed 1] [--jobs 1] [--long] [--write]
 
-Results are kept as they come, in benchmarks/results/certified_runs.json; ``--write`` puts the table of what is there
-into docs/certified.md and runs nothing.
+Results are saved as they are computed, in benchmarks/results/certified_runs.json. ``--write`` writes the table of the
+saved results into docs/certified.md and computes nothing.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""CPU time and memory: of a call in this process, and of a process. Needs the standard library alone, on Linux."""
+"""Measure CPU time and memory of a call or of a process, with the standard library alone, on Linux."""
 
 import ctypes
 import gc

@@ -1,6 +1,6 @@
-"""Columns against balls, and their times: ``python benchmarks/columns.py 1000``.
+"""Compare array queries with enclosures by ball arithmetic, and measure times: ``python benchmarks/columns.py 1000``.
 
-Random releases with a public projection are evaluated as a column of machine code, and each again in ball arithmetic.
+Random releases with a public projection are evaluated by one array query, and each again in ball arithmetic.
 """
 
 import math

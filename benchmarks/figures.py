@@ -1,4 +1,4 @@
-"""Pictures of epsilon against the rank: M2 and the vector Wishart mechanism, published bounds and ours.
+"""Plot epsilon against the rank: M2 and the vector Wishart mechanism, published bounds and the bounds of privproj.
 
 Usage: python benchmarks/figures.py [DIRECTORY]   (needs matplotlib)
 """

@@ -1,13 +1,12 @@
-"""A step of a small Llama and of two plain networks: time and memory of plain torch, this package and Opacus.
+"""Measure time and memory of a step of a small Llama and two plain networks: plain torch, privproj and Opacus.
 
-Opacus clips the Llama's gradients as ghosts, and forms those of the plain networks, as its users do.
+Opacus uses ghost clipping for the Llama and per-example gradients for the plain networks, as its users do.
 
-``python benchmarks/finetuning_step.py --keep`` prints ratios to plain torch and keeps the numbers as JSON under
-``benchmarks/results/``. Every way has a process of its own, with one thread, and the ways of one case take turns step
-by step, so that what else the machine does hits them alike. Time is that of the processor, or on a GPU that of the
-clock. Memory is the largest number of bytes that torch's
-allocator holds during a step beyond what it held before: by torch's profiler on a CPU, by the allocator's statistics on
-a GPU.
+``python benchmarks/finetuning_step.py --keep`` prints ratios to plain torch and saves the numbers as JSON under
+``benchmarks/results/``. Every implementation runs in a separate process with one thread. The implementations of one
+case alternate step by step, so that other load on the machine affects them equally. Time is CPU time, or on a GPU wall
+time. Memory is the peak of torch's allocator during a step, minus the memory that it held before. It is measured by
+torch's profiler on a CPU, and by the allocator's statistics on a GPU.
 """
 
 import argparse

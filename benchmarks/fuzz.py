@@ -2,8 +2,9 @@
 
 Usage: python benchmarks/fuzz.py --cases 100000 [--minutes M] [--engine hypothesis|atheris|both] [--seed S]
 
-Writes benchmarks/results/fuzz.json. The generators and the laws are those of tests/differential. atheris is optional;
-it mutates bytes by coverage of the package. Half of the inputs are files and words, half are choices of the generators.
+Writes benchmarks/results/fuzz.json. The generators and the invariants are those of tests/differential. atheris is
+optional; it mutates bytes by coverage of the package. Half of the inputs are raw files and arguments, half are choices
+of the generators.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""The picture of the README: epsilon of a training run against the rank, with the same noise on the update.
+"""Plot the figure of the README: epsilon of a training run against the rank, with the same noise on the update.
 
-Noise of M2 counts as that of DP-SGD after the release is lifted back without a bias: ``U = (d/r) Y Q^T`` for a frame
-``Q`` with orthonormal columns has noise of energy ``(d/r)^2 n r (z C)^2 = n d (z sqrt(d/r) C)^2``. So the multiplier at
-rank ``r`` is ``z = z_0 sqrt(r/d)``, where ``z_0`` is that of DP-SGD. Each projection adds an error of its own, which
-averages out over many more than ``d/r`` steps and is not drawn.
+The noise of M2 is compared with the noise of DP-SGD after an unbiased lift of the release: ``U = (d/r) Y Q^T`` for a
+frame ``Q`` with orthonormal columns has noise of energy ``(d/r)^2 n r (z C)^2 = n d (z sqrt(d/r) C)^2``. So the
+multiplier at rank ``r`` is ``z = z_0 sqrt(r/d)``, where ``z_0`` is that of DP-SGD. Each projection adds a projection
+error, which averages out over many more than ``d/r`` steps and is not plotted.
 
 Usage: python benchmarks/gain_picture.py [PICTURE]   (default: docs/gain.svg; needs matplotlib)
 
-Prints the table that is drawn. The same matplotlib writes the same bytes.
+Prints the table of the plotted values. The same version of matplotlib writes identical bytes.
 """
 
 import io
@@ -20,46 +20,40 @@ from privproj_cli.render import round_outward
 import privproj
 from privproj import M2, Gaussian
 
-RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-"""Where the curves are evaluated."""
+RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]  # ranks at which the curves are evaluated
 
-SHOWN_RANK = 16
-"""The rank whose three numbers are written beside their points."""
+SHOWN_RANK = 16  # rank at which the three points are labeled
 
-DIM = 2048
-"""Dimension that is projected."""
+DIM = 2048  # dimension that is projected
 
+# noise multiplier of DP-SGD: that of examples/bounds.toml, lifted from rank 16
 NOISE_MULTIPLIER = 0.155974 * sqrt(DIM / SHOWN_RANK)
-"""Noise multiplier of DP-SGD: that of examples/bounds.toml, lifted from rank 16."""
 
-RUN = {"delta": 1e-5, "steps": 2000, "sampling_rate": 0.01}
-"""The run, and the delta at which its epsilon is asked for."""
+RUN = {"delta": 1e-5, "steps": 2000, "sampling_rate": 0.01}  # run, and the delta of its epsilon
 
+# The curves of M2, with their bounds. The published accounting is the one that the command line prints for comparison.
+# Both are for a difference of any rank; the published one splits delta evenly between its two events.
 CURVES = {"M2 as published": "good-event", "M2 by privproj": "rank-free"}
-"""The curves of M2, by the bound that each shows. The published accounting is that of the command line's line "gain":
-for a change of any rank, as the other is, with delta split evenly between its two events."""
 
-PLAIN = "DP-SGD"
-"""The curve without a projection."""
+PLAIN = "DP-SGD"  # curve without a projection
 
+# Color of text and axes. Like the colors below it has a contrast above 3 on white and on GitHub's dark #0d1117.
 TEXT = "#7d858e"
-"""Colour of text and axes. Like the colours below it has a contrast above 3 on white and on GitHub's dark #0d1117."""
 
+# color of each curve and of its name
 COLOURS = {PLAIN: "#8a7fa8", "M2 as published": "#c8701e", "M2 by privproj": "#2f81e0"}
-"""Colour of each curve and of its name."""
 
+# label to the right of a point and below it; offsets in points
 RIGHT_BELOW = {"xytext": (12, -12), "ha": "left", "va": "top"}
-"""A label to the right of a point and below it; offsets in points."""
 
-RIGHT_FAR_BELOW = {**RIGHT_BELOW, "xytext": (12, -44)}
-"""A label under one that is to the right of a point and below it."""
+RIGHT_FAR_BELOW = {**RIGHT_BELOW, "xytext": (12, -44)}  # label under one that is to the right of a point and below it
 
-RIGHT_ABOVE = {"xytext": (12, 14), "ha": "left", "va": "baseline"}
-"""A label to the right of a point and above it."""
+RIGHT_ABOVE = {"xytext": (12, 14), "ha": "left", "va": "baseline"}  # label to the right of a point and above it
 
+# position of the name of a curve relative to its point, without overlap with curves and grid lines
 LABELS = {PLAIN: RIGHT_FAR_BELOW, "M2 as published": RIGHT_ABOVE, "M2 by privproj": RIGHT_BELOW}
-"""Where the name of a curve stands beside its point, free of all curves and of the lines behind them."""
 
+# text as paths, reproducible element names, and a font size that is legible on a phone
 STYLE = {
     "svg.fonttype": "path",
     "svg.hashsalt": "privproj",
@@ -71,7 +65,6 @@ STYLE = {
     "xtick.color": TEXT,
     "ytick.color": TEXT,
 }
-"""Text as paths, names of elements that do not change from run to run, type that a phone shows legibly."""
 
 
 def table():

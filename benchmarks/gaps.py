@@ -1,7 +1,7 @@
-"""How far the default bounds are above the truth at most: tables of epsilon over its proved lower end (C28).
+"""Compute upper bounds of the gap of the default bounds: tables of epsilon over its proved lower bound (C28).
 
-For each rank and each epsilon the noise multiplier that meets it at delta 1e-5 is sought. The table says how much
-larger the epsilon is than what no accounting can say less than, in per cent, rounded up.
+For each rank and each epsilon the noise multiplier is calibrated to that epsilon at delta 1e-5. The table contains the
+relative gap of epsilon to its lower bound, in percent, rounded up.
 """
 
 import argparse

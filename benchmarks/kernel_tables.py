@@ -2,11 +2,9 @@
 
 import mpmath as mp
 
-PIECES = 32
-"""Pieces of (0, 1] in ``y = 4/(4 + x)``."""
+PIECES = 32  # pieces of (0, 1] in ``y = 4/(4 + x)``
 
-DEGREE = 7
-"""Degree of the polynomial of a piece."""
+DEGREE = 7  # degree of the polynomial of a piece
 
 
 def ratio(x):

@@ -1,9 +1,9 @@
-"""Membership audits at small scale: AUC of a poisoned canary by mechanism, rank and noise, beside the published trend.
+"""Audit membership at small scale: AUC of a poisoned canary by mechanism, rank and noise, with the published trend.
 
-``python benchmarks/membership.py [MODELS]`` trains MODELS shadow models for each row (200), a linear head on 200 digits
-for 30 steps, clip 4, and keeps the table as JSON under ``benchmarks/results/``. Published (arXiv 2601.21719, tables of
-Appendix F, larger models): LoRA-FA without noise at least .996 at all ranks; M2 with noise .1: .78 to 1.00 from rank 16
-to 512, noise .5: .56 to .86; M1 from rank 32 to 1000: .62 to .87.
+``python benchmarks/membership.py [MODELS]`` trains MODELS shadow models (200 by default) for each row: a linear head on
+200 digits for 30 steps at clipping norm 4. It saves the table as JSON under ``benchmarks/results/``. Published values
+(arXiv 2601.21719, tables of Appendix F, larger models): LoRA-FA without noise at least 0.996 at all ranks; M2 with
+noise 0.1: 0.78 to 1.00 from rank 16 to 512, noise 0.5: 0.56 to 0.86; M1 from rank 32 to 1000: 0.62 to 0.87.
 """
 
 import json

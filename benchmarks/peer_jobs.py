@@ -1,8 +1,9 @@
-"""One job by one tool in a process of its own.
+"""Run one job by one tool in a separate process.
 
-``python benchmarks/peer_jobs.py TOOL JOB``, parameters as JSON on its input, prints one JSON object: value, CPU
-seconds of a warm call and of all up to the end of the first, peak memory of a call. Imports only the tool that is asked
-for, so that peers may live in another environment. Calls differ by 1e-9 in a parameter, lest a cache answers.
+``python benchmarks/peer_jobs.py TOOL JOB`` reads the parameters as JSON from standard input and prints one JSON object.
+It contains the value, the CPU seconds of a warm call, the total CPU seconds up to the end of the first call, and the
+peak memory of a call. The process imports only the selected tool, so that peers may be in another environment. A
+parameter changes by 1e-9 between calls, so that no cache contains the result.
 """
 
 import importlib
@@ -16,6 +17,7 @@ from clock import memory, tidy, timed
 
 MEMORY_LIMIT, SLOW, BUDGET, MOST = 8 * 2**30, 12.0, 1.5, 40
 
+# modules that count as the import of a tool, by the first word of its label
 LOADED = {
     "privproj": (
         "privproj.accounting.query",
@@ -29,7 +31,6 @@ LOADED = {
     "Opacus": ("opacus.accountants", "opacus.accountants.utils"),
     "riskcal": ("riskcal.analysis", "riskcal.calibration.dpsgd", "riskcal.calibration.blackbox", "opacus.accountants"),
 }
-"""What counts as the import of a tool, by the first word of its label."""
 
 
 # --- privproj ---------------------------------------------------------------------------------------
@@ -253,6 +254,7 @@ def riskcal_trade_off(n, z, rates, q, T, grid):
     return [float(b) for b in get_beta_from_pld(google_pld(z * n, q, T, grid), alpha=np.array(rates))]
 
 
+# tools of each job; a tool without a function for a job is not listed
 JOBS = {
     "gaussian delta": {
         "privproj": own_delta,
@@ -313,7 +315,6 @@ JOBS = {
     },
     "trade-off": {"privproj": own_trade_off, "riskcal": riskcal_trade_off},
 }
-"""Who can do what; a tool that is missing under a job has no function for it."""
 
 
 # --- measuring --------------------------------------------------------------------------------------

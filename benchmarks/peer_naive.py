@@ -1,7 +1,7 @@
-"""Straightforward scipy code for what privproj computes: ``scipy.special``, ``quad``, ``brentq``, ``minimize_scalar``.
+"""Implement the baselines in plain scipy: ``scipy.special``, ``quad``, ``brentq``, ``minimize_scalar``.
 
-What a careful user would write in an afternoon; the Beta-tail and Wishart rivals are those of ``beta_tail.py`` and
-``wishart.py``.
+They represent the code that a careful user would write directly. The Beta-tail and Wishart baselines are those of
+``beta_tail.py`` and ``wishart.py``.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Markdown of what ``peers.py`` and ``speed.py`` measured. No number here is written by hand."""
+"""Write the results of ``peers.py`` and ``speed.py`` as Markdown. No number here is written by hand."""
 
 import tightness
 from peer_jobs import JOBS, MEMORY_LIMIT
@@ -54,9 +54,9 @@ tool that answers the same question, from the tables below; a dash says that the
 {load}"""
 
 BEFORE = "**Before** is another commit, alternating in the same run. "
-IDLE = 1.3
-"""A load above it says that others used the machine: the benchmark itself makes a load of one. *Speed only*"""
+IDLE = 1.3  # load above which other processes used the machine; the benchmark itself causes a load of one
 
+# tasks that are also a job of the peers, with the parameters that identify the job
 BEST_PEERS = {
     "warm: gaussian epsilon": ("gaussian epsilon", {"delta": 1e-5}),
     "warm: gaussian sigma": ("gaussian sigma", {"delta": 1e-5}),
@@ -65,7 +65,6 @@ BEST_PEERS = {
     "warm: DP-SGD epsilon, T 1000": ("dp-sgd epsilon", {"z": 1.0, "T": 1000, "grid": 1e-4}),
     "warm: DP-SGD sigma, T 1000": ("dp-sgd sigma", {"T": 1000}),
 }
-"""Works that are a job of the peers too, with the parameters that tell it from others."""
 
 
 def speed_tables(speed, peers):

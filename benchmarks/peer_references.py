@@ -1,4 +1,4 @@
-"""What the answers of ``peers.py`` are compared with: mpmath at 50 digits, or an enclosure with a proved width.
+"""Compute the references for ``peers.py``: mpmath at 50 digits, or an enclosure with a proved width.
 
 Every function returns ``(reference, relative half width)``; the width is 0 for mpmath.
 """
@@ -13,8 +13,7 @@ from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_epsilon
 from privproj.numerics.interval import Enclosure
 
 DIGITS = 50
-FINER = (3e-6, 1e-5, 3e-5, 1e-4)
-"""Grids tried for the reference of a run."""
+FINER = (3e-6, 1e-5, 3e-5, 1e-4)  # grids tried for the reference of a run
 
 
 def gaussian_delta(z, eps):

@@ -1,10 +1,10 @@
-"""privproj against scipy and five accounting packages: time, error, peak memory; and how tight every bound is.
+"""Compare privproj with scipy and five accounting packages: time, error, peak memory and tightness of every bound.
 
 Usage: python benchmarks/peers.py [--quick] [--again] [--only JOB] [--peer-python PATH]
 
-``--peer-python`` is the interpreter that has the peers (``pip install dp-accounting prv-accountant opacus riskcal``;
-the current one unless given); ``--again`` shows the last results and measures nothing; ``--only JOB`` measures a job
-anew and keeps the others; ``--quick`` leaves out the long runs. Results: benchmarks/results/peers.json, which
+``--peer-python`` is the interpreter with the peers (``pip install dp-accounting prv-accountant opacus riskcal``; by
+default the current one). ``--again`` prints the last results and measures nothing. ``--only JOB`` measures one job
+again and keeps the other results. ``--quick`` omits the long runs. Results are in benchmarks/results/peers.json, which
 ``benchmarks/all.py`` writes into docs/benchmarks.md.
 """
 
@@ -36,6 +36,7 @@ RUNS = ({"z": 1.0, "q": 0.01, "T": 10**3}, {"z": 0.6, "q": 0.001, "T": 10**5}, {
 SAMPLED = {"q": 0.01, "T": 1000}
 RATES = [10.0 ** (-4.0 * (1.0 - i / 40.0)) for i in range(40)]
 
+# rows of the sweep for each way to compute the Beta-tail bound
 POINTS = {
     "privproj kernel, compiled": 100_000,
     "privproj call, compiled": 100_000,
@@ -43,10 +44,9 @@ POINTS = {
     "privproj one shot": 1,
     "scipy (naive)": 100,
 }
-"""Rows of the sweep for each way to compute the Beta-tail bound."""
 
+# epsilons at which the Gaussian delta at noise multiplier 1 is evaluated: near 1e-5, at 1e-20, and near 1e-100
 EPSILONS = (4.37718086, 9.5109362405743805, 21.44)
-"""Where the Gaussian delta of noise 1 is read: near 1e-5, at 1e-20, and near 1e-100."""
 
 
 def settings(quick):

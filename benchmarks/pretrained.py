@@ -1,18 +1,19 @@
-"""Accuracy of private fine-tuning of a pretrained sentence encoder, at epsilon 1, 3 and 8, five seeds.
+"""Measure the accuracy of private fine-tuning of a pretrained sentence encoder at epsilon 1, 3 and 8, five seeds.
 
-``python benchmarks/pretrained.py FOLDER [METHOD ...]`` adds lines to ``benchmarks/results/pretrained.jsonl`` as they
-are done, goes on where it was stopped, and prints the table. FOLDER holds the two archives of
-``examples/pretrained_encoder.py``, which says where encoder and texts are from; the outputs of the frozen layers are
-kept there too.
+``python benchmarks/pretrained.py FOLDER [METHOD ...]`` appends each result to ``benchmarks/results/pretrained.jsonl``,
+resumes after an interruption, and prints the table. FOLDER contains the two archives of
+``examples/pretrained_encoder.py``, which documents the sources of the encoder and the texts. The outputs of the frozen
+layers are saved there too.
 
-The task is that of the example: 7,000 snippets of at most 24 tokens to train on, 1,000 to choose clips and rates on,
-2,568 to test on, in one split for all seeds. LoRA of rank 16 is at all linear layers of the last of six blocks; all
-below is frozen, and its outputs are computed once. Every method trains the head too. All make the same number of steps
-by SGD with momentum, without dropout, on batches of the same expected size. Clip and rate of a method are the best on
-the 1,000 snippets, at epsilon 3, with a seed that the table does not show; rates go on by steps of four until the best
-lies inside. They are chosen with LoRA at query and value only, which takes less time. A real run would have to pay for
-that choice, or have public records for it. LoRA without privacy is trained by Adam, since SGD with momentum diverges
-without a clip.
+The task is that of the example, with one split for all seeds: 7,000 snippets of at most 24 tokens for training, 1,000
+for tuning and 2,568 for testing. LoRA of rank 16 is applied to all linear layers of the last of six blocks. All layers
+below are frozen, and their outputs are computed once. Every method also trains the head. All methods make the same
+number of steps by SGD with momentum, without dropout, on batches of the same expected size.
+
+Clipping norm and learning rate of a method are tuned on the 1,000 snippets at epsilon 3, with a seed that the table
+does not use. The range of learning rates is extended by factors of four until the best value is inside. LoRA is tuned
+at query and value only, which takes less time. A real run would have to account for this tuning, or tune on public
+records. LoRA without privacy is trained by Adam, because SGD with momentum diverges without clipping.
 """
 
 import copy
@@ -41,18 +42,18 @@ EPSILONS, SEEDS, TUNED_AT, TUNING_SEED, DELTA = (1.0, 3.0, 8.0), range(5), 3.0, 
 KEPT, TUNING, BATCH, STEPS, RANK, LAYERS, MOMENTUM = 2568, 1000, 200, 40, 16, 1, 0.9
 ADAPTED, TUNED_ON = ("query", "key", "value", "dense"), ("query", "value")
 ADAM = 0.002, 0.03  # learning rates of factors and head
+# private methods and their algorithms
 PRIVATE = {"head": "dp-sgd", "head, all records": "dp-sgd", "head, m2": "m2", "lora": "dp-sgd", "lora-fa": "lora-fa",
            "m2": "m2", "prism": "prism", "dp-sft": "dp-sft"}  # fmt: skip
-"""Private methods and their algorithms."""
 
 CLIPS = (0.1, 1.0)
+# First values of learning rate times clipping norm (without privacy: of the learning rate). LoRA without privacy uses
+# those of ``ADAM``. The momentum of PRISM is an average, so its learning rates are effectively ten times smaller.
 PACES = {
     "head, no privacy": (0.5, 2.0), "head": (0.5, 2.0), "head, all records": (0.5, 2.0), "head, m2": (0.25, 1.0),
     "lora, no privacy": (), "lora": (0.15, 0.6), "lora-fa": (0.5, 2.0), "m2": (0.05, 0.2), "prism": (5.0, 20.0),
     "dp-sft": (0.15, 0.6),
 }  # fmt: skip
-"""The first learning rates times the clip that are tried (without privacy: learning rates); LoRA without privacy takes
-those of ``ADAM``. The momentum of PRISM is an average, so that its rates count a tenth."""
 
 
 class Top(nn.Module):

@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/queries.py -n 20000 --seed 1 -o failures.json
 
-Prints a table of counts by kind of query, and writes the queries that broke a law, or were slow, to a JSON file.
+Prints a table of counts by kind of query, and writes queries that violate an invariant or are slow to a JSON file.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What an installation takes up, what each dependency is for, and which of them the first answer loads.
+"""Measure the size of an installation, the purpose of each dependency, and which of them the first query loads.
 
-Usage: python benchmarks/size.py (as a table of Markdown, which docs/installation.md shows)
+Usage: python benchmarks/size.py (prints a Markdown table, which docs/installation.md contains)
 
-It sums up the files of the installed distributions that the core requires, without extras.
+The size is the sum over the files of the installed distributions that the core requires, without extras.
 """
 
 import json
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 
+# purpose of each package that pyproject.toml requires
 USES = {
     "numpy": "runs of several releases, and questions in columns",
     "scipy": "special functions of groups, of M1 and Wishart bounds, and of audits",
@@ -19,18 +20,17 @@ USES = {
     "dp-accounting": "its events, where you ask for them; no answer of privproj's own needs it",
     "numba": "machine code of tables with thousands of questions",
 }
-"""What each package that pyproject.toml requires is for."""
 
+# first query of each kind
 QUESTIONS = {
     "one release": "epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5",
     "a run": "epsilon gaussian --noise-multiplier 1 --sampling-rate 0.01 --steps 1000 --delta 1e-5",
 }
-"""A first answer of each kind."""
 
+# program whose last line is every module that a command has loaded
 LOADED = (
     "import json, sys; from privproj_cli.main import exit_code; exit_code({words}); print(json.dumps([*sys.modules]))"
 )
-"""A program whose last line is every module that a command has loaded."""
 
 
 def required(name, found=None):

@@ -1,11 +1,11 @@
-"""The time of every work that users wait for, over a fixed piece of plain Python in the same run, and how it grows.
+"""Measure the time of every user-visible task, relative to fixed plain Python code in the same run, and its growth.
 
 Usage: python benchmarks/speed.py [--only WORD] [--before TREE] [--growth] [--write | --check]
 
-``--write`` keeps the ratios in benchmarks/results/speed.json; ``--check`` measures again, compares with them, and ends
-with code 1 where a work has become more than 1.6 times slower, twice in a row. ``--before TREE`` measures another
-checkout too, alternating. Each warm work has a process of its own, with one thread; its time is CPU time, so that other
-processes disturb it less; the yardstick runs between its calls.
+``--write`` saves the ratios in benchmarks/results/speed.json. ``--check`` measures again and compares with the saved
+ratios; the exit code is 1 if a task is more than 1.6 times slower, twice in a row. ``--before TREE`` measures another
+checkout too, alternating. Each warm task runs in a separate process with one thread. Its time is CPU time, which
+depends less on other processes. The reference code runs between the calls.
 """
 
 import argparse

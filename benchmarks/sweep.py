@@ -1,4 +1,4 @@
-"""A sweep against the same library calls in one process, and against being killed at random.
+"""Compare a sweep with the same library calls in one process, and with a sweep that is killed at random times.
 
 Usage: python benchmarks/sweep.py [--rows 100000] [--query delta|epsilon] [--kills 5] [--workers 1]
 

@@ -1,4 +1,4 @@
-"""Tightness of every bound of the registry: epsilon at delta 1e-5 on fixed settings, and its ratio to the best one."""
+"""Compute epsilon of every registered bound at delta 1e-5 on fixed settings, and its ratio to the best bound."""
 
 import privproj
 from privproj.accounting.comparison import compare

@@ -1,9 +1,9 @@
-"""The exact profile of the vector Wishart mechanism against scipy's quad at 1e-9, in one run.
+"""Compare the exact profile of the vector Wishart mechanism with scipy's quad at 1e-9, in one run.
 
 Usage: python benchmarks/wishart.py
 
-Rivals: the formula as it is usually written, in scipy.stats or in scipy.special (which loses digits where its terms
-cancel: see the last column), and the form without cancellation by nested quadratures.
+The baselines are the usual formula, in scipy.stats or in scipy.special, and the form without cancellation by nested
+quadratures. The usual formula loses digits if its terms cancel (last column).
 """
 
 import math

@@ -1,6 +1,6 @@
-"""The works whose time users wait for: commands in a fresh process, calls in a warm one, and calls that grow.
+"""Define the timed tasks: commands in a new process, calls in a warm process, and calls of growing size.
 
-A warm work is a function of a number near 1 that stands in one parameter, so that no cache answers.
+A warm task is a function of a number near 1 that scales one parameter, so that no cache contains the result.
 """
 
 import os
@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 M2_SHAPE, RUN = "m2 --dim 2048 --rank 16", "--steps 2000 --sampling-rate .01"
 WISHART, TEN = "wishart --dim 2048 --misalignment .001", "--steps 10"
 
+# commands, with the limit of each in CPU seconds; the limit of ``epsilon gaussian`` is 4 times ``python -c pass``
 COLD = {
     "python -c pass": (None, None),
     "--help": ("--help", None),
@@ -44,7 +45,6 @@ COLD = {
     "certify wishart of a run": (f"certify epsilon {WISHART} --rank 16 --delta 1e-5 {TEN}", 8.0),
     "compare wishart of a run": (f"compare {WISHART} --rank 16 --delta 1e-5 {TEN}", 5.0),
 }
-"""Commands, and how many CPU seconds each may take; that of ``epsilon gaussian`` is 4 times ``python -c pass``."""
 
 
 def m2(z=None, **more):
@@ -69,6 +69,7 @@ COMPOSED = {"steps": 2000, "sampling_rate": 0.01, **AT}
 DP_SGD = {"sampling_rate": 0.01, **AT}
 SHAPE = {"columns": 768}
 
+# calls in a process that has evaluated the same query before
 WARM = {
     "gaussian epsilon": lambda n: p.epsilon(gaussian(n), **AT),
     "gaussian delta": lambda n: p.delta(gaussian(n), epsilon=1.0),
@@ -114,8 +115,8 @@ WARM = {
     "100 layers, joint clip": lambda n: layers(100, n, "joint"),
     "100 layers, clip each": lambda n: layers(100, n, "per-layer"),
 }
-"""Calls in a process that has answered the same question before."""
 
+# limits of the calls in CPU seconds
 LIMITS = {
     "wishart delta": 0.015,
     "wishart epsilon": 0.040,
@@ -130,7 +131,6 @@ LIMITS = {
     "1000 layers, joint clip": 10.0,
     "1000 layers, clip each": 3.0,
 }
-"""CPU seconds that a call may take."""
 
 
 def rows(count, n):
@@ -151,6 +151,7 @@ def columns(quantity, mechanism, count, **settings):
 
 
 OF_M2 = {"dim": 2048, "rank": 16}
+# bounds that are evaluated by array queries
 COLUMNS = {
     "gaussian": ("gaussian", {}),
     "m2 rank-free": ("m2", OF_M2),
@@ -161,7 +162,6 @@ COLUMNS = {
     "sketch exact-rank1": ("sketch", {"rank": 16, "bound": "exact-rank1"}),
     "sketch-public": ("sketch-public", {"rank": 16}),
 }
-"""Bounds that are read over columns."""
 
 for name, (mechanism, settings) in COLUMNS.items():
     many = 10**5 if mechanism in ("gaussian", "m2", "sketch-public") else 300  # those with kernels; others row by row
@@ -206,6 +206,7 @@ def dp_sgd(steps, n):
     return p.epsilon(gaussian(n * max(1.0, (steps / 1000.0) ** 0.5)), steps=steps, **DP_SGD)
 
 
+# tasks of a variable size, with the sizes, to measure the growth of time and memory
 GROWTH = {
     "DP-SGD, steps": ((10, 10**3, 10**5, 10**7, 10**9), dp_sgd),
     "distinct phases": ((10, 30, 100, 300, 1000), phases),
@@ -213,7 +214,6 @@ GROWTH = {
     "distinct layers, clip each": ((10, 30, 100, 300, 1000), partial(layers, clipping="per-layer")),
     "rows of m2 rank-free epsilons": ((10**3, 10**4, 10**5), rows),
 }
-"""Works of a size, and the sizes: how time and memory grow."""
 
 
 def checks():

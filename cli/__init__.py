@@ -1,1 +1,1 @@
-"""The command line: parse, call one function of :mod:`privproj`, render."""
+"""Implement the command line: parse the arguments, call one function of :mod:`privproj`, render the result."""

@@ -1,4 +1,4 @@
-"""``privproj alignment`` and ``privproj lora-noise``: where a promise of wishart comes from, and moments of LoRA."""
+"""Implement ``privproj alignment`` and ``privproj lora-noise``: assumptions of wishart, and moments of LoRA."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,23 +16,22 @@ from .options import Group, command_with, json_option, options_from
 command = Group("alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent.")
 
 
+# The mean of a batch differs more between neighboring datasets than the mean of all records.
 BATCHES = (
     "for a release on {records:g} records, no fewer: where batches are sampled or the data partitioned, take as "
     "--records the size of the smallest batch, and no Poisson sampling, whose batches may be of any size"
 )
-"""The mean of a batch moves more than that of all records."""
 
 MISALIGNMENT = "misalignment", "1 - cosine: 0 is the same direction, 1 a right angle, 2 the opposite"
-CONDITION = "condition number", "largest over smallest eigenvalue: 1 is best"
-"""What a helper finds, and the scale of the number, for whoever asks "of what?"."""
+CONDITION = "condition number", "largest over smallest eigenvalue: 1 is best"  # label and scale of a result
 
 
 def helper(
     ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, assumes: str = ""
 ) -> None:
-    """Add one helper: it prints a number, what to do with it, and what it assumes of the parameters given.
+    """Add one command for a helper: it prints a number, its interpretation, and its assumptions on the parameters.
 
-    ``short`` says in the list of helpers what is asked.
+    ``short`` describes the helper in the list of commands.
     """
     label, scale = quantity
 
@@ -74,7 +73,7 @@ helper(
 
 @command_with("lora-noise", *options_from(lora_noise), json_option())
 def lora_noise_command(json: bool, **options: Any) -> int:
-    """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
+    """Print the exact moments of the entries of LoRA's noise term u = q (A^T A - I). This is not a privacy guarantee.
 
     \b
     Example:

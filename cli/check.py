@@ -1,4 +1,4 @@
-"""``privproj check``: CI regression of bounds."""
+"""Implement ``privproj check``: test bounds for regressions in CI."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +13,7 @@ from .options import Once, command_with, file_argument, json_option, option
 from .output import complain, one_line, write
 from .render import as_json, assumption_lines, fit_line, wrap_line
 
-OF_A_FOLDER = "*bounds.toml"
-"""The files of a folder that are checked, also by the pre-commit hook."""
+OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the pre-commit hook
 
 
 @command_with(
@@ -25,11 +24,12 @@ OF_A_FOLDER = "*bounds.toml"
     json_option(),
 )
 def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
-    """Regression test of bounds for CI: every query of the files is evaluated again and compared. A folder stands for
-    its files *bounds.toml.
+    """Test bounds for regressions in CI: evaluate every query of the files again and compare the results.
 
-    Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins,
-    or has no answer; 2 if a file is malformed.
+    A folder stands for its files *bounds.toml.
+
+    The exit code is 1 if an entry is out of its tolerance, exceeds its limit, has another status than the expected one,
+    or has no result. It is 2 if a file is malformed.
 
     \b
     An entry:
@@ -46,8 +46,8 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
       expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
       rtol = 1e-3
       at_most = 1.2
-      status = "proved" # or "conditional"; without it either passes, and promises are printed
-      bound_version = 5 # says of a number that moved whether its bound changed; --update keeps it up to date
+      status = "proved" # or "conditional"; without it both pass, and assumptions on the data are printed
+      bound_version = 5 # tells whether the bound of a changed number has changed; --update sets it
     """
     names = files_of(file)
     for name in names:
@@ -103,7 +103,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
 
 
 def as_text(entries: list[Entry], *, named: bool, update: bool) -> str:
-    """Return the verdict on each entry with remarks, and at the end the assumptions of all numbers."""
+    """Return the verdict on each entry with remarks, and at the end the assumptions of all values."""
     lines, assumed = [], {}
     for entry in entries:
         place = f"{entry.file}: " if named else ""

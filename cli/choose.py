@@ -1,4 +1,4 @@
-"""``privproj choose``: every way to train at one privacy."""
+"""Implement ``privproj choose``: compare training algorithms at the same privacy."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ from .query import (
     take_run,
 )
 
+# meaning of the columns of the table
 LEGEND = {
     "noise": "how many times as much noise as DP-SGD's the update has, at this privacy",
     "missed": "what projecting does to the update, over its square, in one step and, averaged by fresh projections, "
@@ -29,17 +30,16 @@ LEGEND = {
     "not here": "lora-fa, lora-resampled, prism and dp-sft train a part of the weights, with dp-sgd's noise "
     "multiplier; flora keeps a projection for several steps, and so averages less",
 }
-"""What the columns of the table mean."""
 
 
 def table(rows: tuple[Choice, ...]) -> str:
-    """The rows as text, the best first, with what they mean and what they ask of the program."""
+    """Return the rows as text, best first, with the legend and the requirements of the algorithms."""
     run: Any = rows[0].result.run
     title = f"training with {rows[0].result.target_words}: {render.run_words(run)}; best first"
     head = ("algorithm", "rank", "noise multiplier", "noise", "missed: step", "run", "size")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
-    # What any of the ranks of an algorithm assumes.
+    # An algorithm assumes what any of its ranks assumes.
     assumed = {name: dict.fromkeys(w for row in rows if row.name == name for w in row.result.assumes) for name in named}
     plain = next(row for row in rows if row.rank is None)
     parts = {
@@ -55,7 +55,7 @@ def table(rows: tuple[Choice, ...]) -> str:
 
 
 def cells(row: Choice) -> tuple[str, ...]:
-    """A row of the table."""
+    """Return the cells of one row of the table."""
     utility, noise = row.utility, round_outward(row.result.value or 0.0)
     missed = f"{utility.projection_error:.4g}", render.two_digits(utility.projection_error_of_run)
     part = f"{100.0 * utility.released / utility.of:.3g} %" if utility.released and utility.of else "-"
@@ -65,7 +65,7 @@ def cells(row: Choice) -> tuple[str, ...]:
 def choose_algorithm(
     layer: Any, rank: Any, epsilon: float, delta: float, json: bool, plot: str | None, **options: Any
 ) -> int:
-    """What to train with: every algorithm at one epsilon and delta, with the noise and the error of its update.
+    """Compare all training algorithms at one epsilon and delta by the noise and the error of their updates.
 
     \b
     Example:
@@ -79,7 +79,7 @@ def choose_algorithm(
 
 
 def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
-    """Draw the error of the mean update against the rank, a line for each algorithm."""
+    """Plot the error of the mean update against the rank, one line for each algorithm."""
     if len(ranks) < 2:
         raise InvalidParameterError("--plot", path, "several --rank with --plot")
     errors = {(row.name, row.rank): row.utility.error for row in rows if row.algorithm}

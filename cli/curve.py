@@ -1,4 +1,4 @@
-"""``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
+"""Implement the commands for curves: delta(eps), the trade-off function and one GDP mu, by one or several bounds."""
 
 import sys
 from collections.abc import Callable
@@ -26,23 +26,23 @@ from .output import draw, write
 from .query import EXIT_CODES, QueryGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
-POINTS = {"delta": profile_points, "trade-off": tradeoff}  # What a curve is drawn over, and its points there
+POINTS = {"delta": profile_points, "trade-off": tradeoff}  # function that evaluates the points of each kind of curve
 
-# The options that only some of what is drawn can have
+# options that only some kinds of curves have
 TAKEN = {"delta": ("epsilon_max", "points", "plot"), "trade-off": ("points", "plot"), "gdp": ("delta",)}
 
 
 def answers(
     mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, evaluate: Callable[[Composition], Any]
 ) -> list[Any]:
-    """What each bound that is named answers; "all" stands for every bound that answers."""
+    """Return the results of the named bounds; "all" stands for every bound that has a result."""
     if names != ("all",):
         return [evaluate(composition_of(mechanism, name, run)) for name in names or (None,)]
     answered = []
     for bound in bounds_of(type(mechanism)):
         with suppress(PrivprojError):
             answered.append(evaluate(composition_of_phase(phase_for(mechanism, bound, run))))
-    # Where none does, the default says why.
+    # If no bound has a result, the default bound raises the reason.
     return answered or [evaluate(composition_of(mechanism, None, run))]
 
 
@@ -57,7 +57,7 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown: results with what they are in JSON, rows of which the first is the head, notes, and digits."""
+    """A table: results with their JSON form, rows with the header first, notes, and the number of digits."""
 
     results: list[Result]
     records: list[Any]
@@ -66,7 +66,7 @@ class Table:
     say: Callable[[Any], str]
 
     def text(self, style: str | None) -> str:
-        """As JSON, as CSV with all digits, or as a table that says what each bound rests on and assumes."""
+        """Return the table as JSON, as CSV with all digits, or as text with the bounds and their assumptions."""
         if style == "json":
             return render.as_json({"results": self.records})
         if style == "csv":
@@ -81,7 +81,7 @@ def show_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], what: str | None, delta: float | None,
     style: str | None, output: str | None, plot: str | None, **axis: float | None,
 ) -> int:  # fmt: skip
-    """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
+    """Print delta(eps), the trade-off function or one GDP mu as a table, CSV or JSON, or plot it."""
     check_not_same_file("--plot", plot, output, "written too")
     shape = what or "delta"
     for name, value in {**axis, "plot": plot, "delta": delta}.items():
@@ -105,11 +105,11 @@ def show_curves(
 def table_of_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], shape: str, x: list[float], plot: str | None
 ) -> Table:
-    """Return the curve of each bound at these places, drawn where a picture is asked for."""
+    """Return the curve of each bound at these epsilons or rates, and plot it if a file for the plot is given."""
 
     def drawn(query: Composition) -> tuple[list[float], Result]:
         curve = query.curve()
-        # All points rest on what a result has; the value of that plays no role.
+        # All points have the bound, the run and the assumptions of one result; the value of that result is not used.
         return POINTS[shape](curve, x), build_result(query, "curve", 1.0, curve=curve)
 
     curves = answers(mechanism, bound, run, drawn)
@@ -124,13 +124,14 @@ def table_of_curves(
     ]
     scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
-    # Outward also at the places: deltas stand at or beyond theirs, false negative rates at or before.
+    # Epsilons and rates are rounded outward too: deltas hold at or beyond the printed epsilon, false negative rates at
+    # or before the printed rate.
     say = partial(round_outward, up=shape == "delta")
     return Table([result for _, result in curves], records, rows, [f"in each column: {label}{scale}"], say)
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
-    """Return the ``mu`` by each bound, with what it means; all numbers are rounded up."""
+    """Return the ``mu`` of each bound with its interpretation; all numbers are rounded up."""
     target = slack_target(slack)
     answered = answers(mechanism, bound, run, lambda one: solve_gdp_mu(one, target))
     results: list[Any] = [result for result in answered if result.usable or bound != ("all",)]

@@ -1,4 +1,4 @@
-"""``privproj explain`` (its texts: ``cli/words.toml``) and ``privproj bounds``: what words of an answer mean."""
+"""Implement ``privproj explain`` (its texts: ``cli/words.toml``) and ``privproj bounds``."""
 
 import re
 import tomllib
@@ -20,20 +20,21 @@ from .options import command_with, completing, json_option
 
 
 def word_groups() -> list[dict[str, Any]]:
-    """The groups of words in their order: each a ``title``, the ``kind`` of its words, and the list ``word``.
+    """Return the groups of glossary entries in order: each has a ``title``, the ``kind`` of its entries, and ``word``.
 
-    A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
-    ``instead``, and ``see`` related words. A sampling scheme or mechanism without an entry has the text of its record.
+    An entry has ``name`` and ``means``. It may have ``also`` (other spellings), ``cases`` (pairs of ``when`` and
+    ``instead``) and ``see`` (related entries). A sampling scheme or mechanism without an entry
+    is described by its record.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
         for added in tomllib.loads(path.read_text(encoding="utf-8"))["group"]:
             same = [group for group in groups if group["title"] == added["title"]]
             groups = groups if same else [*groups, added]
-            existing = {word["name"]: word for word in same[0]["word"]} if same else {}
+            by_name = {word["name"]: word for word in same[0]["word"]} if same else {}
             for word in added["word"] if same else ():
-                if word["name"] in existing:
-                    existing[word["name"]].setdefault("cases", []).extend(word["cases"])
+                if word["name"] in by_name:
+                    by_name[word["name"]].setdefault("cases", []).extend(word["cases"])
                 else:
                     same[0]["word"].append(word)
     (codes,) = (group["word"] for group in groups if group["kind"] == "exit code")
@@ -64,13 +65,13 @@ def word_groups() -> list[dict[str, Any]]:
 
 
 def meaning_of(scheme: Scheme) -> str:
-    """What a way to draw batches is: what it takes for granted, and with which relations it goes."""
+    """Return the description of a sampling scheme: its assumptions, and the relations that it supports."""
     default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
     return f"{scheme.assumes[0].upper()}{scheme.assumes[1:]}. It goes with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:
-    """The data of one of the files that ship with the command line."""
+    """Return the contents of one of the TOML files of the command line."""
     return tomllib.loads(files("privproj_cli").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -82,9 +83,9 @@ def data(name: str) -> dict[str, Any]:
     json_option(),
 )
 def explain_command(word: tuple[str, ...], json: bool) -> int:
-    """What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, a claim, ...
+    """Explain a term of the output: an exit code, an outcome, a status, a mechanism, a bound, a claim, and others.
 
-    Without a word it lists all of them.
+    Without a term, the command lists all of them.
 
     \b
     Examples:
@@ -103,12 +104,12 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
 
 
 def words_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All words of the groups, each with its kind."""
+    """Return all entries of the groups, each with its kind."""
     return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
-    """Every entry and every bound of that name, an error with a suggestion where there is none."""
+    """Return every entry and every bound of this name; raises with a suggestion if there is none."""
     asked = spelling(word)
     matches = [entry for entry in words_of(groups) if asked in map(spelling, (entry["name"], *entry.get("also", ())))]
     matches += [bound_entry(*line) for line in bound_names() if asked in (spelling(line[1]), spelling(".".join(line)))]
@@ -120,30 +121,30 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 
 
 def known_words(groups: list[dict[str, Any]]) -> list[str]:
-    """Every name that can be asked for."""
+    """Return every name that has an explanation."""
     words = [name for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))]
     return list(dict.fromkeys([*words, *(name for _, name in bound_names()), *map(".".join, bound_names()), *claims()]))
 
 
 def claims() -> dict[str, str]:
-    """What each claim of the proofs says, in words, by its number."""
+    """Return the statement of each claim of the proofs, by its number."""
     return data("claims")["claim"]
 
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
-    """A claim as an entry: what it says, which bounds name it as their proof, and where it is proved."""
+    """Return a claim as an entry: its statement, the bounds that cite it, and the place of its proof."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"Proved in docs/proofs.md#{name.lower()}, of the source and of the site."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
 
 
 def spelling(word: str) -> str:
-    """A word without what may be spelt differently: capitals, hyphens, underscores, more than one space."""
+    """Return a name without the differences between spellings: capitals, hyphens, underscores and repeated spaces."""
     return " ".join(re.split(r"[\s_-]+", word.strip().lower()))
 
 
 def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
-    """A bound as an entry: its summary, its status, and where the rest is."""
+    """Return a bound as an entry: its summary, its status, and a reference to its page."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
     means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
@@ -153,7 +154,7 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
 
 
 def text(entry: dict[str, Any]) -> str:
-    """An entry for the eye: name and kind, meaning, cases with what to do, related words."""
+    """Return an entry as text: name and kind, meaning, cases with remedies, related entries."""
     lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"])]
     for case in entry.get("cases", ()):
         lines += render.wrap_line("  - when ", f"{case['when']}:")
@@ -162,14 +163,14 @@ def text(entry: dict[str, Any]) -> str:
 
 
 def overview(groups: list[dict[str, Any]]) -> str:
-    """All words by group."""
+    """Return the names of all entries by group."""
     named = {group["title"]: ", ".join(entry["name"] for entry in group["word"]) for group in groups}
     named |= {"Bounds": "any name that `privproj bounds` lists", "Claims of the proofs": "C1, C2, ..."}
     lines = [line for title, words in named.items() for line in (title, *render.wrap_line("  ", words))]
     return "\n".join([*lines, "", "`privproj explain WORD` explains one."])
 
 
-# --- the catalogue ------------------------------------------------------------------------------------
+# --- the catalog of bounds ------------------------------------------------------------------------------------
 
 
 def _completions() -> list[str]:
@@ -183,8 +184,10 @@ def _completions() -> list[str]:
     json_option(),
 )
 def bounds_command(name: str | None, json: bool) -> int:
-    """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
-    mechanism or of a published method (DP-SGD, DP-GRAPE, ...) those that account for it.
+    """List the bounds, or describe one of them.
+
+    NAME is a bound, also as MECHANISM.NAME, which is shown in full. For a mechanism or a published method (DP-SGD,
+    DP-GRAPE, ...) the command lists the bounds that account for it.
 
     \b
     Example:

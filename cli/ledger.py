@@ -1,4 +1,4 @@
-"""The commands ``privproj ledger`` and ``privproj remaining``."""
+"""Implement the commands ``privproj ledger`` and ``privproj remaining``."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from .query import EXIT_CODES
     json_option(),
 )
 def ledger_command(file: str, delta: float | None, json: bool) -> int:
-    """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
+    """Print the ledger of a training run: the releases, epsilon so far and of the plan, and which epsilon to report.
 
     If the run was calibrated, the ledger has a target epsilon and delta; --delta selects another delta.
     `privproj verify FILE` checks the ledger as a document.
@@ -54,7 +54,7 @@ def read_started_ledger(file: str) -> tuple[Account, bytes]:
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
-    """Return the given delta, else that of the target of the ledger."""
+    """Return the delta of the option, or else the delta of the target of the ledger."""
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
@@ -118,7 +118,7 @@ def ledger_text(summary: dict[str, Any], budget: dict[str, str]) -> str:
     json_option(),
 )
 def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
-    """How much of a budget a run file has spent, and how many more steps fit.
+    """Print how much of a budget a run file has spent, and how many more steps fit.
 
     Phases with `planned = true` have not happened yet. Each of them is compared with the budget after all phases that
     are done and all planned phases before it. If no phase is planned, the last phase is the pattern of further steps.

@@ -1,4 +1,4 @@
-"""The ``privproj`` command: a lazy group of click, and the exit codes of errors."""
+"""Implement the ``privproj`` command: a lazy group of click commands, and the exit codes of errors."""
 
 import os
 import sys
@@ -16,6 +16,7 @@ from privproj.version import __version__
 from .options import Group
 from .output import complain
 
+# commands whose result is one number; they share a file
 ONE_NUMBER = {
     "epsilon": "Epsilon of a release or a run, at a given delta.",
     "delta": "Delta of a release or a run, at a given epsilon.",
@@ -25,8 +26,8 @@ ONE_NUMBER = {
     "rank": "Ranks of the projection that meet a target.",
     "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
 }
-"""The commands whose result is one number; they share a file."""
 
+# commands with their help in one line, under the headings of ``privproj --help``
 GROUPS = {
     "Numbers": {
         **ONE_NUMBER,
@@ -54,14 +55,13 @@ GROUPS = {
         "verify": "Check a ledger, or another document that privproj wrote.",
     },
 }
-"""The commands with their help in one line, under the headings of ``privproj --help``."""
 
 # commands of the core with their help in one line
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 
 def command_groups() -> dict[str, dict[str, str]]:
-    """Return all commands with their help in one line by heading, those of optional features last."""
+    """Return all commands with their help in one line by heading; the commands of optional features come last."""
     groups = {heading: {**commands} for heading, commands in GROUPS.items()}
     for name, (heading, text, _) in plugin_table("COMMANDS").items():
         groups.setdefault(heading, {})[name] = text
@@ -89,6 +89,7 @@ class LazyGroup(Group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
+# files of commands that share one; every other command has a file of its name
 HOMES = {
     **dict.fromkeys((*ONE_NUMBER, "compare"), "query"),
     "bounds": "explain",
@@ -96,11 +97,10 @@ HOMES = {
     "lora-noise": "alignment",
     "remaining": "ledger",
 }
-"""The files of commands that share one; the others have a file of their name."""
 
 
 def command_named(name: str) -> click.Command | None:
-    """Return the command of this name; only if the core has none, that of an optional feature; None for no command."""
+    """Return the command of this name, or None; optional features are searched after the core."""
     if name in COMMANDS:
         return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
     feature_commands = plugin_table("COMMANDS")
@@ -113,9 +113,9 @@ SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="privproj")
 def cli() -> None:
-    """Privacy accounting for random projections and LoRA.
+    """Account for the privacy of random projections and LoRA.
 
-    Every number comes with the bound it is from, whether that bound is proved, and what it asks of your data.
+    Every number is printed with its bound, the status of the bound, and the assumptions on your data.
 
     \b
     Example:
@@ -124,7 +124,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; an error is one line on standard error."""
+    """Run the command line and exit with its code; an error is printed as one line on standard error."""
     # Characters that the output cannot encode are escaped.
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
@@ -138,7 +138,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        # File names, for instance, must be printable.
+        # File names, for example, must be printable.
         for word in filterfalse(is_printable, words):
             raise InvalidParameterError("WORD", ascii(word)[:60], "words that can be printed on one line")
         return run_command(words)
@@ -159,7 +159,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
 
 
 def run_command(words: list[str]) -> int:
-    """Run the command, and print the result without a value of a failed query if JSON is requested."""
+    """Run the command, and print JSON without a value if a query with ``--json`` fails."""
     try:
         return cli.main(words, prog_name="privproj", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -184,6 +184,7 @@ def option_name(parameter: str) -> str:
     return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
 
 
+# options of other tools, and the options here
 USUAL_NAMES = {
     **dict.fromkeys(("--sigma", "--noise", "-z", "--z", "--multiplier", "--sigmas"), ("--noise-multiplier",)),
     **dict.fromkeys(("--eps", "-e", "--target-epsilon"), ("--epsilon",)),
@@ -192,7 +193,6 @@ USUAL_NAMES = {
     **dict.fromkeys(("--max-grad-norm", "--clip-norm", "-c"), ("--clip", "--max-grad-norm")),
     **dict.fromkeys(("-n", "--n", "--samples", "--records"), ("--dataset-size",)),
 }
-"""Options of other tools, and the options here."""
 
 
 def usage_words(error: click.ClickException) -> str:

@@ -1,4 +1,4 @@
-"""Options shared by the commands, generated from declared parameters; groups and commands with headings."""
+"""Define the options that commands share, from declared parameters, and groups and commands with headings."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +28,7 @@ def parse_number(option: str, text: str) -> float:
 class Number(click.ParamType):
     """A finite decimal number; overflow (1e400), underflow (1e-400), nan and inf are errors.
 
-    ``check`` returns the number of a parameter of this name as it is used, or refuses it. One of ``words`` may stand
-    for it.
+    ``check`` returns the parsed number of a parameter of this name, or raises. One of ``words`` may replace the number.
     """
 
     name = "number"
@@ -65,9 +64,9 @@ PATH = click.Path(readable=False)
 
 
 class Once(click.Option):
-    """An option that may not be given twice with different values.
+    """An option that may not be passed twice with different values.
 
-    One that ``is_rare`` is shown by ``--help-all`` only.
+    With ``is_rare``, only ``--help-all`` shows it.
     """
 
     def __init__(self, *args: Any, is_rare: bool = False, **settings: Any) -> None:
@@ -205,7 +204,7 @@ class SectionedCommand(click.Command):
         super().__init__(params=[option for options in self.sections.values() for option in options], **settings)
 
     def _show_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        """Print the help with all options, and end."""
+        """Print the help with all options, and exit."""
         if value:
             ctx.meta[__name__] = True
             click.echo(self.get_help(ctx))

@@ -1,4 +1,4 @@
-"""Output: text, errors, progress bars and plots.
+"""Write output: text, errors, progress bars and plots.
 
 Plots are legible in gray and for color-blind readers: they use dash patterns and markers.
 """
@@ -22,7 +22,7 @@ def write(text: str, stream: TextIO | None = None) -> None:
 
 
 def one_line(message: str) -> str:
-    """Return a message on one line; characters that would move a terminal's cursor are shown, not obeyed."""
+    """Return a message on one line; characters that move the cursor of a terminal are escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
 
 

@@ -1,4 +1,4 @@
-"""The commands that query a mechanism: a group per quantity with a command per mechanism."""
+"""Implement the commands that query a mechanism: a group for each quantity, with a command for each mechanism."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ COMPUTED = ("discretization", "split")  # options of the computation, not of the
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
-    """Return the options of a mechanism, without what the quantity finds; the noise may be left out if it is found."""
+    """Return the options of a mechanism without the calibrated parameter; a calibrated noise multiplier is optional."""
     kind = mechanism_named(mechanism)
     asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # shared options come last
@@ -107,11 +107,11 @@ def refuted_option() -> Once:
 
 
 class QueryGroup(Group):
-    """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built on demand.
+    """``privproj QUANTITY MECHANISM [options]``: a command for each mechanism, built on demand.
 
     ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
     mechanism, run and target. ``example`` ends the example of the help. ``finds_noise`` is True if the noise multiplier
-    may be left out.
+    is optional.
     """
 
     members = "a mechanism"
@@ -173,6 +173,7 @@ class QueryGroup(Group):
 
 
 BOTH = "--epsilon 1 --delta 1e-5"
+# end of the example in the help text, by quantity; by default a delta
 ENDINGS = {
     "delta": "--epsilon 1",
     "steps": "--epsilon 8 --delta 1e-5",
@@ -180,7 +181,6 @@ ENDINGS = {
     "curve": "",
     **dict.fromkeys(("sigma", "rank", "misalignment"), BOTH),
 }
-"""The end of the example in the help text, by quantity; by default a delta."""
 
 
 def example_words(mechanism: str, quantity: str) -> list[str]:
@@ -230,7 +230,7 @@ def show_result(
 
 
 def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility: "Utility | None") -> dict[str, float]:
-    """Return the values of the baselines of a mechanism for the same query, by their labels."""
+    """Return the values of the other bounds of a mechanism for the same query, by their labels."""
     if result.outcome is not Outcome.OK:
         return {}
     from privproj.accounting.comparison import compare_with_baselines
@@ -246,7 +246,7 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
 
 
 def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
-    """Return the utility of the update of a projected release, with the parameter that the query found."""
+    """Return the utility of the update of a projected release, with the calibrated parameter."""
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
     setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
@@ -276,8 +276,8 @@ def take_adapter(
 ) -> None:
     """Read the layers of a PEFT directory for m2, or print them for gaussian.
 
-    A saved adapter indicates that its factors were trained, which m2 does not account for, so m2 needs the statement
-    that whole gradients were clipped and projected.
+    A saved adapter indicates that its factors were trained, which m2 does not account for. Therefore m2 needs a
+    confirmation that whole gradients were clipped and projected.
     """
     if from_peft is None:
         raise InvalidParameterError("--from-peft", "nothing", "--from-peft with --whole-gradients")
@@ -303,7 +303,7 @@ def take_adapter(
 
 
 def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Result:
-    """Return the result with the standard deviation of the noise, if a clipping norm is given."""
+    """Return the result with the standard deviation of the noise, if there is a clipping norm."""
     if clip is None:
         return result
     norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
@@ -311,15 +311,18 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
         raise InvalidParameterError("clip", clip, "no clip, since this mechanism has no noise multiplier")
     if result.noise_multiplier is None:
         return result
-    # Standard deviation over scale, times z, times the sensitivity: C, or 2 C under replace.
+    # standard deviation = sigma * z * sensitivity; the sensitivity is C, or 2 C under replace
     factor = NeighboringRelation(str(result.run["relation"])).clip_factor
     return replace(result, noise_std=mechanism.deviation_over_scale * result.noise_multiplier * norm * factor)
 
 
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: Any) -> int:
-    """Every bound of a mechanism, promise-free ones first, tightest first."""
+    """Evaluate every bound of a mechanism and sort the results.
+
+    Bounds without an assumption on the data come first, and tighter bounds come before looser ones.
+    """
     rows = privproj.compare(mechanism, **target, **run)
-    # Bounds that do not apply have a name and a reason.
+    # A bound that does not apply has a name and a reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
     write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):

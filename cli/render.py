@@ -1,4 +1,4 @@
-"""Results as text and JSON. Text rounds to four significant digits on the safe side."""
+"""Render results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,13 +67,13 @@ def answer_text(
     first: Iterable[str] = (),
     verbose: bool | None = None,
 ) -> str:
-    """Return a result as text: its value, what it depends on, further lines by label, requirements and warnings.
+    """Return a result as text: value, bound and run, further lines by label, requirements and warnings.
 
     Args:
         result: The result.
         parts: Further lines by their labels.
         first: The first lines; by default the value with the bound, the run and the neighboring relation.
-        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown; None for a
+        verbose: Whether lower bound, numerics, source and the full text of every requirement are printed; None for a
             command that has no option for it.
     """
     details: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def requirement_texts(result: Result) -> list[str]:
 
 
 def noise_words(result: Result) -> str:
-    """Return the standard deviation of the noise for a given clipping norm."""
+    """Return the standard deviation of the noise for a clipping norm."""
     if result.noise_std is None:
         return ""
     formula = "2 z C" if result.run["relation"] == "replace" else "z C"
@@ -223,7 +223,7 @@ def certified_words(result: Result) -> str:
     ways = {"lower": ROUND_FLOOR, "upper": ROUND_CEILING}
     least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
-    # A lower end of 0 means unknown.
+    # A lower bound of 0 means unknown.
     left_side = f"{least} <= " if least else ""
     return f"{left_side}the bound's delta{at} <= {most}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
@@ -246,7 +246,7 @@ def fit_line(label: str, text: str) -> list[str]:
 
 
 def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
-    """Return each text after its label, wrapped; empty texts are left out."""
+    """Return each text after its label, wrapped; empty texts are omitted."""
     lines = []
     for label, texts in parts.items():
         first, *rest = [texts] if isinstance(texts, str) else [*texts] or [""]
@@ -256,7 +256,7 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def labeled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
-    """Return each text after its label, wrapped, the label before every text; empty texts are left out."""
+    """Return each text after its label, wrapped, the label before every text; empty texts are omitted."""
     lines = []
     for label, sentences in parts.items():
         lines += wrap_line(f"  {label + ':':<9} ", *([sentences] if isinstance(sentences, str) else sentences))
@@ -327,7 +327,7 @@ def relation_words(result: Result) -> str:
 
 
 def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:
-    """Return the values of plainer bounds for the same query."""
+    """Return the values of other bounds for the same query."""
     number = delta_shown if result.quantity == "delta" else round_outward
     return ", ".join(f"{label} {number(value)}" for label, value in others.items())
 

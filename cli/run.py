@@ -1,4 +1,4 @@
-"""``privproj run`` and ``dp-sft``: phases composed jointly."""
+"""Implement ``privproj run`` and ``dp-sft``: phases that are composed jointly."""
 
 from typing import Any
 
@@ -39,10 +39,11 @@ def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
     gdp: bool, verbose: bool, **risk: float | None,
 ) -> int:  # fmt: skip
-    """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
+    """Compute epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
-    With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta, or
-    an attack risk: --advantage, or --tpr and --fpr.
+    With --calibrate, one factor scales all noise multipliers such that the run meets --epsilon and --delta, or an
+    attack
+    risk: --advantage, or --tpr and --fpr.
 
     \b
     A run file in TOML:
@@ -78,7 +79,7 @@ def run_command(
 
 
 def show_run(result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool = False) -> int:
-    """Write the run file if that is wanted, print the result, and return the exit code."""
+    """Write the calibrated run file if an output file is named, print the result, and return the exit code."""
     if output is not None:
         write_data(output, schedule.as_dict())
     from privproj.accounting.lower_bounds import with_details
@@ -87,7 +88,7 @@ def show_run(result: Result, schedule: Composition, output: str | None, json: bo
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
-    """Raise :class:`InvalidParameterError` unless there is one target, as the answer or the calibration needs it."""
+    """Raise :class:`InvalidParameterError` unless there is one target, as the query or calibration needs it."""
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
             missing = "--epsilon" if epsilon is None else "--delta"
@@ -113,7 +114,7 @@ def dp_sft_command(
     subspace_steps: float, steps: float, budget: str | None, public: bool, output: str | None, json: bool,
     verbose: bool, **options: Any,
 ) -> int:  # fmt: skip
-    """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
+    """Calibrate the noise multipliers of DP-SFT: a private subspace search, then training within the subspace.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``privproj train``: calibrate, train a linear head or a small network privately, report what was spent."""
+"""Implement ``privproj train``: calibrate, train a linear head or a small network privately, and report epsilon."""
 
 from pathlib import Path
 from typing import Any
@@ -110,11 +110,11 @@ def text(record: dict[str, Any]) -> str:
     return f"{first}\n{render.answer_text(result, parts)}"
 
 
+# lines on adaptive clipping
 CLIPS = (
     "{first_clip:.4g} at first, to which that standard deviation belongs, and {last_clip:.4g} at last: it follows a "
     "count of unclipped records with noise of deviation {sigma:g}, which epsilon includes"
 )
-"""The line on adaptive clipping."""
 
 
 COMMANDS = {"train": command}

@@ -1,4 +1,4 @@
-"""``privproj verify``: check a document from its own contents and, where it names them, by its files."""
+"""Implement ``privproj verify``: check a document by its contents and by the files that it names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,17 +22,15 @@ NO_KEY = (
     "ledger, or cut whole lines off its end"
 )
 NOT_THE_PROGRAM = "that a program did what the assumptions say"
-UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can show
+UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can establish
 MISSING = (
     "{missing} of {planned} planned releases are not in the ledger: the run was stopped, still goes on, or whole lines "
     "were cut off the end of the file, and nothing in it can show which"
 )
 
-Rendered = tuple[dict[str, Any], str]
-"""A verdict as plain values, and as text."""
+Rendered = tuple[dict[str, Any], str]  # a verdict as plain values, and as text
 
-File = tuple[bytes, str]
-"""The bytes of a file, and its name for messages."""
+File = tuple[bytes, str]  # bytes of a file, and its name for messages
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,17 @@ class DocumentKind:
 def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
     """Check a ledger, or another document that privproj wrote, also against its ledger and checkpoint.
 
-    The kind of the file follows from its contents. Only the parameters in it are taken as given: everything else is
-    recomputed and compared, and content that cannot be checked is refused or fails. Exit code 1 if a claim fails, 2 if
-    the file is malformed.
+    The contents of the file determine its kind. Only its parameters are trusted: everything else is recomputed and
+    compared, and content that cannot be checked is rejected or fails. The exit code is 1 if a claim
+    fails, and 2 if the file is malformed.
 
     A ledger (`privproj train`): every line has the form that privproj writes and is chained to the lines before it, and
     the targets hold. The chain has no key: anyone who has the file can write another run's ledger, or cut lines off its
-    end. If planned releases are missing, the file is consistent as far as it goes (exit code 0), and the verdict states
-    how far that is.
+    end. If planned releases are missing but the file is consistent so far, the exit code is 0, and the verdict states
+    the number of missing releases.
 
-    A document about a training run is also compared with the ledger of that run, and with its checkpoint, if you give
-    them after it.
+    A document about a training run is also compared with the ledger and the checkpoint of that run, if you pass them
+    after it.
 
     \b
     Example:

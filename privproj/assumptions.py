@@ -14,7 +14,7 @@ class RequirementText(StrEnum):
     short: str
 
     def __new__(cls, short: str, text: str) -> Self:
-        """Return a member that is equal to its text."""
+        """Return a member that equals its text."""
         member = str.__new__(cls, text)
         member._value_ = text
         member.short = short
@@ -226,7 +226,7 @@ FIXED_SCHEDULES = (Requirement.FIXED_SCHEDULE, Requirement.FIXED_SCHEDULE_EXCEPT
 
 
 def fixed_schedule(*, adapts: bool) -> Requirement:
-    """Return the requirement on the parameters of several releases, of which some adapt their clip if ``adapts``."""
+    """Return the requirement of fixed parameters of several releases; with ``adapts`` some adapt the clipping norm."""
     return Requirement.FIXED_SCHEDULE_EXCEPT_CLIP if adapts else Requirement.FIXED_SCHEDULE
 
 
@@ -280,5 +280,5 @@ class Assumption:
 
     @property
     def text(self) -> str:
-        """The assumption in words."""
+        """The text of the assumption."""
         return self.kind.value.format(**dict(self.values))

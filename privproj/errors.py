@@ -1,4 +1,4 @@
-"""The exit codes of the command line, and the errors of the package with theirs."""
+"""Define the errors of the package and the exit codes of the command line."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,11 +23,11 @@ EXIT_CODES = {
     4: "vacuous: no finite value, or nothing meets the target",
     5: "not computed: not converged, or beyond the precision of the arithmetic",
     130: "interrupted: stopped with Ctrl-C; a sweep or a training run can go on",
-}  # of the command line, each with its name and its meaning; the classes below say which error has which
+}  # of the command line, each with its name and its meaning; each error class below has one of these exit codes
 
 
 class PrivprojError(Exception):
-    """Base class of all errors that the package raises on purpose; its message is one sentence.
+    """Base class of all errors that the package raises; the message is one sentence.
 
     Attributes:
         exit_code: The exit code of the command line (:data:`EXIT_CODES`).
@@ -48,7 +48,7 @@ class QueryError(PrivprojError):
 
     Attributes:
         outcome: The name of the member of :class:`privproj.Outcome` that the result gets.
-        result: The result without a value; None until the query that failed has set it.
+        result: The result without a value; None until the failed query has set it.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.errors import QueryError
@@ -94,7 +94,7 @@ class InvalidParameterError(PrivprojError, ValueError):
 
     @property
     def is_missing(self) -> bool:
-        """True if a required value is missing."""
+        """True if the value of a required parameter is missing."""
         return self.value is None or (isinstance(self.value, str) and self.value == "nothing")
 
     def sentence(self, name: str) -> str:
@@ -117,9 +117,9 @@ class MissingPackageError(PrivprojError):
     """Raised if a package of an optional extra is not installed.
 
     Args:
-        package: The package.
-        needed_by: What needs it.
-        extra: The extra that has it.
+        package: The name of the package.
+        needed_by: The feature that needs the package.
+        extra: The extra that contains the package.
         otherwise: What to do instead.
 
     >>> from privproj.errors import MissingPackageError
@@ -143,7 +143,7 @@ class UnsupportedError(QueryError):
     """Raised if no bound is sound for a query, or if the named bound is not.
 
     Attributes:
-        result: The :class:`Result` without a value, of outcome refused; None where no query had begun.
+        result: The :class:`Result` without a value, with the outcome ``refused``; None outside of a query.
 
     >>> from privproj import Gaussian, UnsupportedError, epsilon
     >>> try:
@@ -161,7 +161,7 @@ class ConvergenceError(QueryError):
     """Raised if a search or a quadrature did not reach its accuracy.
 
     Attributes:
-        result: The :class:`Result` without a value, of outcome not_converged; None where no query had begun.
+        result: The :class:`Result` without a value, with the outcome ``not_converged``; None outside of a query.
 
     >>> from privproj import Gaussian, steps
     >>> from privproj.errors import ConvergenceError
@@ -189,17 +189,17 @@ class PrecisionError(QueryError):
 
 
 class GridSizeError(PrecisionError):
-    """Raised if the grid of a composition would take too much memory or time; a coarser grid may not."""
+    """Raised if the grid of a composition would take too much memory or time; a coarser grid may succeed."""
 
 
 def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
-    """Raise the error again with its place, for instance a file and an entry, before the parameter."""
+    """Raise the error again with its location before the parameter, for example a file and an entry."""
     raise InvalidParameterError(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
 
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Add a place to the message of an error about a parameter or a bound."""
+    """Add a location to the message of an error about a parameter or a bound."""
     try:
         yield
     except InvalidParameterError as error:

@@ -1,4 +1,4 @@
-"""Lazy imports: public names of a package, so that importing it is fast, and optional extras."""
+"""Import lazily: public names of a package, so that its import is fast, and modules of optional extras."""
 
 import re
 import sys
@@ -16,8 +16,8 @@ STUB_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 def lazy_names(module: str, extra: str = "") -> LazyNames:
     """Return ``__getattr__`` and ``__dir__`` (PEP 562) of a module whose ``__all__`` is what its stub imports.
 
-    The stub is the ``.pyi`` file next to the module, which type checkers read too, so that each name is listed once. If
-    a package of the ``extra`` is not installed, the import error names the extra.
+    The stub is the ``.pyi`` file next to the module, which type checkers also read, so that each name is listed once.
+    If a package of the ``extra`` is not installed, the import error names the extra.
     """
     with open(f"{splitext(str(sys.modules[module].__file__))[0]}.pyi", encoding="utf-8") as stub:
         imports = STUB_IMPORT.findall(stub.read())

@@ -1,4 +1,4 @@
-"""Tables that optional features add to the core, found without naming a feature.
+"""Load the tables that optional features add to the core, which does not name the features.
 
 A feature is a package below ``privproj.contrib``. Its module ``plugin`` has tables (``BOUNDS``, ``COMMANDS``, ...),
 which have the same names in every feature. Their values are ``"module:attribute"`` references, so that reading a table

@@ -161,8 +161,8 @@ class Run:
         set_field = object.__setattr__
         check_parameters(self)
         rate = self.sampling_rate
-        given = self.sampling
-        scheme = Sampling.POISSON if given is None else member_named(Sampling, "sampling", given)
+        sampling = self.sampling
+        scheme = Sampling.POISSON if sampling is None else member_named(Sampling, "sampling", sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
             raise InvalidParameterError(

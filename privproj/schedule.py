@@ -1,4 +1,4 @@
-"""Compose several phases with their own mechanisms and runs: the public names."""
+"""Compose several phases with different mechanisms and runs: the public module for compositions of phases."""
 
 from privproj.accounting.schedule import (
     Composition,

@@ -20,15 +20,15 @@ SEES_PROJECTIONS = "an adversary who observes the projections"  # the adversary 
 WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
 
 
-def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], whole: Callable[[], Curve]) -> list[str]:
+def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]) -> list[str]:
     """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result.
 
-    ``whole`` returns the curve of the same phases without truncation.
+    ``untruncated`` returns the curve of the same phases without truncation.
     """
     # Without a value the run of a result is a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
         return []
-    fields["alternatives"], truncated = _capped(phases, fields, whole)
+    fields["alternatives"], truncated = _capped(phases, fields, untruncated)
     fields["lower_bound"], shuffled = _shuffled(phases, fields)
     return [*truncated, *shuffled]
 
@@ -46,7 +46,7 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
 
 
 def _capped(
-    phases: Sequence[Phase], fields: dict[str, Any], whole: Callable[[], Curve]
+    phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]
 ) -> tuple[dict[str, object], list[str]]:
     """Return the smallest harmless maximum batch size, and what truncated batches cost in delta (C26)."""
     runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
@@ -57,7 +57,7 @@ def _capped(
     log_delta = goal = fields["log10_delta"] * math.log(10.0)
     if fields["quantity"] == "delta":  # delta includes the truncation, so compare with delta without it
         try:
-            goal = whole().log_delta(fields["epsilon"]).upper
+            goal = untruncated().log_delta(fields["epsilon"]).upper
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]

@@ -63,14 +63,14 @@ class _CalibrationOptions(RunOptions):
 
 
 class _SigmaOptions(_CalibrationOptions):
-    """The keyword arguments of :func:`sigma`, whose target may be a risk."""
+    """The keyword arguments of :func:`sigma`, which may include an attack risk as the target."""
 
     advantage: NotRequired[float | None]
     tpr: NotRequired[float | None]
     fpr: NotRequired[float | None]
 
 
-def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
+def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
 
     The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighboring data sets apart, such as a
@@ -78,8 +78,8 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
 
     Args:
         mechanism: What is released, its ``noise_multiplier`` left out.
-        **asked: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or, in
-            place of these, ``advantage``, the largest true positive rate less false positive rate of any attack; or
+        **arguments: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or
+            instead ``advantage``, the largest true positive rate less false positive rate of any attack; or
             ``tpr``, the largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``,
             the name of a bound of the mechanism, and the run, as :class:`privproj.run.RunOptions` lists it.
 
@@ -102,17 +102,17 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
-    query, target, result = _calibrate("sigma", mechanism, solve_sigma, asked)
+    query, target, result = _calibrate("sigma", mechanism, solve_sigma, arguments)
     return replace(result, query=query.with_mechanism(noise_multiplier=result.value), target=target)
 
 
-def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the ranks of the projection at which the bound meets ``(epsilon, delta)``.
 
     Args:
         mechanism: What is released, its ``rank`` left out.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
@@ -135,16 +135,17 @@ def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameterError("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
-    return _calibrate("rank", mechanism, _solve_rank, asked)[2]
+    return _calibrate("rank", mechanism, _solve_rank, arguments)[2]
 
 
-def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without ``steps``.
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it,
+            without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
@@ -160,22 +161,23 @@ def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
     7
     """
-    _require_unset_in_run(asked, "steps", "steps", "epochs")
-    return _calibrate("steps", mechanism, _solve_steps, asked)[2]
+    _require_unset_in_run(arguments, "steps", "steps", "epochs")
+    return _calibrate("steps", mechanism, _solve_steps, arguments)[2]
 
 
-def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
             rate.
 
     Returns:
-        A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if even the whole
-        data set at every step fits, and None (outcome vacuous) if not even a rate of 1e-12 does.
+        A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if the target also
+        holds with the whole dataset at every step. It is None (outcome vacuous) if a rate of 1e-12 does not meet the
+        target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or ``sampling_rate`` is given.
@@ -187,25 +189,25 @@ def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
     0.01391
     """
-    _require_unset_in_run(asked, "rate", "sampling_rate", "batch_size", "epochs")
+    _require_unset_in_run(arguments, "rate", "sampling_rate", "batch_size", "epochs")
     check_mechanism(mechanism)
-    relation = asked.get("relation") or mechanism.default_relation
-    wanted = asked.get("sampling")
+    relation = arguments.get("relation") or mechanism.default_relation
+    wanted = arguments.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     if wanted in IN_EPOCHS:
         remedy = f"{wanted} uses every record in each epoch; steps finds how many epochs fit"
         raise InvalidParameterError("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
-    return _calibrate("rate", mechanism, _solve_rate, {**asked, "sampling": wanted, "sampling_rate": 0.5})[2]
+    return _calibrate("rate", mechanism, _solve_rate, {**arguments, "sampling": wanted, "sampling_rate": 0.5})[2]
 
 
-def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
+def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: A mechanism whose misalignment is left out: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
-        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
+            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighboring vectors. No
@@ -223,16 +225,16 @@ def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> 
     '0.0001244'
     """
     require_unset(mechanism, "misalignment", "misalignment")
-    return _calibrate("misalignment", mechanism, _solve_misalignment, asked)[2]
+    return _calibrate("misalignment", mechanism, _solve_misalignment, arguments)[2]
 
 
 def _calibrate(
-    quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], asked: Mapping[str, Any]
+    quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
     """Return the query without the calibrated parameter, its target and its result."""
-    target = target_from(asked, quantity)
-    run: Any = {name: value for name, value in asked.items() if name not in (*target_names(quantity), "bound")}
-    query = composition_of(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
+    target = target_from(arguments, quantity)
+    run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
+    query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
     return query, target, solve(query, target)
 
 
@@ -261,7 +263,7 @@ class Search:
 
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
         self.query_at, self.target = query_at, target
-        # How many curves are kept for the last checks.
+        # number of cached curves, for the last checks
         self.curve = lru_cache(maxsize=8)(lambda x: query_at(x).curve())
         self.excess = cache(self._excess)
 
@@ -301,15 +303,16 @@ class Search:
         return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
-        """Return a first guess from the standard deviation of the loss; ``otherwise`` if that is not known."""
+        """Return a first guess from the standard deviation of the loss; ``otherwise`` if it is unknown."""
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return the smallest ``x`` found to meet the target, ``inf`` if none does, and the slope of the excess.
+        """Return the smallest ``x`` found to meet the target, ``inf`` if there is none, and the slope of the excess.
 
-        It is within a relative ``rtol`` of a number that does not meet it. The slope is that of the fall with ``ln x``.
+        A number within a relative ``rtol`` below it does not meet the target. The slope is that of the decrease with
+        ``ln x``.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -320,7 +323,7 @@ class Search:
     ) -> int | None:
         """Return the last integer from ``best`` towards ``end`` that meets the target, or None if ``best`` does not.
 
-        The search starts at ``guess``, or at the zero of ``guide``, an excess that is cheaper to evaluate.
+        The search starts at ``guess``, or at the zero of ``guide``, which is an excess that is cheaper to evaluate.
         """
         onwards = 1 if end > best else -1
 
@@ -422,7 +425,7 @@ def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly:
     curve, lower = search.curve(noise), None
     gap = math.inf if roughly or leads_with_epsilon(curve) else at(noise).upper - at(noise).lower
     if gap < math.inf:
-        # ln delta falls several times faster than ln z rises: search the lower end to a small part of that gap.
+        # ln delta decreases several times faster than ln z increases: search the lower end to a small part of that gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
         near = noise
         if numerics:
@@ -525,7 +528,7 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
     return build_result(query, quantity, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
-# --- first guesses: they change how long a search takes, and never its result ------------------------------
+# --- first guesses: they change the duration of a search, not its result ---------------------------------------
 
 
 def classical_noise(target: FullTarget) -> float:
@@ -551,10 +554,10 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
-    """Return the ``x`` at which the loss of the run ``at(x)`` has the deviation of a Gaussian with this target.
+    """Return the ``x`` at which the loss of ``at(x)`` has the standard deviation of a Gaussian with this target.
 
-    The deviation falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. Returns ``guess`` if it is
-    not known.
+    The standard deviation decreases approximately like ``1/x``: ``x`` is a noise multiplier or the inverse of a rate.
+    Returns ``guess`` if the standard deviation is unknown.
     """
     wanted = _wanted_spread(target)
     x, fall, last = guess, 1.0, None
@@ -565,7 +568,7 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
         excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
         if last and last[0] != x and excess != last[1]:
             fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
-        # Relative accuracy of the spread of losses by which a search begins.
+        # relative accuracy of the standard deviation of the loss from which a search starts
         if abs(excess) < 0.02:
             break
         last = (x, excess) if excess < math.inf else None
@@ -576,8 +579,8 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the loss in nats; ``inf`` for huge losses, nan if unknown.
 
-    Poisson sampling stands for balls-in-bins, and for a good-event bound its Gaussian release at half of delta. It is
-    nan for a run that needs no numerical composition.
+    Poisson sampling replaces balls-in-bins, and the Gaussian release at half of delta replaces a good-event bound. The
+    result is nan for a run that needs no numerical composition.
     """
     from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.good_event import GoodEvent

@@ -64,15 +64,15 @@ def compare(
     """Evaluate every bound of the mechanism for one query, and sort the results.
 
     Args:
-        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        mechanism: What was released, with its noise multiplier, its rank and its assumptions on the data.
         delta: The delta at which epsilon is evaluated, above 0 and below 1; give either this or ``epsilon``.
         epsilon: The epsilon at which delta is evaluated, from 0 to 1e9.
-        **run: The run, as :class:`privproj.run.RunOptions` lists it; none of them: one release on the whole data set.
+        **run: The run, as :class:`privproj.run.RunOptions` lists it; by default one release on the whole dataset.
 
     Returns:
-        A row for each bound, in :class:`privproj.accounting.Rows`: first the proved ones without a promise, then the
-        conditional ones, each group from the smallest value to the largest; last those without an answer, with their
-        reasons.
+        A row for each bound, in :class:`privproj.accounting.Rows`. Proved bounds without an assumption on the data come
+        first, then conditional ones, each group in increasing order of the value. Bounds without a value come last,
+        with their reasons.
 
     Raises:
         InvalidParameterError: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
@@ -126,20 +126,21 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """Return epsilon, delta or the noise multiplier by plainer accounting: ``(label, value)`` rows, plainest first.
+    """Return epsilon, delta or the noise multiplier by the baselines: ``(label, value)`` rows, least specific first.
 
-    ``dp_sgd_noise`` is what DP-SGD needs for the same target, where that is known: the plain Gaussian noise multiplier.
+    ``dp_sgd_noise`` is the plain Gaussian noise multiplier that DP-SGD needs for the same target, if it is known.
 
-    The published bound of M2 needs the rank of the change. Where none is promised, it gets the largest that the shape
-    allows. Baselines without an answer, and the bound of the result itself, are left out. So is, where the target is a
-    risk, the published bound of a run: it composes the run anew for each point of its curve, half a minute in all.
+    The published bound of M2 needs the rank of the difference. Without an assumed rank, it gets the largest rank that
+    the shape allows. Baselines without a value and the bound of the result itself are omitted. If the target is a risk,
+    the published bound of a run is omitted too, because it composes the run for each point of its curve (30 s in
+    total).
     """
     if result.quantity not in SOLVERS:
         return []
     setting: Any = mechanism
     if isinstance(mechanism, M2):
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
-    # enough for four digits
+    # relative accuracy, enough for four digits
     solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
     target = result.risk or {"epsilon": result.epsilon, "delta": result.delta}
     rows = []
@@ -159,7 +160,7 @@ def compare_with_baselines(
 
 
 def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
-    """Return the names and records of the bounds that are baselines for this run, plainest first."""
+    """Return the names and records of the bounds that are baselines for this run, least specific first."""
     unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}

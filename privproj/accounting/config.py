@@ -1,6 +1,6 @@
 """Read queries from keys and values, as in files: mechanism, bound, run and target.
 
-Every key is checked: it is known, of its type, given once and consistent with the others.
+Every key is checked: it is defined, of its type, unique and consistent with the others.
 """
 
 import math
@@ -40,23 +40,24 @@ from privproj.result import Result, Side
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
 from privproj.targets import TARGET_PARAMETERS, target_from, target_names
 
+# public function of every quantity
 QUERIES: dict[str, Callable[..., Result]] = {
     "epsilon": epsilon,
     "delta": delta,
     **{name: getattr(calibration, name) for name in SOLVED_FOR},
 }
-"""The public function of every quantity."""
 
+# function that evaluates a composition at a target, for some quantities
 SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
     "epsilon": solve_epsilon,
     "delta": solve_delta,
     "sigma": calibration.solve_sigma,
 }
-"""For some quantities: the function that evaluates a composition at a target."""
 
 # algorithms that are a (subsampled) Gaussian mechanism for every rank
 ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
 
+# types of keys, without those of mechanisms
 KINDS: dict[str, Kind] = {
     **{name: declared.kind for name, declared in {**RUN_PARAMETERS, **TARGET_PARAMETERS}.items()},
     **dict.fromkeys(("name", "query", "mechanism", "bound", "status"), TEXT),
@@ -64,7 +65,6 @@ KINDS: dict[str, Kind] = {
     "bound_version": WHOLE,
     "planned": TRUTH,
 }
-"""The types of keys, without those of mechanisms."""
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def check_type(name: str, value: Any, kind: Kind) -> Any:
 
 
 def _cut(value: Any) -> Any:
-    """Return a value as a message repeats it, truncated."""
+    """Return a value as a message prints it, truncated."""
     return str(value)[:80] if isinstance(value, str | list | Mapping) else value
 
 
@@ -278,13 +278,13 @@ def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     return build_result(query, "gain", value, interval, side=Side.LOWER, warnings=(note,), source=source)
 
 
+# functions of quantities with special parameters, by name and by whether ``order`` or ``t`` is given
 SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
     ("sketch.rdp", True): _renyi_divergence_at_order,
     ("wishart.early.epsilon", True): _early_bound_at_values,
     ("wishart.early.delta", True): _early_bound_at_values,
     ("wishart.preprocess.gain", False): _gain_of_preprocessing,
 }
-"""Functions of quantities with parameters of their own, by name and whether ``order`` or ``t`` is given."""
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:

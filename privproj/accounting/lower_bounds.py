@@ -2,8 +2,8 @@
 
 A lower bound is the value of one pair of neighboring datasets (C28): one record changes the query in the same way in
 every release, and all other records contribute nothing. The distribution of its outputs is known exactly, up to the
-enclosure of the composition, whose lower end is a proved lower bound. Shuffled batches have a pair of their own (C27,
-:mod:`privproj.accounting.shuffling`).
+enclosure of the composition. The lower end of the enclosure is a proved lower bound. Shuffled batches have a pair of
+their own (C27, :mod:`privproj.accounting.shuffling`).
 """
 
 import math
@@ -72,17 +72,17 @@ def lower_bound(result: Result) -> LowerBound | None:
     if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):
         return result.lower_bound
     try:
-        found = _lower_end(result.query.phases, result)
+        composed = _lower_end(result.query.phases, result)
     except (PrivprojError, ArithmeticError, ValueError):  # no lower bound: the result stands without it
-        found = None
-    bounds = [bound for bound in (result.lower_bound, found) if bound is not None]
+        composed = None
+    bounds = [bound for bound in (result.lower_bound, composed) if bound is not None]
     return max(bounds, key=lambda bound: bound.value, default=None)
 
 
 def with_details(result: Result) -> Result:
-    """Return a result with its lower bound, a warning if that is far below, and its value for other batches.
+    """Return a result with its lower bound, a warning if the gap is large, and its value for other sampling.
 
-    Each of these is a query of its own. A result without a query is returned unchanged.
+    Each of these is a separate query. A result without a query is returned unchanged.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.accounting.lower_bounds import with_details
@@ -193,7 +193,7 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
         return phase.with_run(sampling=Sampling.BALLS_IN_BINS)
 
     def in_poisson_batches(phase: Phase) -> Phase:
-        # As many batches, of the same size on average
+        # as many batches, of the same size on average
         count = phase.run.batches or 1
         steps = phase.run.steps * count
         return phase.with_run(sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)

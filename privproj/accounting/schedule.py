@@ -1,4 +1,4 @@
-"""Schedules: phases of a run, what a budget leaves for them, and DP-SFT."""
+"""Compose the phases of a run, compute what a budget leaves for them, and plan DP-SFT."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,17 +17,17 @@ __all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "mo
 
 @dataclass(frozen=True)
 class Remaining:
-    """What a budget leaves for one pattern of releases, after all that is done and after the planned phases before it.
+    """The number of releases of one pattern that a budget still allows, after all completed and earlier planned phases.
 
     Attributes:
-        phase: The pattern: a planned phase, or the last phase where none is planned.
-        more_steps: How many releases like those of ``phase`` still fit; 0 if none does.
+        phase: The pattern: a planned phase, or the last phase if none is planned.
+        more_steps: The number of further releases like those of ``phase`` within the budget.
         after: The planned phases that are counted in full before it.
 
     >>> from privproj import Gaussian
     >>> from privproj.schedule import Composition, phase_of, remaining
     >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
-    >>> [(found.phase.name, found.more_steps) for found in remaining(run, epsilon=1.0, delta=1e-5)]
+    >>> [(left.phase.name, left.more_steps) for left in remaining(run, epsilon=1.0, delta=1e-5)]
     [('training', 4)]
     """
 
@@ -37,21 +37,21 @@ class Remaining:
 
     @property
     def would_exceed(self) -> bool | None:
-        """True if the planned phase does not fit as a whole; None for a pattern that is not planned."""
+        """True if the planned phase exceeds the budget; None for a pattern that is not planned."""
         return self.more_steps < self.phase.run.steps if self.phase.planned else None
 
 
 def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None, **run: Any) -> Phase:
-    """Make a phase of a schedule from a mechanism and the options of a run.
+    """Return a phase of a composition, from a mechanism and the options of a run.
 
     Args:
         mechanism: What the phase releases, with its noise multiplier and its rank.
-        name: What the phase is called in answers and messages.
+        name: The name of the phase in results and messages.
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run of the phase, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        The phase, which is not merely planned.
+        The phase, which is not marked as planned.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or the mechanism has no bound of that name.
@@ -73,20 +73,20 @@ def calibrate_noise(
     tpr: float | None = None,
     fpr: float | None = None,
 ) -> Composition:
-    """Return the schedule whose noise multipliers, all times one common factor, just meet a target.
+    """Return the composition with all noise multipliers scaled by the smallest factor that meets a target.
 
     The target is ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
 
     Args:
-        run: The schedule.
-        epsilon: The epsilon to be met, above 0 and at most 1e9.
-        delta: The delta to be met, above 0 and below 1.
-        advantage: Instead of these: the largest true positive rate less false positive rate of any attack.
-        tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
+        run: The composition of the phases.
+        epsilon: The target epsilon, above 0 and at most 1e9.
+        delta: The target delta, above 0 and below 1.
+        advantage: Instead of epsilon and delta: the largest true positive rate less false positive rate of any attack.
+        tpr: Instead of epsilon and delta: the largest true positive rate at the false positive rate ``fpr``.
         fpr: That false positive rate, above 0 and below ``tpr``.
 
     Returns:
-        The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
+        The scaled composition, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, two targets are given, or a phase has no noise
@@ -105,11 +105,11 @@ def calibrate_noise(
 
 
 def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
-    """Return how many releases like those of a phase fit after all that is done and after further phases.
+    """Return the number of releases like those of a phase that fit after all completed and further phases.
 
     Args:
-        run: The schedule.
-        phase: The pattern; its own number of steps plays no role.
+        run: The composition of the phases.
+        phase: The pattern; its number of steps is ignored.
         epsilon: The epsilon of the budget, from 0 to 1e9.
         delta: The delta of the budget, above 0 and below 1.
         after: Planned phases that come before it and are counted in full.
@@ -132,12 +132,12 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
 
 
 def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaining]:
-    """Return what the budget leaves for every planned phase, after all that is done and planned before it.
+    """Return what the budget leaves for every planned phase, after all completed and earlier planned phases.
 
-    Without a planned phase the last one is the pattern of what may follow.
+    Without a planned phase the last phase is the pattern of further releases.
 
     Args:
-        run: The schedule.
+        run: The composition of the phases.
         epsilon: The epsilon of the budget, from 0 to 1e9.
         delta: The delta of the budget, above 0 and below 1.
 
@@ -171,32 +171,32 @@ def dp_sft(
     budget: str = "joint",
     public: bool = False,
 ) -> Composition:
-    """Plan DP-SFT: a private search for a subspace, then training within it, both subsampled Gaussian mechanisms.
+    """Plan DP-SFT: a private subspace search, then training within the subspace, both subsampled Gaussian mechanisms.
 
-    The dimensions of the subspace play no role in epsilon.
+    Epsilon does not depend on the dimensions of the subspace.
 
     Args:
         epsilon: The epsilon of the whole run, above 0 and at most 1e9.
         delta: The delta of the whole run, above 0 and below 1.
         sampling_rate: The Poisson sampling rate of both stages, above 0 and at most 1.
         steps: The number of steps of the search and of the training.
-        share: The part of epsilon and delta that the search starts from, above 0 and below 1.
+        share: The share of epsilon and delta for the search, above 0 and below 1.
         budget: How the two stages share the target. "split": the search gets ``share`` and the training ``1 - share``
             of epsilon and delta, by basic composition. "joint": the two multipliers of the split times one common
             factor, so that the joint composition just meets the target.
-        public: True if the subspace comes from public data: it costs nothing, and ``share`` and the steps of the search
-            are not used.
+        public: True if the subspace comes from public data. Then it costs nothing, and ``share`` and the steps of the
+            search are not used.
 
     Returns:
-        A schedule of one or two phases with their noise multipliers.
+        A composition of one or two phases with their noise multipliers.
 
     Raises:
         InvalidParameterError: A value is outside its domain.
-        UnsupportedError: No noise meets the target.
+        UnsupportedError: No noise multiplier meets the target.
 
     >>> from privproj.schedule import dp_sft
-    >>> found = dp_sft(epsilon=2.0, delta=1e-5, sampling_rate=0.01, steps=(100, 900))
-    >>> [(phase.name, round(phase.mechanism.noise_multiplier, 4)) for phase in found.phases]
+    >>> plan = dp_sft(epsilon=2.0, delta=1e-5, sampling_rate=0.01, steps=(100, 900))
+    >>> [(phase.name, round(phase.mechanism.noise_multiplier, 4)) for phase in plan.phases]
     [('subspace', 0.7421), ('training', 2.2526)]
     """
     if budget not in ("joint", "split"):

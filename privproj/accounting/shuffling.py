@@ -1,18 +1,21 @@
 """A proved lower bound for shuffled batches of fixed size (C27).
 
-The data are shuffled and split into ``t`` batches, anew in each of ``E`` epochs. One record's gradient is the clip in
-one direction, all others' the clip in the opposite one. So every batch but one has a sum that is known up to the noise,
-and that of the record is shifted, by ``a R`` deviations of the noise, or by ``b R`` in the neighboring data set:
-``(a, b) = (2, 1)`` under zero-out, ``(1, 0)`` under replace. Here ``R`` is the root of the squared shift of a unit
-direction: ``1/z`` for Gaussian noise, random but seen for a known projection. An attacker says that a batch "looks so"
-when its shift, measured against the noise, is more than ``w/R + (a+b) R/2``, where ``w`` is a weight of evidence, and
-that an epoch does when one of its batches does. With the record that has probability ``A``, without it ``B``:
+The data are shuffled and split into ``t`` batches, again in each of ``E`` epochs. The gradient of one record is the
+clipping norm in one direction, and the gradient of every other record is the clipping norm in the opposite direction.
+So the sum of every batch but one is known up to the noise. The sum of the batch with the record is shifted by ``a R``
+standard deviations of the noise, or by ``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out,
+``(1, 0)`` under replace. Here ``R^2`` is the squared sensitivity of a unit direction over the noise: ``R = 1/z`` for
+Gaussian noise, random but observed for a known projection.
+
+The adversary marks a batch if its shift, in standard deviations of the noise, is more than ``w/R + (a+b) R/2``, where
+``w`` is a weight of evidence. The adversary marks an epoch if one of its batches is marked. The probability of this is
+``A`` with the record and ``B`` without it:
 
     A = 1 - (1 - E Q(w/R - R/2)) (1 - E Q(w/R + (a+b) R/2))^(t-1),
     B = 1 - (1 - E Q(w/R + R/2)) (1 - E Q(w/R + (a+b) R/2))^(t-1),
 
-with ``Q`` the upper tail of the normal law. The attacker decides by whether at least ``k`` epochs look so. So for every
-``w >= 0`` and ``k``
+with ``Q`` the upper tail of the normal distribution. The adversary decides by whether at least ``k`` epochs are marked.
+So for every ``w >= 0`` and ``k``
 
     delta(eps) >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k].
 
@@ -43,7 +46,7 @@ from privproj.sampling import NeighboringRelation
 if TYPE_CHECKING:
     from privproj.accounting.phase import Phase
 
-LOWER_MARGIN = 1e-9  # soundness: relative, far above the rounding of the few steps
+LOWER_MARGIN = 1e-9  # soundness: relative, far above the rounding of the few operations
 
 # soundness: least difference of the logs of two probabilities that are subtracted, so that digits remain
 LEAST_GAP = 1e-3
@@ -87,17 +90,13 @@ def random_shift(law: ScaledBeta) -> tuple[_ShiftCell, ...]:
 class ShuffledEpochs:
     """Epochs of shuffled batches with Gaussian noise, and the lower bounds that hold for them (C27)."""
 
-    cells: tuple[_ShiftCell, ...]
-    """The distribution of ``R``, the shift of a unit direction over the noise."""
+    cells: tuple[_ShiftCell, ...]  # distribution of ``R``, the sensitivity of a unit direction over the noise
 
-    batches: int
-    """``t``: the batches of an epoch, at least 1."""
+    batches: int  # ``t``, the number of batches of an epoch, at least 1
 
-    epochs: int
-    """``E``: the number of epochs, at least 1."""
+    epochs: int  # ``E``, the number of epochs, at least 1
 
-    relation: NeighboringRelation
-    """Zero-out or replace."""
+    relation: NeighboringRelation  # zero-out or replace
 
     def epsilon_at_least(self, log_delta: float) -> float:
         """Return a lower bound of epsilon at the delta ``e^log_delta``, rounded down; 0 if none is known."""
@@ -128,7 +127,7 @@ class ShuffledEpochs:
             return -max(value(*ends) for ends in self._errors((x - 1.0) * last))
 
         cheap = self.epochs == len(self.cells) == 1
-        # Weights ``w`` before the best one is refined: fewer where each costs more. Every one is sound.
+        # number of weights ``w`` before the best one is refined, smaller if each costs more; every weight is sound
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _errors(self, w: float) -> Iterator[tuple[float, float]]:

@@ -1,8 +1,9 @@
-"""What to choose at one privacy: every way to train, and what a release is worth.
+"""Compare training algorithms at the same privacy, and compute the utility of a release.
 
-Epsilon says nothing of the model that comes out. Two numbers do (docs/proofs.md, C38): the effective noise multiplier,
-that of the DP-SGD whose update is as noisy, and the projection factor ``kappa``: the update of one step misses
-``kappa - 1`` times the square of the clipped sum, which fresh projections average out over the steps.
+Epsilon does not describe the utility of the model. Two numbers do (docs/proofs.md, C38). The effective noise multiplier
+is that of the DP-SGD run whose update has the same noise. The projection factor ``kappa`` gives the projection error:
+the mean squared error of the update of one step is ``kappa - 1`` times the square of the clipped sum. Fresh projections
+average it out over the steps.
 """
 
 import math
@@ -26,16 +27,16 @@ from privproj.targets import privacy_or_risk_target
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """The update that is read off a release, compared with that of DP-SGD at the same privacy.
+    """The utility of the update that a release determines, compared with DP-SGD at the same privacy.
 
     Attributes:
-        effective_noise_multiplier: That of the DP-SGD whose update has as much noise.
-        dp_sgd_noise_multiplier: What DP-SGD needs for the same privacy in the same run.
-        projection_error: ``kappa - 1``: the mean square of what one step's update misses by projecting, over the square
-            of the clipped sum. 0 where nothing is projected.
-        releases: Over how many releases it averages, with a fresh projection for each.
-        released: How many numbers a release has; None where the size of the gradient is not known.
-        of: How many the gradient has.
+        effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has as much noise.
+        dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same privacy in the same run.
+        projection_error: ``kappa - 1``: the mean squared error of the update of one step that the projection causes,
+            over the square of the clipped sum. It is 0 without a projection.
+        releases: The number of releases with a fresh projection, over which the error averages.
+        released: The number of coordinates of a release; None if the size of the gradient is unknown.
+        of: The number of coordinates of the gradient.
 
     >>> from privproj import M2, update_utility
     >>> round(update_utility(M2(dim=64, rank=4, noise_multiplier=2.0), epsilon=1.0, delta=1e-5).noise_over_dp_sgd, 2)
@@ -61,15 +62,15 @@ class Utility:
 
     @property
     def error(self) -> float:
-        """The squared error of the mean update of the run, in units of that of DP-SGD.
+        """The squared error of the mean update of the run, in units of the squared error of DP-SGD.
 
-        That is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``: the noise of DP-SGD, averaged over the run, is taken to be as
-        large as the update itself.
+        It is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``, which assumes that the noise of DP-SGD, averaged over the run, is
+        as large as the update.
         """
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
     def as_dict(self) -> dict[str, object]:
-        """Return the keys that it adds to the numerics of a result."""
+        """Return the keys that the utility adds to the numerics of a result."""
         names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
         return {name: getattr(self, name) for name in names}
 
@@ -83,20 +84,21 @@ def update_utility(
     risk: dict[str, float] | None = None,
     **run: Unpack[RunOptions],
 ) -> Utility | None:
-    """Compare the update that is read off a mechanism's releases with that of DP-SGD at the same privacy.
+    """Compute the utility of the update of a mechanism, compared with DP-SGD at the same privacy.
 
-    ``z_eff = z lift`` and ``kappa - 1`` of C38, and DP-SGD's noise multiplier for the target in the same run.
+    It is ``z_eff = z lift`` and ``kappa - 1`` of C38, and the noise multiplier of DP-SGD for the target in the same
+    run.
 
     Args:
         mechanism: What is released, with its noise multiplier.
-        epsilon: The epsilon that it has.
+        epsilon: The epsilon of the mechanism in this run.
         delta: Its delta; or ``log10_delta``.
         log10_delta: The decimal logarithm of delta.
         risk: An attack risk in place of epsilon and delta: ``advantage``, or ``tpr`` and ``fpr``.
         **run: The run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        The comparison; None for a mechanism whose release gives no update (``wishart``, ``sketch``, ...), and where
+        The utility; None for a mechanism whose release determines no update (``wishart``, ``sketch``, ...), or if
         DP-SGD has no such noise multiplier.
 
     Raises:
@@ -104,9 +106,12 @@ def update_utility(
 
     >>> from privproj import M2, update_utility
     >>> run = {"steps": 2000, "sampling_rate": 0.01}
-    >>> found = update_utility(M2(dim=2048, rank=16, noise_multiplier=0.1661), epsilon=1.0, delta=1e-5, **run)
-    >>> round(found.effective_noise_multiplier, 3), round(found.noise_over_dp_sgd, 2), round(found.projection_error)
-    (1.879, 1.02, 127)
+    >>> release = M2(dim=2048, rank=16, noise_multiplier=0.1661)
+    >>> utility = update_utility(release, epsilon=1.0, delta=1e-5, **run)
+    >>> round(utility.effective_noise_multiplier, 3), round(utility.noise_over_dp_sgd, 2)
+    (1.879, 1.02)
+    >>> round(utility.projection_error)
+    127
     """
     check_mechanism(mechanism)
     lift = mechanism.lift()
@@ -124,7 +129,7 @@ def update_utility(
 def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
     """Return the utility of a mechanism, given the result of DP-SGD for the same privacy in the same run."""
     run: Any = dp_sgd.run
-    # In epochs each batch is an update.
+    # For sampling by epochs, each batch is an update.
     updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
     return Utility(
         effective_noise_multiplier=mechanism.z * lift.noise,
@@ -138,14 +143,14 @@ def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
-    """One way to train, with the noise that it needs.
+    """A training algorithm with the noise that it needs.
 
     Attributes:
-        algorithm: The training algorithm of ``make_private``; None where it is a mechanism for a program of one's own.
-        rank: The rank of its projections; None where it has none.
-        result: The answer of the sigma query: noise multiplier, bound, status, promises and what the program must do.
-        utility: What its update is worth.
-        mechanism: What is accounted, with that noise multiplier.
+        algorithm: The training algorithm of ``make_private``; None for a mechanism that only your own program can use.
+        rank: The rank of its projections; None without projections.
+        result: The result of the sigma query: noise multiplier, bound, status, assumptions and requirements.
+        utility: The utility of its update.
+        mechanism: The mechanism that accounts for it, with that noise multiplier.
 
     >>> from privproj import choose
     >>> best = choose(layers="64x4", epsilon=1.0, delta=1e-5)[0]
@@ -189,7 +194,7 @@ class Choice:
 
 
 class _Way(NamedTuple):
-    """One way to train: its algorithm, what it is accounted as, and what lifts its releases (None: the mechanism's)."""
+    """A training algorithm, its mechanism in the accounting, and the lift of its releases (None: of the mechanism)."""
 
     algorithm: str | None
     mechanism: Mechanism
@@ -205,21 +210,22 @@ def choose(
     ranks: Sequence[int] = (),
     **run: Unpack[RunOptions],
 ) -> Rows[Choice]:
-    """List every way to train that has an update, at the same privacy, the one of the smallest error first.
+    """List the training algorithms that have an update at the same privacy, in increasing order of the error.
 
-    The order is that of :attr:`Utility.error`, with the noise that each needs for the target. Fixed subspaces (LoRA-FA,
-    PRISM, DP-SFT) train another model, with DP-SGD's noise multiplier, and are compared by accuracy only.
+    The order is that of :attr:`Utility.error` at the noise multiplier that each algorithm needs for the target. Fixed
+    subspaces (LoRA-FA, PRISM, DP-SFT) train another model with the noise multiplier of DP-SGD, and can only be compared
+    by accuracy.
 
     Args:
-        layers: The trained matrices, as M2 takes them: ``1024x16x24`` are 24 of them with 1024 inputs, at rank 16;
-            ``1024x16x24:4096`` where they have 4096 outputs.
+        layers: The trained matrices, as M2 takes them: ``1024x16x24`` are 24 matrices with 1024 inputs, at rank 16;
+            ``1024x16x24:4096`` if they have 4096 outputs.
         epsilon: The epsilon of the whole run.
-        delta: Its delta.
-        ranks: Ranks to try for every layer, in place of those in ``layers``; a layer that is smaller stays whole.
+        delta: The delta of the whole run.
+        ranks: Ranks for every layer that replace those in ``layers``; a smaller layer is not projected.
         **run: The run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        A row for each way and rank, in :class:`privproj.accounting.Rows`, the best first.
+        A row for each algorithm and rank, in :class:`privproj.accounting.Rows`, best first.
 
     Raises:
         InvalidParameterError: A value is outside its range, or nothing is projected.
@@ -250,7 +256,7 @@ def _at_rank(asked: M2, rank: int) -> M2:
 
 
 def _ways_of(projected: M2) -> list[_Way]:
-    """Return every way to train whose releases are projected to the ranks of these layers."""
+    """Return every training algorithm whose releases are projected to the ranks of these layers."""
     ranks = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
     if not ranks:
         raise InvalidParameterError("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
@@ -276,10 +282,10 @@ def _ways_of(projected: M2) -> list[_Way]:
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     """Return the lift of algorithms that clip the projected gradient, for clipped records of rank one.
 
-    With ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)`` in the Haar frame, and ``b ~ Beta(r/2, (d-1)/2)`` the squared cosine of
-    ``A^T A u`` and ``u`` for M1, a record that is cut to its clip keeps ``E sqrt b`` of it in the direction ``u``
-    (C38): ``z_eff = z sqrt(r/d) / E sqrt b`` and ``kappa = 1/(E sqrt b)^2``. Records of higher ranks concentrate more;
-    of several layers the worst is taken.
+    Let ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)`` in the Haar frame, and ``b ~ Beta(r/2, (d-1)/2)`` the squared cosine of
+    ``A^T A u`` and ``u`` for M1. A clipped record keeps ``E sqrt b`` of its clipping norm in the direction ``u`` (C38):
+    ``z_eff = z sqrt(r/d) / E sqrt b`` and ``kappa = 1/(E sqrt b)^2``. Records of higher ranks concentrate more. For
+    several layers the worst one is used.
     """
     whole_lift = projected.lift()
     noise = factor = 1.0
@@ -299,7 +305,7 @@ def _mean_root_of_beta(a: float, b: float) -> float:
 
 
 def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
-    """Return the noise and the utility of one way to train; None if no bound of it has a value here."""
+    """Return the noise and the utility of one algorithm; None if no bound of it has a value here."""
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
     except (QueryError, UnsupportedError):

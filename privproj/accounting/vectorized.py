@@ -59,27 +59,27 @@ AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ColumnResult:
-    """The results of many queries of one kind of mechanism.
+    """The results of many queries for one kind of mechanism.
 
     Attributes:
         quantity: The quantity: epsilon, delta or sigma.
         value: The values, rounded to the safe side; without a result ``inf``, or 1 for a delta.
-        lower: The lower end of the interval that encloses the exact value of the named bound; 0 where none is known.
-        log10_delta: The decimal logarithms of the deltas that were given or answered.
-        outcome: How each evaluation ended, an :class:`privproj.Outcome`; only ``OK`` comes with a guarantee.
-        side: Where the values lie relative to the true quantity, a :class:`privproj.Side`: exact if all of them are.
+        lower: The lower ends of the enclosures of the exact value of the named bound; 0 if unknown.
+        log10_delta: The decimal logarithms of the deltas, as targets or results.
+        outcome: The :class:`privproj.Outcome` of each evaluation; only ``OK`` has a guarantee.
+        side: The :class:`privproj.Side` of the values relative to the true quantity: exact if all of them are exact.
         bound: The name of the bound.
         bound_version: Its version, which changes whenever a value of the bound may change.
-        status: What is known of the bound: the weakest status of a row, a :class:`privproj.Status`.
-        promises: What the data must keep for all rows, in words.
-        assumes: All that is taken for granted about the program, in words.
+        status: The weakest :class:`privproj.Status` of the bound in any row.
+        promises: The assumptions on the data for all rows, as texts.
+        assumes: All requirements on the program, as texts.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
-        asked: What was given by name, parameters, targets and run: an array of the broadcast shape, or one value.
-        find_lower: Finds ``lower`` when that is first read, as a search for lower ends takes time of its own.
+        asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
+        find_lower: Computes ``lower`` when it is first read, because a search for lower ends takes additional time.
 
     >>> from privproj import Gaussian, epsilons
-    >>> found = epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5)
-    >>> found.value.round(4).tolist(), str(found.side), found.bound
+    >>> column = epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5)
+    >>> column.value.round(4).tolist(), str(column.side), column.bound
     ([4.3772, 1.9931], 'exact', 'analytic')
     """
 
@@ -113,35 +113,35 @@ class ColumnResult:
         """Return flat columns by name, a row for each result: parameters, values and outcomes.
 
         Returns:
-            Arrays and lists of one length, for ``pandas.DataFrame(found.to_dict())`` or ``polars.DataFrame(...)``.
+            Arrays and lists of one length, for ``pandas.DataFrame(column.to_dict())`` or ``polars.DataFrame(...)``.
 
         >>> from privproj import Gaussian, epsilons
-        >>> found = epsilons(Gaussian(noise_multiplier=[1.0, 2.0]), delta=1e-5).to_dict()
-        >>> found["noise_multiplier"].tolist(), found["delta"], found["epsilon"].round(4).tolist()
+        >>> table = epsilons(Gaussian(noise_multiplier=[1.0, 2.0]), delta=1e-5).to_dict()
+        >>> table["noise_multiplier"].tolist(), table["delta"], table["epsilon"].round(4).tolist()
         ([1.0, 2.0], [1e-05, 1e-05], [4.3772, 1.9931])
         """
         size = self.value.size
         words = {name: ", ".join(map(str, value)) for name, value in self.asked.items() if name == "layers"}
-        asked = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
-                 for name, value in {**self.asked, **words}.items()}  # fmt: skip
+        arguments = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
+                     for name, value in {**self.asked, **words}.items()}  # fmt: skip
         answers = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
         rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
-        return {**asked, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
+        return {**arguments, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
 
-def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest deltas that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **asked: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism: each a
-            value for all rows, or a list or array. All lists and arrays are broadcast against each other as numpy does.
-            The run, as :class:`privproj.run.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a
-            bound of the mechanism; without it the default answers, the first in the registry. ``threads`` share the
-            work, where there is much of it; there is one unless it says more.
+        **arguments: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism.
+            Each is a value for all rows, or a list or array. Lists and arrays are broadcast as in numpy. The run, as
+            :class:`privproj.run.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a bound of the
+            mechanism; by default the first bound in the registry. ``threads`` is the number of threads for large
+            inputs; by default one.
 
     Returns:
-        Arrays of the broadcast shape, and what all rows rest on.
+        Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows.
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
@@ -149,25 +149,26 @@ def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
         UnsupportedError: The bound proves nothing for a row or for the run.
 
     >>> from privproj import M2, deltas
-    >>> found = deltas(M2, dim=2048, rank=[4, 16], noise_multiplier=0.5, epsilon=1.0)
-    >>> [f"{value:.3g}" for value in found.value]
+    >>> column = deltas(M2, dim=2048, rank=[4, 16], noise_multiplier=0.5, epsilon=1.0)
+    >>> [f"{value:.3g}" for value in column.value]
     ['6.54e-11', '1.42e-07']
     """
-    return _answer_columns("delta", mechanism, **asked)
+    return _answer_columns("delta", mechanism, **arguments)
 
 
-def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest epsilons that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **asked: ``delta``, the deltas of the guarantee, above 0 and below 1, or ``log10_delta``, their decimal
+        **arguments: ``delta``, the deltas of the guarantee, above 0 and below 1, or ``log10_delta``, their decimal
             logarithms, from -1e6 to below 0. The parameters of the mechanism, the run, ``bound`` and ``threads`` are
-            given as for :func:`privproj.deltas`.
+            the same as for :func:`privproj.deltas`.
 
     Returns:
-        Arrays of the broadcast shape, and what all rows rest on. Asked back as a delta, no epsilon of them gives more
-        than its delta; a row that columns cannot answer keeps to that at the scalar door alone.
+        Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows. The delta at each
+        epsilon is at most the target. For a row that is evaluated as a scalar query, this holds for
+        :func:`privproj.delta` only.
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
@@ -178,21 +179,22 @@ def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
     [[0.4312, 0.7382], [0.1962, 0.3412]]
     """
-    return _answer_columns("epsilon", mechanism, **asked)
+    return _answer_columns("epsilon", mechanism, **arguments)
 
 
-def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **asked: ``epsilon``, the epsilons to be met, above 0 and at most 1e9, and ``delta``, the deltas to be met,
+        **arguments: ``epsilon``, the target epsilons, above 0 and at most 1e9, and ``delta``, the target deltas,
             above 0 and below 1, or ``log10_delta``, their decimal logarithms, from -1e6 to below 0. The parameters of
-            the mechanism, without ``noise_multiplier``, the run, ``bound`` and ``threads`` are given as for
+            the mechanism, without ``noise_multiplier``, the run, ``bound`` and ``threads`` are the same as for
             :func:`privproj.deltas`.
 
     Returns:
-        Arrays of the broadcast shape, and what all rows rest on. Each value meets its targets when it is asked back.
+        Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows. Each value meets its
+        target when it is evaluated again.
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
@@ -203,7 +205,7 @@ def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()
     [0.709, 0.3814]
     """
-    return _answer_columns("sigma", mechanism, **asked)
+    return _answer_columns("sigma", mechanism, **arguments)
 
 
 def _answer_columns(
@@ -355,18 +357,18 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
 class ColumnAnswers:
     """Rows of one quantity as arrays: targets and results.
 
-    ``numbers`` are the targets and the noise multipliers that are given, by the names of a result's fields, and
-    ``log_delta``. ``delta`` is 0 where only its logarithm is a double; ``log10_delta`` may be that of an answer.
-    ``shape`` is the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then
-    the row is a question of its own, as whatever is wrong with it is.
+    ``numbers`` are the targets and the given noise multipliers, by the names of the fields of a result, and
+    ``log_delta``. ``delta`` is 0 if only its logarithm is a double; ``log10_delta`` may be that of a result. ``shape``
+    is the index of a row in ``phases`` and ``sides``. It is -1 for a row without a kernel or with an error, which is
+    evaluated as a scalar query.
     """
 
     quantity: str
     numbers: dict[str, Array]
     value: Array
     shape: Places
+    # functions that compute the lower ends of some rows
     lower_ends: list[tuple[Places, Callable[[], Array]]] = field(default_factory=list)
-    """Functions that compute the lower ends of some rows."""
     phases: list[Phase] = field(default_factory=list)
     sides: list[Side] = field(default_factory=list)
 
@@ -387,7 +389,7 @@ class ColumnAnswers:
 def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
     """Return targets and noise multipliers as arrays, and which rows are in their domain.
 
-    Each is given as a value for all rows or as one for each.
+    Each is one value for all rows, or one value for each row.
     """
     fine = np.ones(size, bool)
 
@@ -423,8 +425,8 @@ def read_columns(
 ) -> ColumnAnswers:
     """Evaluate the rows that have kernels, independently of each other.
 
-    ``same`` is what all rows share, ``columns`` has a value for each. ``phase_at`` puts the question of the row of this
-    number, and checks it; what it refuses is not read.
+    ``same`` contains the arguments that all rows share, ``columns`` has a value for each row. ``phase_at`` builds and
+    checks the query of the row with this index; a row for which it raises is not evaluated here.
     """
     numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
     answers = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
@@ -446,7 +448,7 @@ def read_columns(
             value = np.minimum(1.0, value + 2.0 * NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
             find_lower = partial(np.asarray, lower)
-            # h / ln 10 rounded up, as log10_value has it
+            # h / ln 10 rounded up, as in log10_value
             numbers["log10_delta"][where] = np.minimum(0.0, logs / math.log(10.0) + 8e-16 * np.abs(logs))
         else:
             if quantity == "epsilon":
@@ -485,10 +487,10 @@ def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
 _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
-def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
+def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
     """Return both values of the kernel; the second is ``inf`` without a result."""
     laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
-    first, answered = over_rows(kernel, asked, laws, threads, shape.profile.weight)
+    first, answered = over_rows(kernel, targets, laws, threads, shape.profile.weight)
     return first, np.where(answered < math.inf, answered, math.inf)
 
 
@@ -518,8 +520,8 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
     """Return nearly the smallest noise multipliers that meet each target; ``inf`` if none is found.
 
-    They are sought by secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end each is asked for its epsilon as
-    a user would: where that is within the target, so is the delta there (C24).
+    The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end epsilon is evaluated at each noise
+    multiplier, as in a scalar query: if it is within the target, so is the delta there (C24).
     """
     most = epsilon * (1.0 - CALIBRATION_STEP)
 

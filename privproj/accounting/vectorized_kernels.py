@@ -36,7 +36,7 @@ from privproj.targets import FullTarget
 # and the array enclosure of a query must have widths within a factor of 1.5 of each other
 WIDTHS_ABOVE = 2.0
 
-# soundness: relative error of the log of a printed delta, with room
+# soundness: relative error of the log of a printed delta, with a margin
 LOG_ROUNDING = 4e-15
 
 MOST_TRIES = 60  # steps before a row is left to the scalar query
@@ -118,14 +118,11 @@ def answers_of(profile: ProfileKernels) -> tuple[Kernel, Kernel]:
 class RowShape(NamedTuple):
     """Rows that differ only in noise and target."""
 
-    profile: ProfileKernels
-    """Their profile."""
+    profile: ProfileKernels  # profile of the rows
 
-    row_at: Callable[[Any], tuple[Any, ...]]
-    """From a noise multiplier, or an array of them, to the row."""
+    row_at: Callable[[Any], tuple[Any, ...]]  # maps a noise multiplier, or an array of them, to the row
 
-    curve: Curve
-    """The curve of one of them."""
+    curve: Curve  # curve of one of the rows
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:

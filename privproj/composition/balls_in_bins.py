@@ -60,7 +60,7 @@ from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
 POINTS_PER_SCORE = 56.0  # grid points to one unit of the normal score of a distribution
-CORE_SCORE = 6.0  # normal score, of probability 1e-9, from which on grid points are rarer
+CORE_SCORE = 6.0  # normal score, of probability 1e-9, from which on grid points are sparser
 EPOCH_CUTS = (TRUNCATED_RUN_MASS, 1e-76, 1e-136)  # masses at which tails are truncated, for smaller and smaller deltas
 NATS_ABOVE_CUT = 14.0 * math.log(10.0)  # nats above that mass; a delta below uses the next truncation
 PILOT_ATOMS = 130  # atoms of each term in the estimate that a grid is chosen by
@@ -76,46 +76,34 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 class SumDistribution:
     """The distribution of ``Z``, a sum of independent ``W - w``; the code that builds one guarantees its side (C25)."""
 
-    places: Array
-    """The places ``z_i >= 0`` of the atoms, increasing; no unit."""
+    places: Array  # places ``z_i >= 0`` of the atoms, increasing; no unit
 
-    masses: Array
-    """Their masses ``q_i``."""
+    masses: Array  # their masses ``q_i``
 
-    far_mass: float
-    """Mass from the last point ``B`` on."""
+    far_mass: float  # mass from the last point ``B`` on
 
-    far_excess: float
-    """Sum of mass times ``z - B`` over the atoms from ``B`` on."""
+    far_excess: float  # sum of mass times ``z - B`` over the atoms from ``B`` on
 
-    growth: float
-    """All masses are right to a factor ``e^growth``."""
+    growth: float  # all masses are right to a factor ``e^growth``
 
-    drift: float
-    """All places are right to a factor ``1 +- drift``."""
+    drift: float  # all places are right to a factor ``1 +- drift``
 
 
 @dataclass(frozen=True)
 class _Epoch:
     """The profile of an epoch of one pair at any ``s``, from its sums (module docstring, "The epoch")."""
 
-    distribution: SumDistribution
-    """The distribution of ``Z = S - t w``."""
+    distribution: SumDistribution  # distribution of ``Z = S - t w``
 
-    batches: int
-    """The number ``t`` of batches."""
+    batches: int  # number ``t`` of batches
 
-    pair: DominatingPair
-    """The pair of a release; a lower bound has no infinite or lost mass."""
+    pair: DominatingPair  # pair of a release; a lower bound has no infinite or lost mass
 
-    log_least: float
-    """The least finite loss ``ln w`` of a release, in nats."""
+    log_least: float  # least finite loss ``ln w`` of a release, in nats
 
-    top: float
-    """The last point ``B`` of the grid."""
+    top: float  # last point ``B`` of the grid
 
-    above: bool
-    """True for an upper bound, False for a lower one."""
+    above: bool  # True for an upper bound, False for a lower one
 
     def excess(self, losses: Array) -> Array:
         """Return the excess of the remove direction at ``ln s = losses`` (nats), on the safe side."""
@@ -164,7 +152,7 @@ class _Epoch:
 
     @property
     def total(self) -> float:
-        """``|Q|^t``, the whole mass, nearly 1."""
+        """``|Q|^t``, the total mass, nearly 1."""
         return float(np.sum(self.distribution.masses)) + self.distribution.far_mass
 
     @property
@@ -220,7 +208,7 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
         except PrecisionError:  # masses would underflow
             return profile
 
-    # The profile at the next level, for a delta below the range of this one.
+    # the profile at the next level, for a delta below the range of this one
     def next_level(log_delta: float) -> PrivacyProfile | None:
         if level + 1 == len(EPOCH_CUTS) or log_delta >= math.log(cut) + NATS_ABOVE_CUT:
             return None
@@ -279,8 +267,9 @@ class EpochBounds:
         self.top = min(top, batches * reach) * (1.0 + 1e-9)
         self.grids: list[Array] = []
 
-        # The atoms of one release are not further from the least one than all its cells, and those of j copies than j
-        # times that, with room for rounding. On a longer grid large atoms would be split to its end.
+        # The distance of the atoms of one release from the least one is at most the number of its cells, and that of j
+        # copies at most j times as much, with a margin for rounding. On a longer grid, atoms of large mass would be
+        # split to its end.
         widest = step * float(self.bounds.cells[-1]), step * float(self.bounds.cells[0])
         largest = math.exp(widest[0]) - math.exp(widest[1])
 
@@ -325,7 +314,7 @@ class EpochBounds:
 
 
 def _least_loss(pair: DominatingPair) -> float:
-    """Return the least loss of a pair that has mass, in nats."""
+    """Return the least loss of a pair with positive mass, in nats."""
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
 
 
@@ -354,7 +343,7 @@ def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above:
     far_mass, far_excess = compile_kernel(convolve_discrete)(
         one.places, one.masses, two.places, two.masses, one is two, points, mass, left, right
     )
-    # Far atoms stay far, whatever is added: mass m_1 |two| + |one| m_2, excess e_1 |two| + m_1 E Z_2 and the converse.
+    # Far atoms stay far, whatever is added: mass m_1 |two| + |one| m_2, excess e_1 |two| + m_1 E Z_2 and the reverse.
     one_mean, two_mean = (float(np.sum(distribution.masses * distribution.places)) for distribution in (one, two))
     ones, twos = float(np.sum(one.masses)), float(np.sum(two.masses))
     far_mass += one.far_mass * twos + ones * two.far_mass + one.far_mass * two.far_mass

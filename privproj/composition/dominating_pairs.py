@@ -10,7 +10,8 @@ two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is rep
 **The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both
 directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``
 (C17; Balle, Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove direction; for a fixed batch size
-it holds at ``t >= 1``, and the other half is the mirror image. With ``tau = expm1(j h) / q`` the excess on the grid is
+it holds at ``t >= 1``, and the other half is the reflection ``E(1/t) = E(t) / t``. With ``tau = expm1(j h) / q`` the
+excess on the grid is
 
     E = q delta(log1p(tau))               where tau >= 0
     E = q (1 + tau) delta(-log1p(tau))    where -1 < tau < 0
@@ -60,11 +61,9 @@ from privproj.errors import GridSizeError, PrecisionError
 from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
-FloatArray = NDArray[np.floating[Any]]
-"""An array of floats."""
+FloatArray = NDArray[np.floating[Any]]  # array of floats
 
-Cells = NDArray[np.int64]
-"""Losses of grid points as integer multiples of the grid step."""
+Cells = NDArray[np.int64]  # losses of grid points as integer multiples of the grid step
 
 TRUNCATED_RUN_MASS = 1e-36  # mass of the truncated tails of all steps together, which is added to delta
 REMEDY = "ask for a larger delta, add noise, or use a Renyi bound where there is one (m2: mixture-rdp, gaussian: rdp)"
@@ -72,8 +71,9 @@ REMEDY = "ask for a larger delta, add noise, or use a Renyi bound where there is
 # e^loss does not overflow.
 LARGEST_LOSS = 600.0
 MOST_MASS_BEYOND = 0.5  # largest probability of a loss beyond LARGEST_LOSS; a step with more is not supported
-# Nats above the truncation within which a floor of the profile is looked for. A floor is a part where the excess hardly
-# falls, for example where a bound adds a constant: it falls less than half as fast as before. It counts as infinite.
+# Nats above the truncation within which a floor of the profile is searched. A floor is a part with a nearly constant
+# excess, for example if a bound adds a constant: the excess decreases less than half as fast as before. A floor counts
+# as infinite loss.
 PLATEAU_NATS = math.log(1e8)
 # Nats, largest distance of two knots, for profiles with a high resolution. The lines below a slow tail fall to 0 within
 # a few nats of a knot, because e^loss grows.
@@ -99,23 +99,18 @@ SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 class DominatingPair:
     """Two measures ``P`` and ``Q`` on a uniform grid; the code that builds one guarantees its side (C18)."""
 
-    cells: Cells
-    """The losses over ``step``, in increasing order."""
+    cells: Cells  # losses over ``step``, in increasing order
 
-    masses: FloatArray
-    """The ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times as much."""
+    masses: FloatArray  # the ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times as much
 
-    step: float
-    """Distance of two grid points, in nats."""
+    step: float  # distance of two grid points, in nats
 
-    infinity_mass: float
-    """``P``-mass at the loss ``+inf``."""
+    infinity_mass: float  # ``P``-mass at the loss ``+inf``
 
-    infinity_mass_q: float
-    """``Q``-mass at the loss ``-inf``."""
+    infinity_mass_q: float  # ``Q``-mass at the loss ``-inf``
 
+    # bound of the relative error of every mass, except that of cell 0: there it bounds the absolute error
     rounding: float
-    """Bound of the relative error of every mass, except that of cell 0: there it bounds the absolute error."""
 
     @property
     def losses(self) -> FloatArray:
@@ -170,23 +165,17 @@ class CoarseDescription:
     The description only places knots: no bound depends on it.
     """
 
-    profile: PrivacyProfile
-    """The profile of the release."""
+    profile: PrivacyProfile  # privacy profile of the release
 
-    run: Run
-    """Its batches, and the number of releases."""
+    run: Run  # sampling of the batches, and the number of releases
 
-    losses: FloatArray
-    """Some losses in nats, increasing."""
+    losses: FloatArray  # some losses in nats, increasing
 
-    log_excess: FloatArray
-    """``ln E`` at these losses."""
+    log_excess: FloatArray  # ``ln E`` at these losses
 
-    deviation: float
-    """Standard deviation of the loss, in nats."""
+    deviation: float  # standard deviation of the loss, in nats
 
-    truncated_mass: float
-    """The mass of the tails beyond both ends of all steps, which is added to delta."""
+    truncated_mass: float  # mass of the tails beyond both ends of all steps, which is added to delta
 
     @property
     def span(self) -> float:
@@ -357,17 +346,13 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 class ExcessBounds:
     """Bounds of the excess of a release at some grid points; the code that builds them guarantees them."""
 
-    cells: Cells
-    """The losses over ``step``, in increasing order."""
+    cells: Cells  # losses over ``step``, in increasing order
 
-    upper: FloatArray
-    """Upper bounds there, in the remove direction."""
+    upper: FloatArray  # upper bounds there, in the remove direction
 
-    find_lower: Callable[[], FloatArray]
-    """Computes the lower bounds there, 0 where nothing is known."""
+    find_lower: Callable[[], FloatArray]  # computes the lower bounds there, 0 where nothing is known
 
-    step: float
-    """Distance of two grid points, in nats."""
+    step: float  # distance of two grid points, in nats
 
     @cached_property
     def above(self) -> DominatingPair:
@@ -383,9 +368,9 @@ class ExcessBounds:
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
     """Return bounds of ``E`` of the sampled step (module docstring, "The excess"; C17).
 
-    For a symmetric pair the mirror images of the cells are added. Otherwise the cells beyond the end of the support are
-    replaced by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it,
-    a small amount is added to it for the upper bound.
+    For a symmetric pair the reflected cells are added. Otherwise the cells beyond the end of the support are replaced
+    by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it, a small
+    amount is added to it for the upper bound.
 
     Args:
         profile: The profile of the release.
@@ -528,18 +513,18 @@ def _scale_polygon(
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
-    # Wanted: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. So
-    # below: kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0  (m = m_q = 0);
-    # above: kappa >= max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
+    # Required: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. So below:
+    # kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0  (m = m_q = 0); above: kappa >=
+    # max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
     want_right = values[zero:-1] - m
     want_left = values[1 : zero + 1] - m_q * np.exp(losses[1 : zero + 1])
-    # By more than m_q and its products are off.
+    # with a margin for the rounding of m_q and its products
     m_q *= 1.0 + (10.0 + 4.0 * largest) * UNIT_ROUNDING
     if below:
         need = float(np.min(_ratios(want_left, left))) * g / max(f, SMALLEST_UPPER_BOUND)
         scale = min(float(np.min(_ratios(want_right, right))), need) * (1.0 - summed)
     else:
-        # The sum may cancel, so its first term has a margin of its own.
+        # The sum may cancel, so its first term has a separate margin.
         need = math.fsum((float(np.max(_ratios(want_left, left))) * g * (1.0 + summed), m_q, -m))
         scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:

@@ -23,8 +23,7 @@ from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, 
 from privproj.errors import GridSizeError
 from privproj.numerics.arrays import join_copies
 
-Spectrum = NDArray[np.complex128]
-"""Values of a transform at some frequencies."""
+Spectrum = NDArray[np.complex128]  # values of a transform at some frequencies
 
 PROBABILITY_OUTSIDE_WINDOW = 1e-12  # tilted mass beyond either end of the window, counted in errors (i) and (ii)
 SKIPPED_SPECTRUM = 1e-13  # bound of |R_k| below which a frequency is omitted, counted as error (vi)
@@ -58,14 +57,11 @@ NEWTON_RTOL = 1e-11  # relative accuracy of Newton's method for epsilon; its roo
 class DeltaValue(NamedTuple):
     """The finite part of delta at one ``eps``, with a guaranteed error."""
 
-    value: float
-    """The computed delta, a probability."""
+    value: float  # computed delta, a probability
 
-    error: float
-    """A proved bound of the absolute error of ``value``; ``inf`` where nothing is known."""
+    error: float  # proved bound of the absolute error of ``value``; ``inf`` where nothing is known
 
-    slope: float
-    """The derivative of delta in ``eps``, roughly. It only guides searches."""
+    slope: float  # The derivative of delta in ``eps``, roughly. It only guides searches.
 
 
 class _RepeatedPair(NamedTuple):

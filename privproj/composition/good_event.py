@@ -1,9 +1,9 @@
 """Account for a good event: a share of delta for its complement, the rest for a Gaussian run inside it (C16).
 
-The bad event is that a release stretches the difference of neighboring sums by more than a factor ``radius(p)``, which
-has probability at most ``p``. Let it have ``n`` chances in the run, and let ``H^tau``, ``tau = radius(p)^2``, be the
+The bad event is that a release stretches the difference of neighboring sums by more than a factor ``radius(p)``. Its
+probability is at most ``p``. Let it have ``n`` chances in the run, and let ``H^tau``, ``tau = radius(p)^2``, be the
 profile of the same run of the Gaussian mechanism at ``mu radius(p)``. Then delta is at most ``n p + H^tau``. Every
-``p`` is sound, so the split of delta between both terms may be given or searched for.
+``p`` is sound, so the split of delta between both terms may be given or optimized.
 """
 
 import math
@@ -34,14 +34,11 @@ LEAST_SLOPE = 1e-9  # least slope -d ln H^tau / d ln(n p) that a search accepts;
 class GoodEventCurve:
     """The privacy curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16), as sound as ``release``."""
 
-    release: "GoodEvent"
-    """The good event of one release."""
+    release: "GoodEvent"  # good event of one release
 
     run: Run
-    """The run."""
 
-    log_count: float
-    """``ln n``, the number of chances of the bad event in the run."""
+    log_count: float  # ``ln n``, the number of chances of the bad event in the run
 
     @property
     def split(self) -> float | str:
@@ -182,20 +179,18 @@ class GoodEventCurve:
 class GoodEvent:
     """The good event of one release; the bound that builds it guarantees ``radius`` (C16)."""
 
-    mu: float
-    """Sensitivity over noise, ``1/z``."""
+    mu: float  # sensitivity over noise, ``1/z``
 
+    # maps ``ln p`` to the largest factor by which a release stretches a difference, except with probability ``p``
     radius: Callable[[float], float]
-    """From ``ln p`` to the largest factor by which a release stretches a difference, except with probability ``p``."""
 
+    # True if the bad event counts only in releases whose batch contains the record, so that ``n = q T``
     sampled: bool = False
-    """True if the bad event counts only in releases whose batch contains the record, so that ``n = q T``."""
 
+    # True if one draw is used for all releases and ``radius`` holds for every difference, so that ``n = 1``
     once: bool = False
-    """True if one draw is used for all releases and ``radius`` holds for every difference, so that ``n = 1``."""
 
-    default_split: float | str = "optimal"
-    """The share of delta for the bad event unless the run has one, or "optimal"."""
+    default_split: float | str = "optimal"  # share of delta for the bad event unless the run has one, or "optimal"
 
     def over_run(self, run: Run) -> GoodEventCurve:
         """Return the privacy curve of the run, with ``n = T`` chances of the bad event unless a field changes that."""

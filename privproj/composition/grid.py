@@ -31,11 +31,9 @@ MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviation
 SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
 SQUARING_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}
 
-PairsOfSteps = list[tuple[DominatingPair, int]]
-"""The pair of one step of each phase, with the number of steps."""
+PairsOfSteps = list[tuple[DominatingPair, int]]  # pair of one step of each phase, with the number of steps
 
-ComposedDirection = FourierComposition | ComposedPmf
-"""A composed run in one direction, remove or add."""
+ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one direction, remove or add
 
 
 class ComposedCurve:
@@ -49,11 +47,11 @@ class ComposedCurve:
         numerics: How the curve was computed.
     """
 
+    # upper bounds of delta: the remove direction and, unless both directions are the same, the add direction
     above: tuple[ComposedDirection, ...]
-    """Upper bounds of delta: the remove direction and, unless both directions are the same, the add direction."""
 
+    # raised where delta is below the mass of the losses that count as infinite
     error_of_infinite_losses: type[PrecisionError] = PrecisionError
-    """Raised where delta is below the mass of the losses that count as infinite."""
 
     def __init__(self, bounds: list[tuple[ExcessBounds, int]], numerics: dict[str, object]) -> None:
         self.bounds, self.numerics = bounds, numerics

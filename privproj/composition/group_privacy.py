@@ -1,9 +1,10 @@
 """Account for groups of records (user-level privacy): one sampled step of a group, and a whole run (C37).
 
 **One step** (:func:`group_step`). Each of the ``k`` records is sampled independently, so ``J ~ Bin(k, q)`` of them are
-in a batch. Given the batch of all others, the step of the larger data set is ``sum_S w_S P_S`` over the subsets ``S``,
-that of the smaller one ``P_0``. Let ``D_j`` bound the profile of up to ``j`` records, in both directions. For ``t > 0``
-and any weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with ``r_S = alpha_S t / w_S``
+in a batch. Given the batch of all others, the step of the larger dataset is ``sum_S w_S P_S`` over the subsets ``S``,
+and the step of the smaller one is ``P_0``. Let ``D_j`` bound the profile of up to ``j`` records, in both directions.
+For ``t > 0`` and any weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with ``r_S =
+alpha_S t / w_S``
 
     sup_A sum_S [w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               where sum alpha_S <= 1,
     sup_A sum_S [P_0(A) - w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          where sum alpha_S >= 1.
@@ -22,16 +23,19 @@ records (the mixture of Gaussians of arXiv 2401.10294). For other releases ``m``
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.
 
 Batches of fixed size, under replace, have the first line for ``t >= 1`` with the profiles of ``j`` records replaced,
-and its mirror image: ``P_j`` is then compared with batches that hold at most ``j`` of the records (C37).
+and its reflection ``E(1/t) = E(t) / t``: ``P_j`` is then compared with batches that hold at most ``j`` of the records
+(C37).
 
-For ``t >= 1`` ``x`` is rounded down and for ``t <= 1`` up, so that the weights keep to their sums. Subsets of more than
-``J`` records have ``alpha_S = 0``: they add their probability where ``t >= 1``, and nothing where ``t <= 1``.
+For ``t >= 1`` ``x`` is rounded down and for ``t <= 1`` up, so that the sums of the weights satisfy their conditions.
+Subsets of more than ``J`` records have ``alpha_S = 0``: they add their probability where ``t >= 1``, and nothing where
+``t <= 1``.
 
-**A whole run** (:func:`curve_of_group`). With ``delta`` the profile of a run for one record, that for ``k`` is at most
+**A whole run** (:func:`curve_of_group`). With ``delta`` the profile of a run for one record, the profile for ``k``
+records satisfies
 
     delta_k(eps) <= sum_(j < k) e^(j eps/k) delta(eps/k)
 
-for every mechanism and sampling: neighboring data sets for the group are joined by ``k - 1`` data sets, each a neighbor
+for every mechanism and sampling: neighboring datasets for the group are joined by ``k - 1`` datasets, each a neighbor
 of the next.
 """
 
@@ -157,7 +161,7 @@ class _GroupStep:
         self.members, self.sizes = [first, *map(member, sizes[1:])], np.array(sizes)
         shared = (float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))
         self.log_weights = np.array([logs[0], *shared])
-        # The bound is not exact for two mixtures.
+        # The bound for two mixtures is not exact.
         self.mu = None if of_fixed_size else first.gaussian_mu
         # Some losses in nats, and ln m there.
         self.losses, self.log_shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
@@ -306,7 +310,7 @@ class _GroupCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve was computed: that of the steps of the group where there is one."""
+        """The numerics of the curve of the group's steps, or, if there is none, of the curve of one record."""
         source = self.single if self.stepwise is None else self.stepwise
         how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}
         return {**getattr(source, "numerics", {}), **how}

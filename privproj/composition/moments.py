@@ -45,8 +45,7 @@ class _Excess:
     """Upper bounds of the excess of one release in one direction, at losses (nats) that increase through 0."""
 
     losses: Array
-    logs: Array
-    """``ln E`` there, increasing up to the loss 0 and decreasing from it on."""
+    logs: Array  # ``ln E`` there, increasing up to the loss 0 and decreasing from it on
 
     def mirrored(self) -> "_Excess":
         """Return the excess of the other direction: ``E(1/t) = E(t) / t`` (C1)."""
@@ -191,7 +190,7 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
 
 
 def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[Array, Array, Array]:
-    """Return epsilons from 0 on, and ``ln E`` at them and at their mirror images."""
+    """Return epsilons from 0 on, and ``ln E`` at these losses and at their negatives."""
     start = min(0.05 * math.exp(profile.log_delta(0.0).upper), 1.0)
     last = max(4.0 * start, 1e-3)
     # 1e15: largest epsilon, in nats, at which a profile is evaluated
@@ -201,8 +200,8 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
     logs = np.minimum.accumulate(np.array([profile.log_delta(float(e)).upper for e in rough]))
     far = int(np.argmax(logs <= log_least)) if logs[-1] <= log_least else len(logs) - 1
     rough, fall = rough[: far + 1], -np.diff(logs[: far + 1])
-    # Every chord shall add a small share of the moment. The spacing of the knots is at most a quarter of the length in
-    # which the excess falls by e, and more for each nat by which the excess is below 1.
+    # Every chord should add a small share of the moment. The spacing of the knots is at most a quarter of the length in
+    # which the excess decreases by a factor e, and more for each nat by which the excess is below 1.
     decay = 0.25 + 1.0 / 600.0 * -logs[1 : far + 1]
     # 0.05: spacing of the knots as a share of epsilon
     wanted = np.maximum(np.diff(np.log(np.maximum(rough, 0.5 * start))) / 0.05, fall / decay)

@@ -1,8 +1,8 @@
-"""Compose by repeated squaring, with an adaptive grid for every product, where losses have many scales.
+"""Compose by repeated squaring, with an adaptive grid for every product, for losses with many scales.
 
-If a batch is sampled at a tiny rate, a step mostly loses about the rate and, very rarely, ten orders of magnitude more.
-No uniform grid resolves both. Here a distribution has a few hundred atoms, wherever they are needed. All of this is
-claim C23.
+If a batch is sampled at a tiny rate, the loss of a step is mostly about the rate and, very rarely, ten orders of
+magnitude larger. No uniform grid resolves both. Here a distribution has a few hundred atoms, wherever they are needed.
+All of this is claim C23.
 
 **A distribution** is a pair as in :mod:`privproj.composition.dominating_pairs`: ``P``-masses ``p_j`` at losses ``x_j``
 (``Q``-masses ``q_j = p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``m_q`` at ``-inf``. Its profile in
@@ -84,23 +84,18 @@ KNOT_LOSS_SHARE = 0.02  # largest spacing of the first knots as a share of the l
 class LossPmf:
     """Two measures ``P`` and ``Q`` with atoms at any losses; the code that builds one guarantees its side (C23)."""
 
+    # losses ``x_j`` in nats, multiples of ``unit``; in increasing order, except in a product not yet on a grid
     losses: FloatArray
-    """The losses ``x_j`` in nats, multiples of ``unit``; in increasing order, except in a product not yet on a grid."""
 
-    masses: FloatArray
-    """The ``P``-masses ``p_j`` at these losses."""
+    masses: FloatArray  # the ``P``-masses ``p_j`` at these losses
 
-    infinity_mass: float
-    """``P``-mass at the loss ``+inf``."""
+    infinity_mass: float  # ``P``-mass at the loss ``+inf``
 
-    infinity_mass_q: float
-    """``Q``-mass at the loss ``-inf``."""
+    infinity_mass_q: float  # ``Q``-mass at the loss ``-inf``
 
-    unit: float
-    """A power of two, in nats, that every loss is a multiple of."""
+    unit: float  # power of two, in nats, that every loss is a multiple of
 
-    growth: float = 0.0
-    """All masses are right to a factor ``e^growth`` (module docstring, (vi))."""
+    growth: float = 0.0  # all masses are right to a factor ``e^growth`` (module docstring, (vi))
 
     @cached_property
     def others(self) -> FloatArray:
@@ -208,17 +203,13 @@ def _unit_for(reach: float) -> float:
 class _GridTolerance:
     """How closely a grid follows a distribution. Any values are sound."""
 
-    error: float
-    """Relative error of the excess that the grid may cause, roughly."""
+    error: float  # relative error of the excess that the grid may cause, roughly
 
-    floor: float
-    """Excess below which the grid may be coarser."""
+    floor: float  # excess below which the grid may be coarser
 
-    most: int
-    """Largest number of points."""
+    most: int  # largest number of points
 
-    tail_scale: float = 1.0
-    """Factor of the masses that are cut and neglected; below 1 for small deltas."""
+    tail_scale: float = 1.0  # factor of the masses that are cut and neglected; below 1 for small deltas
 
 
 def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> FloatArray:

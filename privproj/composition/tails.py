@@ -35,7 +35,8 @@ from privproj.numerics.root_finding import find_crossing
 from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
-LEAST_POWERS = (-15.5, -60, -120, -190)  # least delta of each level with a grid, as a power of 10; the first: usual
+# least delta of each level with a grid, as a power of 10; the first one covers usual deltas
+LEAST_POWERS = (-15.5, -60, -120, -190)
 LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))  # of each level, in nats
 NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta that a grid is tried at
 NATS_WITHIN = 1.0  # soundness: a delta that is so many nats above the least one of a level is certainly within it
@@ -121,7 +122,7 @@ class TailLevelsCurve:
         """Return the upper end of :meth:`log_delta`, or any upper bound at most ``threshold`` if there is one."""
         upper = most = rough = 0.0
         if isinstance(self.first, PrecisionError):
-            # Where losses are too large for a grid, ever sampled (i) is nearly the truth.
+            # If losses are too large for a grid, the bound (i) is nearly the exact value.
             if self.log_sampled == 0.0:
                 raise self.first
             return min(self.log_sampled, self.log_basic(eps))
@@ -190,8 +191,8 @@ class TailLevelsCurve:
             return LazyEnclosure(lambda: ends.lower, upper)
 
         def find_lower() -> float:
-            # The best lower end at this delta and at larger ones, whose epsilons are smaller: few rare large losses
-            # make the distribution lumpy, and no tilt resolves two neighboring lumps.
+            # The best lower end at this delta and at larger ones, whose epsilons are smaller. Few rare large losses
+            # separate the distribution into clusters, and no tilt resolves two neighboring clusters.
             lower, last = ends.lower, len(LEAST_POWERS) - 1
             if log_delta < LEAST_LOGS[last]:
                 return max(lower, self.level(last).epsilon(LEAST_LOGS[last]).lower)

@@ -1,4 +1,4 @@
-"""Distributions of the squared sensitivity ``X`` in bins, as numpy arrays, for composition.
+"""Represent distributions of the squared sensitivity ``X`` in bins, as numpy arrays, for composition.
 
 Each bin has its mass and its mean. These bound the expectation of a convex or of a concave function of ``X`` from above
 and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared sensitivity over the noise variance.
@@ -212,8 +212,7 @@ def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
 class _PositiveDistribution(ABC):
     """A distribution on ``[0, inf)`` with a smooth unimodal density in a coordinate ``s``, which is 0 at the mean."""
 
-    width: float
-    """The width of the peak in ``s``, about a standard deviation."""
+    width: float  # width of the peak in ``s``, about a standard deviation
 
     @abstractmethod
     def place(self, s: Array) -> Array:

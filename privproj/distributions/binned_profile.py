@@ -1,11 +1,12 @@
-"""Profiles for many ``eps`` at once from distributions in bins; see :mod:`privproj.distributions.mixture_profile`.
+"""Evaluate profiles for many ``eps`` from distributions in bins; see :mod:`privproj.distributions.mixture_profile`.
 
 For upper bounds, a convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean
-(Jensen's inequality); for lower bounds it is the other way round (C28). All are accurate to second order in the width.
+(Jensen's inequality); for lower bounds it is the reverse (C28). All are accurate to second order in the width.
 Shapes: ``eps`` is ``(e,)``, a distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
 
-A row is an ``eps``. The profile is evaluated where it matters: at some rows, the *guides*, at every edge; between two
-guides only at the edges that matter there. The mass to the left of these is moved up to the first of them.
+A row is an ``eps``. The profile is evaluated where it contributes. At some rows, the *guides*, it is evaluated at every
+edge; between two guides only at the edges that contribute there. The mass to the left of these edges is moved up to the
+first of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -187,22 +188,16 @@ class _Table:
     """``h_eps`` at adjacent edges of a distribution; the mass to their left is moved up to the first of them."""
 
     dist: Bins
-    """The distribution."""
 
-    eps: Array
-    """The rows."""
+    eps: Array  # values of eps, one for each row
 
-    edges: slice
-    """The edges."""
+    edges: slice  # range of the tabulated edges
 
-    at_edges: Array
-    """Upper bounds of ``h_eps`` at these edges, a row for each eps."""
+    at_edges: Array  # upper bounds of ``h_eps`` at these edges, a row for each eps
 
-    cuts: slice
-    """Edges ``c``, among those of the table, where the distribution may be cut."""
+    cuts: slice  # edges ``c``, among those of the table, where the distribution may be cut
 
-    at_means: Array
-    """Upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``."""
+    at_means: Array  # upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``
 
     @classmethod
     def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":

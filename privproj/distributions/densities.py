@@ -1,4 +1,4 @@
-"""Densities of ``y = ln X`` for squared sensitivities ``X`` that :mod:`privproj.distributions.tabulated` integrates.
+"""Compute densities of ``y = ln X`` for squared sensitivities ``X``, for :mod:`privproj.distributions.tabulated`.
 
 :class:`ProjectedEnergy` is ``|M u|^2`` of one direction under M1 with a known projection: ``X = U (U + Y) / r^2``,
 where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7). :class:`SecretShift` is the squared sensitivity of a
@@ -7,8 +7,8 @@ vector release of M1 whose projection stays secret (C8): with ``g ~ chi2_r / r``
 
     S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
 
-Its size grows with ``s`` while ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``; beyond, ``sin(2 eta)`` is replaced by
-1, which bounds all smaller distances too.
+Its absolute value increases with ``s`` as long as ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``. Beyond,
+``sin(2 eta)`` is replaced by 1, which bounds all smaller distances too.
 
 Each density is a trapezoidal sum over a second variable. All functions are analytic and decay at both ends, so the sum
 converges geometrically.

@@ -1,6 +1,6 @@
-"""Hockey-stick expectations of the Gamma distribution, by tables of its Mills ratios or by quadrature.
+"""Compute hockey-stick expectations of the Gamma distribution, by tables of its Mills ratios or by quadrature.
 
-For ``U ~ Gamma(k)``, ``k >= 1``, put ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k
+For ``U ~ Gamma(k)``, ``k >= 1``, let ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k
 D(w))``, ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
 
     above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)

@@ -1,4 +1,4 @@
-"""Distributions of the squared sensitivity that are integrals themselves, on cached panels of Gauss nodes.
+"""Tabulate distributions of the squared sensitivity that are integrals, on cached panels of Gauss nodes.
 
 ``X`` is described by the density of ``y = ln X``, which :mod:`privproj.distributions.densities` computes as a
 trapezoidal sum over a second variable. The first panels are cached: a further epsilon costs little more than the

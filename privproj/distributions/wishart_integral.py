@@ -1,4 +1,4 @@
-"""The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
+"""Integrate the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
 
 ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` is the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
 ``T`` has Student's distribution with ``r`` degrees of freedom, and ``g`` is the gain of

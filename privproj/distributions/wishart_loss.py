@@ -1,4 +1,4 @@
-"""The exact privacy profile of the vector Wishart mechanism: release ``y = M v``, ``M ~ W_d(I/r, r)``, no noise.
+"""Compute the exact profile of the vector Wishart mechanism: release ``y = M v``, ``M ~ W_d(I/r, r)``, no noise.
 
 For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent
 variables (C9; 2601.21719, proof of Theorem 1): with ``A = v'.y / v.y`` and ``U ~ Gamma(k)``, ``k = (r + d - 1)/2``, ``a
@@ -12,8 +12,8 @@ Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``
     g(e^-x) = E[(1 - e^(-(e^x - 1)(U - U2)))_+],    U2 = (a x + eps)/(e^x - 1)
     g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
 
-which :mod:`privproj.distributions.wishart_integral` encloses. All terms are positive, so nothing cancels, and only
-``m`` enters, so a misalignment of 1e-12 keeps its digits. The profile does not increase with ``rho`` (C10), so the pair
+which :mod:`privproj.distributions.wishart_integral` encloses. All terms are positive, so nothing cancels. Only ``m``
+enters, so a misalignment of 1e-12 keeps its digits. The profile does not increase with ``rho`` (C10), so the pair
 at ``m`` dominates every better aligned one.
 
 The same profile is implemented in ball arithmetic for certificates, and in mpmath in
@@ -139,7 +139,7 @@ class VectorWishart:
         """
         if not log_delta < 0.0:
             return None
-        # Near A = 1, L is about (U - a)(1 - A), where U - a is about r - 1 give or take sqrt(k), and 1 - A about s
+        # Near A = 1, L is about (U - a)(1 - A), where U - a is about r - 1 plus or minus sqrt(k), and 1 - A is about s
         m, r = self.misalignment, self.rank
         scale = math.sqrt(m * (2.0 - m) / r * (0.5 * (r + self.dim - 1.0) + r * r) * -2.0 * log_delta)
         guess, goal = scale, math.log(-log_delta)

@@ -1,4 +1,4 @@
-"""The vector Wishart mechanism if neighboring vectors differ in norm: the worst pair, enclosed (C12).
+"""Enclose the profile of the worst pair of the vector Wishart mechanism for neighbors of different norms (C12).
 
 With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.distributions.wishart_loss` the loss is
 
@@ -11,10 +11,11 @@ Given ``A = e^x``, ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the pair 
 
 with ``U ~ Gamma(k)``. The gain does not depend on the alignment, which enters only by the tails of ``A``. No direction,
 alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in ``[0,
-m]`` and every ``|tau| <= log_ratio``. ``G_tau(x)`` decreases in ``x`` up to a minimum and increases from there, so on
-an interval it is largest at an end. So it does in ``tau``, with its minimum at ``tau = x``. The tails of ``A`` are
-largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. Therefore no pair of a cell of alignments
-and of ratios exceeds the sum over panels of the increase of the larger gain of both ends times the largest tail.
+m]`` and every ``|tau| <= log_ratio``. First, ``G_tau(x)`` decreases in ``x`` up to a minimum and increases from there,
+so on an interval it is largest at an end. Second, the same holds in ``tau``, with the minimum at ``tau = x``. Third,
+the tails of ``A`` are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. Therefore no pair
+of a cell of alignments and of ratios exceeds the sum over panels of the increase of the larger gain of both ends times
+the largest tail.
 
 Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
 """

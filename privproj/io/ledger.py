@@ -133,10 +133,10 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     Raises:
         InvalidParameterError: The target is empty, has None as a value, or has a key that no feature knows.
     """
-    further, known = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
-    if not target or None in target.values() or len(further) > 1 or not further <= known.keys():
+    further, budget_types = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
+    if not target or None in target.values() or len(further) > 1 or not further <= budget_types.keys():
         raise InvalidParameterError("target", quoted(target), "a target with an epsilon, a delta or both")
-    return load(known[further.pop()]) if further else None
+    return load(budget_types[further.pop()]) if further else None
 
 
 @dataclass(frozen=True)

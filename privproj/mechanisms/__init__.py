@@ -1,4 +1,4 @@
-"""Mechanisms as frozen records, and their bounds.
+"""Define mechanisms as frozen records, and their bounds.
 
 :mod:`privproj.mechanisms.registry` lists the bounds.
 """

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism and its bounds."""
+"""Define the Gaussian mechanism and its bounds."""
 
 import math
 from dataclasses import dataclass, replace

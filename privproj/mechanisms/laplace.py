@@ -1,4 +1,4 @@
-"""The Laplace mechanism and its exact privacy profile."""
+"""Define the Laplace mechanism and its exact privacy profile."""
 
 import math
 from dataclasses import dataclass
@@ -48,7 +48,8 @@ def representation(mechanism: Laplace) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         if eps >= mu:
             return Enclosure(-math.inf, LOG_OF_ZERO_FROM_ABOVE)
-        # delta(eps) = 1 - e^((eps - mu)/2) for eps < mu, else 0 (C3); rounding of mu moves it by a few 1e-16 mu (C20).
+        # delta(eps) = 1 - e^((eps - mu)/2) for eps < mu, else 0 (C3); rounding of mu changes it by a few 1e-16 mu
+        # (C20).
         delta = -math.expm1(0.5 * (eps - mu))
         return widen_outward(math.log(delta), 4e-16 * mu / delta)
 

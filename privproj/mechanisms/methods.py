@@ -1,7 +1,8 @@
 """Map published training methods to the mechanisms that account for them or, if refuted, replace them.
 
-``privproj explain NAME`` and ``privproj bounds NAME`` read this table, errors for an unknown mechanism name it, and
-``docs/how-to-choose.md`` shows it. The rows are in ``methods.toml``, and in the files of this name of optional
+``privproj explain NAME`` and ``privproj bounds NAME`` read this table, errors for an unknown mechanism name its
+entries,
+and ``docs/how-to-choose.md`` contains it. The rows are in ``methods.toml``, and in the files of this name of optional
 features.
 """
 
@@ -21,8 +22,8 @@ class _Method:
     Attributes:
         name: The name in the literature.
         also: Names of other methods with the same entry.
-        mechanisms: The mechanisms that account for it, the usual one first.
-        released: What an adversary who sees all steps observes, in a sentence.
+        mechanisms: The mechanisms that account for it, the most common one first.
+        released: What an adversary observes who sees all steps, in a sentence.
         accounted: How to account for it, in a sentence.
         mistake: A common mistake, in a sentence.
         source: The paper.
@@ -40,18 +41,18 @@ class _Method:
 
     @property
     def words(self) -> str:
-        """The entry in sentences."""
+        """The text of the entry."""
         reason = f" Its claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
         return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."
 
 
 _PACKAGE = Path(__file__).parents[1]
+# methods in the order of the documentation; those of optional features come last
 METHODS = tuple(
     _Method(**entry)
     for path in (_PACKAGE / "mechanisms" / "methods.toml", *sorted(_PACKAGE.glob("contrib/*/methods.toml")))
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["method"]
 )
-"""The methods in the order of the documentation, with those of optional features last."""
 
 
 LORA_NAMES = ("lora", "qlora", "peft")  # the mechanism depends on what is clipped and where noise is added
@@ -66,7 +67,8 @@ def find_method(name: str) -> _Method | None:
 def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: str = "") -> PrivprojError:
     """Return the error for a name that is not a mechanism.
 
-    It names what accounts for a published method, or why its claim is refuted, else the nearest names.
+    The error names the mechanisms that account for a published method, or the counterexample to its claim. For other
+    names it suggests the nearest ones.
     """
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:

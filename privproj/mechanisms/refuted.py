@@ -1,4 +1,4 @@
-"""Claims that are not guarantees, each with its counterexample or its open constant (C22).
+"""Define claims that are not guarantees, each with its counterexample or its open constant (C22).
 
 A claim without a formula raises :class:`UnsupportedError`. Refuted methods that are not mechanisms
 here, such as R1SMG, are in ``methods.toml``.
@@ -72,7 +72,7 @@ EARLY_MATRIX = _without_a_number(
 
 
 def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
-    """Return the printed curve of a whole training run.
+    """Return the published curve of a whole training run.
 
     Raises:
         UnsupportedError: The run is subsampled, or ``Gamma <= 1``.

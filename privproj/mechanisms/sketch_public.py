@@ -1,4 +1,4 @@
-"""The public Gaussian sketch with noise and its bounds."""
+"""Define the public Gaussian sketch with noise and its bounds."""
 
 import math
 from dataclasses import dataclass
@@ -58,14 +58,14 @@ class PublicSketch(NoisyMechanism):
 
 
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
-    """Return the distribution of the squared sensitivity of a unit direction over noise, or of an array of them."""
+    """Return the distribution of the squared sensitivity (over noise) of a unit direction, or of an array of them."""
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
     return BetaGammaSensitivity(0.5 * rank, math.inf, 2.0 * mu**2 / rank)
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference of rank one and, as the limit of many directions, of one spread evenly."""
+    """Return the profile of a difference of rank one and of the limit of many directions with equal singular values."""
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
     return (rank_one_profile(squared_sensitivity(mechanism, mechanism.mu), LOWER_END_REFINEMENT), *even)
@@ -94,7 +94,7 @@ EXACT_RANK1 = Bound(
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(squared_sensitivity(mechanism, mechanism.mu)),
-    # Differences of rank one of several records add up to one of any rank.
+    # Differences of rank one of several records sum to a difference of any rank.
     of_group=RANK_FREE.representation,
     worst_differences=lambda mechanism: worst_differences(mechanism)[:1],
     exact=True,
@@ -111,7 +111,7 @@ def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
     root = math.sqrt(mechanism.needed_rank)
 
     def radius(log_bad: float) -> float:
-        # |D A^T|_F <= (1 + t/sqrt(r)) |D|_F but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
+        # |D A^T|_F <= (1 + t/sqrt(r)) |D|_F except with probability d0, t = sqrt(2 ln(1/d0)) (C16).
         return next_up(1.0 + math.sqrt(-2.0 * log_bad) / root)
 
     return GoodEvent(mechanism.mu, radius, default_split=0.5)

@@ -1,4 +1,4 @@
-"""A matrix multiplied by a random Wishart matrix without any noise, which is not private."""
+"""Define the matrix Wishart mechanism without noise, which is not private."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""M1: project, then add noise."""
+"""Define M1: project, then add noise."""
 
 import math
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ class M1(NoisyMechanism):
         misalignment: For a unit vector (``columns = 1``): the largest ``1 - cos(v, v')``, from 0 to below 2. The
             sensitivity is then ``sqrt(2 misalignment)``.
         span_dim: For one changed column: the dimension that the other columns span, from 0 to ``dim - 1``.
-        residual_norm: The norm of the part of ``v`` orthogonal to that span, from 0 to 1e100; 1 unless given.
-        other_residual_norm: The same of ``v'``; equal to ``residual_norm`` unless given.
+        residual_norm: The norm of the part of ``v`` orthogonal to that span, from 0 to 1e100; 1 by default.
+        other_residual_norm: The norm of the part of ``v'`` orthogonal to that span; ``residual_norm`` by default.
         residual_misalignment: The largest ``1 - cos`` between these two parts, from 0 to below 2.
         shift_in_span: The largest difference within the span, from 0 to 1e100. It determines the sensitivity together
             with the residuals.
-        changed_columns: How many columns one record changes, from 1 to 1e7; the sensitivity is that of one column times
-            its square root.
+        changed_columns: The number of columns that one record changes, from 1 to 1e7. The sensitivity is that of one
+            column times the square root of this number.
         fixed_projection: Whether one projection is used for all releases.
 
     Raises:
@@ -103,8 +103,9 @@ class M1(NoisyMechanism):
     def span_residual(self) -> tuple[int, float, float, float]:
         """The assumptions on one changed column: ``(k, misalignment of the residuals, alpha, beta)``.
 
-        ``alpha`` is the difference within the span and ``beta = |kappa b - kappa' b'|`` that of the residuals, with
-        ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        ``alpha`` is the difference within the span, and ``beta = |kappa b - kappa' b'|`` is the difference of the
+        residuals,
+        with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.

@@ -1,6 +1,6 @@
-"""Bounds of M1 on one changed column with a secret projection, by quantiles (C13).
+"""Bound M1 on one changed column with a secret projection, by quantiles (C13).
 
-``column`` has the second lemma corrected. ``column-published`` is 2601.21719, Theorem 4 with Lemma 14 as reconstructed,
+``column`` uses a corrected second lemma. ``column-published`` is 2601.21719, Theorem 4 with Lemma 14 as reconstructed,
 and is refuted if the rank exceeds the dimension of the span. The two parts of the privacy loss are shared by all bounds
 on one changed column.
 
@@ -41,7 +41,7 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_told_apart(mechanism: M1) -> bool:
-    """Return whether exactly one neighbor has a residual, which distinguishes them: delta is 1."""
+    """Return whether exactly one neighbor has a residual, so that an adversary distinguishes them and delta is 1."""
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
@@ -71,13 +71,14 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
     """Return the largest loss of the residual outside of two events of probabilities ``delta_T`` and ``delta_W`` (C13).
 
     Within these quantiles ``A_- <= A <= A_+`` and ``w_- <= W <= w_+``. The loss is linear in ``W``, and in ``A`` it is
-    monotone or falls and then rises, so that its largest value is at a corner. It is ``inf`` unless ``A_- > 0``, and
-    if a share of delta is too small for the quantile functions.
+    monotone or decreases and then increases, so that its largest value is at a corner. It is ``inf`` unless ``A_- >
+    0``,
+    and if a share of delta is too small for the quantile functions.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
     quantiles = quantiles_of(dim - k, rank - k, log_delta_t, log_delta_w)
-    # sine = sin theta = sqrt(m (2 - m)) at the promised angle, A_- = cos theta - t sin theta = 1 - low (C13).
+    # sine = sin theta = sqrt(m (2 - m)) at the assumed angle, A_- = cos theta - t sin theta = 1 - low (C13).
     sine = math.sqrt(m * (2.0 - m))
     low = m + sine * quantiles.t
     if not low < 1.0:
@@ -159,7 +160,7 @@ def _column_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
     """Return the assumptions of the bounds on changed columns."""
     k, *limits, beta = mechanism.span_residual
     m, alpha = (limit_words(limit, up=False) for limit in limits)
-    # s = sqrt(c (alpha^2 + beta^2)), which the noise multiplier counts.
+    # s = sqrt(c (alpha^2 + beta^2)), the unit of the noise multiplier.
     size = math.hypot(limits[1], beta) * math.sqrt(mechanism.changed_columns)
     first, second = (f"{norm:g}" for norm in mechanism.norms)
     several = mechanism.changed_columns > 1
@@ -172,13 +173,13 @@ def _column_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
     )
 
 
+# fields of the bounds on changed columns
 OF_COLUMN: dict[str, Any] = {
     "mechanism": M1,
     "of_group": None,
     "status": Status.CONDITIONAL,
     "assumptions": _column_assumptions,
 }
-"""Fields of the bounds on changed columns."""
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
@@ -223,7 +224,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
     The odds divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss
     and its radius. Any odds are sound.
     """
-    # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares add to delta (C13).
+    # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares sum to delta (C13).
     (residual, rest), (t, w), (gauss, radius) = (log_shares(x) for x in odds)
     count, there = _count_of_events(mechanism), _has_residual(mechanism)
     if not count:
@@ -277,7 +278,7 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
 
 
 def _has_wrong_radius(mechanism: M1) -> bool:
-    """Return True unless ``r <= k``: without a residual the published radius is right (C13)."""
+    """Return True unless ``r <= k``: without a residual the published radius is correct (C13)."""
     return mechanism.shape[1] > mechanism.span_residual[0]
 
 

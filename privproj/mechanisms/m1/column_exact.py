@@ -1,6 +1,6 @@
-"""Exact bounds of M1 on one changed column with a secret projection.
+"""Compute exact bounds of M1 on one changed column with a secret projection.
 
-If no other column is known, the residual is the whole loss (2601.21719, Lemma 2).
+Without other columns, the loss of the residual is the total loss (2601.21719, Lemma 2).
 """
 
 from functools import partial
@@ -58,7 +58,7 @@ COLUMN_EXACT = Bound(
 
 
 def _check_residual(mechanism: M1) -> None:
-    """Raise an error if the residual is not the whole loss: other columns are there, or several columns change."""
+    """Raise an error unless the loss of the residual is the total loss: one column changes, and there are no others."""
     if mechanism.span_residual[0] > 0:
         raise UnsupportedError(
             "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "

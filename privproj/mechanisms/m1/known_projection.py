@@ -1,4 +1,4 @@
-"""Bounds of M1 for an adversary who observes the projection: any rank, and rank one exactly."""
+"""Bound M1 for an adversary who observes the projection: for any rank, and exactly for rank one."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def law(mechanism: M1) -> "TabulatedSensitivity":
-    """Return the distribution of the squared sensitivity of a unit direction over noise."""
+    """Return the distribution of the squared sensitivity (over noise) of a unit direction."""
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
 
@@ -52,7 +52,7 @@ KNOWN_PROJECTION_RANK1 = Bound(
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
-    # Differences of rank one of several records add up to one of any rank.
+    # Differences of rank one of several records sum to a difference of any rank.
     of_group=KNOWN_PROJECTION.representation,
     worst_differences=worst_differences,
     exact="given-projection",

@@ -1,4 +1,4 @@
-"""The published Gaussian baseline of M1: a bound on the norm of the projection and a Gaussian run (C16)."""
+"""Bound M1 by the published Gaussian baseline: a bound on the norm of the projection and a Gaussian run (C16)."""
 
 import math
 
@@ -11,13 +11,13 @@ from privproj.numerics.interval import next_up
 def representation(mechanism: M1) -> GoodEvent:
     """Return a Gaussian run at a bound on the norm of the projection, except for a rare event.
 
-    The event is the same for every difference, so one matrix for all releases fails once.
+    The event does not depend on the difference, so one matrix for all releases fails at most once.
     """
     dim, rank = mechanism.shape
     edge = math.sqrt(dim) + math.sqrt(rank)
 
     def radius(log_bad: float) -> float:
-        # |M|_op <= (sqrt d + sqrt r + t)^2 / r but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
+        # |M|_op <= (sqrt d + sqrt r + t)^2 / r except with probability d0, t = sqrt(2 ln(1/d0)) (C16).
         return next_up((edge + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
 
     return GoodEvent(mechanism.mu, radius, once=mechanism.fixed_projection, default_split=0.5)

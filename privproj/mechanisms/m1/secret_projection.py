@@ -1,4 +1,4 @@
-"""M1 on a vector with a secret projection: a Gaussian pair given the length of the projected vector (C8)."""
+"""Bound M1 on a vector with a secret projection: a Gaussian pair given the length of the projected vector (C8)."""
 
 from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
@@ -30,7 +30,7 @@ def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
 
 
 def _check_vector(mechanism: M1) -> None:
-    """Raise :class:`UnsupportedError` unless the query is one vector in two dimensions or more and neighbors differ."""
+    """Raise :class:`UnsupportedError` unless the query is one vector, of length at least 2, and neighbors differ."""
     if mechanism.columns != 1 or mechanism.dim == 1:
         raise UnsupportedError(
             "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"

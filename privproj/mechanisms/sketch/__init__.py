@@ -1,4 +1,4 @@
-"""The secret Gaussian sketch with noise."""
+"""Define the secret Gaussian sketch with noise."""
 
 import math
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ from privproj.result import limit_words
 
 SIZE = number(open_low=True)  # a norm or a standard deviation
 
-MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")  # determine gamma
+# parameters that determine gamma
+MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch(Mechanism):
     """A secret Gaussian sketch with noise: release ``Q A^T + N``, where ``A`` is secret, fresh and used once.
 
-    ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``, ``N`` has entries of deviation
-    ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are assumptions on all
-    datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
+    ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the
+    standard deviation ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are
+    assumptions on all datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.
@@ -111,13 +112,13 @@ class Sketch(Mechanism):
         """Return ``gamma`` if it was given, else ``Gamma = floor / change``, rounded down.
 
         Args:
-            change: The Frobenius norm of the difference of ``Q Q^T``; None if it is not known.
+            change: The Frobenius norm of the difference of ``Q Q^T``; None if it is unknown.
 
         Returns:
-            A number above 0, without a unit.
+            A positive number without a unit.
 
         Raises:
-            InvalidParameterError: Neither ``gamma`` nor a difference is known, or the ratio is not a positive double.
+            InvalidParameterError: Both ``gamma`` and the difference are missing, or the ratio is not a positive double.
         """
         if self.gamma is not None:
             return self.gamma

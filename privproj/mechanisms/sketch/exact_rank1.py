@@ -1,4 +1,4 @@
-"""The exact profile of the secret sketch if one record is one column of the query (C14)."""
+"""Compute the exact profile of the secret sketch if one record is one column of the query (C14)."""
 
 import math
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ LEAST_START = 1e-8
 def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
     """Return ``ln H_eps`` of a sketch of rank ``2 half_rank`` for each ``nu`` and each real ``eps`` (C14).
 
-    The order is with the record against without it if ``present``. The relative error is that of the quadrature.
+    With ``present``, ``P`` is the release with the record and ``Q`` the release without it; otherwise the reverse. The
+    relative error is that of the quadrature.
     """
     import numpy as np
 

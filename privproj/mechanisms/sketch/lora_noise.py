@@ -1,6 +1,6 @@
-"""Moments of the noise that a step of LoRA adds to a gradient; not a privacy guarantee.
+"""Compute moments of the noise that a step of LoRA adds to a gradient; they are not a privacy guarantee.
 
-With ``A`` of shape ``r x m`` a step of LoRA moves the weights along ``q A^T A = q + u`` for each gradient row ``q``:
+With ``A`` of shape ``r x m`` a step of LoRA changes the weights along ``q A^T A = q + u`` for each gradient row ``q``:
 ``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r`` the entries of ``u`` are close to Gaussian,
 up to a constant that the paper does not state. This closeness does not imply privacy
 (docs/not-a-guarantee.md).
@@ -21,7 +21,7 @@ NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetr
 
 @dataclass(frozen=True)
 class _NoiseMoments:
-    """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` where ``|q|_1`` was given."""
+    """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` if ``|q|_1`` is given."""
 
     mean: float
     variance: float
@@ -41,16 +41,17 @@ def lora_noise(
     """Return the mean and the variance of an entry of LoRA's noise ``u = q (A^T A - I)`` for a gradient row ``q``.
 
     With entries of ``A`` of variance ``v`` the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for
-    Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are no
+    Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are not a
     privacy guarantee.
 
     Args:
-        entry: ``q_i``, the entry of the row, of size at most ``row_norm``.
+        entry: ``q_i``, the entry of the row, of absolute value at most ``row_norm``.
         row_norm: ``|q|_2``, the Euclidean norm of the row, above 0 and up to 1e100.
         rank: ``r``, the number of rows of ``A``, at least 1.
-        initialization: The law of the entries of ``A``: "gaussian" or "uniform" (as Kaiming's, where ``v = 2/m``).
-        variance: ``v``, above 0 and up to 1e100; ``1/rank`` unless given, which makes the mean 0.
-        row_sum: ``|q|_1``, the sum of the sizes of the entries, at least ``row_norm``; None leaves ``rank_rate`` out.
+        initialization: The distribution of the entries of ``A``: "gaussian" or "uniform" (Kaiming, where ``v = 2/m``).
+        variance: ``v``, above 0 and up to 1e100; by default ``1/rank``, which makes the mean 0.
+        row_sum: ``|q|_1``, the sum of the absolute values of the entries, at least ``row_norm``; None omits
+            ``rank_rate``.
 
     Returns:
         A record with ``mean``, ``variance``, ``warning`` and ``rank_rate``. The total-variation distance of the entry
@@ -60,8 +61,8 @@ def lora_noise(
         InvalidParameterError: A value is outside its range.
 
     >>> from privproj.mechanisms.sketch.lora_noise import lora_noise
-    >>> found = lora_noise(entry=0.1, row_norm=1.0, rank=16)
-    >>> round(found.mean, 6), round(found.variance, 6)
+    >>> moments = lora_noise(entry=0.1, row_norm=1.0, rank=16)
+    >>> round(moments.mean, 6), round(moments.variance, 6)
     (0.0, 0.063125)
     """
     if initialization not in get_args(Initialization):

@@ -1,19 +1,19 @@
-"""Renyi curves of the secret sketch as published (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14).
+"""Compute Renyi curves of the secret sketch as published (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14).
 
 One step of LoRA is such a sketch; the claim that LoRA training is private by design is refuted.
 
-The ``rank`` columns of a release are i.i.d. Gaussian with covariances ``Sigma_1``, ``Sigma_2``; with the eigenvalues
+The ``rank`` columns of a release are i.i.d. Gaussian with covariances ``Sigma_1``, ``Sigma_2``. With the eigenvalues
 ``nu_i`` of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``,
 
     D(alpha) = rank/(2 (alpha-1)) sum_i [alpha ln(1 + nu_i) - ln(1 + alpha nu_i)],    sum nu_i^2 <= Gamma^-2.
 
-**One eigenvalue is the worst case.** Put ``f(t) = alpha ln(1-t) - ln(1 - alpha t) = sum_{j>=2} (alpha^j - alpha)/j
-t^j``. Each term of the sum is at most ``f(|nu_i|)``, and ``f(sqrt(u))`` is convex in ``u`` and 0 at 0 (powers ``j/2
->= 1``, coefficients ``>= 0``), so the sum is at most ``f(sqrt(sum nu_i^2)) <= f(1/Gamma)``.
+**One eigenvalue is the worst case.** Let ``f(t) = alpha ln(1-t) - ln(1 - alpha t) = sum_{j>=2} (alpha^j - alpha)/j
+t^j``. Each term of the sum is at most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0 (powers
+``j/2 >= 1``, coefficients ``>= 0``). So the sum is at most ``f(sqrt(sum nu_i^2)) <= f(1/Gamma)``.
 
 **Relative to the other covariance.** With eigenvalues relative to ``Sigma_2`` the bracket is
 ``-(alpha-1) ln(1 + nu) - ln(1 - (alpha-1) nu)``, whose coefficients ``((alpha-1)^j + (-1)^j (alpha-1))/j`` are
-non-negative for ``alpha >= 2``: the same argument gives a smaller bound there, attained at rank one.
+non-negative for ``alpha >= 2``. The same argument gives a smaller bound there, attained at rank one.
 """
 
 import math
@@ -72,6 +72,7 @@ def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
     return RenyiCurve(divergence, low=2.0, high=gamma + 1.0)
 
 
+# fields that all these bounds have; tcdp has a stricter check
 OF_MATRICES: dict[str, Any] = {
     "mechanism": Sketch,
     "proof": "C14",
@@ -80,7 +81,6 @@ OF_MATRICES: dict[str, Any] = {
     "assumptions": matrix_assumptions,
     "check": check_finite_divergence,
 }
-"""Fields that all these bounds have; tcdp has a stricter check."""
 
 
 def _eigenvalues_of(mechanism: Sketch) -> int:
@@ -164,7 +164,7 @@ TCDP = Bound(
 
 
 def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
-    """Return the curve of one release; raise :class:`UnsupportedError` for more, whose gradients depend on ``A``."""
+    """Return the curve of one release; raise :class:`UnsupportedError` for several, whose gradients depend on ``A``."""
     if run.steps > 1:
         raise UnsupportedError(
             f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "

@@ -1,4 +1,4 @@
-"""A vector multiplied by a random Wishart matrix, without noise."""
+"""Define the vector Wishart mechanism: a vector multiplied by a random Wishart matrix, without noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ class Wishart(Mechanism):
         misalignment: The largest ``1 - cos(v, v')`` between neighbors, from 1e-15 to below 2; None only for the
             misalignment query.
         alignment: The least ``cos(v, v')``, above -1 and below 1, instead of ``misalignment``.
-        norm_ratio: The largest ratio of the norms of neighboring vectors, from 1 to 1e6; either may be longer.
+        norm_ratio: The largest ratio of the norms of neighboring vectors, from 1 to 1e6, in either order.
         fixed_projection: Whether one matrix is used for all releases.
 
     Raises:
@@ -73,7 +73,7 @@ class Wishart(Mechanism):
         """The triple ``(d, r, m)`` of dimension, degrees of freedom and misalignment.
 
         Raises:
-            InvalidParameterError: One of them was left out.
+            InvalidParameterError: One of them is missing.
         """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
@@ -92,17 +92,17 @@ def _alignment_assumptions(mechanism: Wishart) -> tuple[Assumption, ...]:
     return (DataAssumption.ALIGNMENT.at(norms=norms, most=most),)
 
 
+# fields of the bounds under this assumption
 OF_ALIGNMENT: dict[str, Any] = {
     "mechanism": Wishart,
     "status": Status.CONDITIONAL,
     "of_group": None,
     "assumptions": _alignment_assumptions,
 }
-"""Fields of the bounds under this assumption."""
 
 
 def check_equal_norms(mechanism: Wishart) -> None:
-    """Raise :class:`UnsupportedError` for norms that differ."""
+    """Raise :class:`UnsupportedError` for different norms."""
     if mechanism.norm_ratio != 1.0:
         raise UnsupportedError(
             f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalize the vector first"

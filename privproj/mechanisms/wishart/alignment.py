@@ -12,11 +12,11 @@ __all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment"
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
-    """Bound the misalignment of a normalized mean under the replace relation: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
+    """Compute a bound of the misalignment of a normalized mean under replace: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
 
     The vector is ``f(S) = g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Under replace ``|g -
-    g'| <= 2L/n``. That ``|g|`` and ``|g'|`` are at least ``c0`` is a promise on the data. Then the chord of the unit
-    vectors is at most ``|g - g'| / c0``, and ``1 - rho`` is half its square.
+    g'| <= 2L/n``. An assumption on the data is that ``|g|`` and ``|g'|`` are at least ``c0``. Then the chord of the
+    unit vectors is at most ``|g - g'| / c0``, and ``1 - rho`` is half its square.
 
     Args:
         norm_bound: ``L``, the norm to which every vector is clipped, above 0 and up to 1e100.
@@ -27,7 +27,7 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
         The misalignment ``1 - rho``, a number above 0 and below 2, rounded up.
 
     Raises:
-        InvalidParameterError: A value is outside its range, or the bound is 2 or more, which is no restriction.
+        InvalidParameterError: A value is outside its range, or the bound is at least 2, which every pair satisfies.
 
     >>> from privproj.mechanisms.wishart.alignment import mean_misalignment
     >>> f"{mean_misalignment(norm_bound=1.0, norm_floor=0.5, records=1000):.4g}"
@@ -46,12 +46,12 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
 
 
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Bound the misalignment of ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere.
+    """Compute a bound of the misalignment of ``v + gamma u`` and ``v' + gamma u``, ``u`` uniform on the unit sphere.
 
-    ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, but for
-    probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` would do, as each of two inner products has
-    two tails). The vector must be normalized again afterwards, and ``u`` must have one law for all data. Add ``beta``
-    to delta.
+    ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
+    probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` suffices, because each of two inner products
+    has two tails). The vector must be normalized again afterwards, and the distribution of ``u`` must not depend on the
+    data. Add ``beta`` to delta.
 
     Args:
         misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
@@ -63,8 +63,8 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
         The misalignment ``1 - rho'`` after preprocessing, rounded up.
 
     Raises:
-        InvalidParameterError: A value is outside its range, or nothing is gained. To gain, ``gamma`` must be above
-            ``2 t (1+rho)/(1-rho)``, which is not the condition printed in the paper.
+        InvalidParameterError: A value is outside its range, or the alignment does not improve. It improves if ``gamma``
+            is above ``2 t (1+rho)/(1-rho)``, which differs from the condition printed in the paper.
 
     >>> from privproj.mechanisms.wishart.alignment import preprocessed_misalignment
     >>> round(preprocessed_misalignment(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
@@ -85,7 +85,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
 
 
 def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Return what preprocessing adds to the alignment, ``rho' - rho``.
+    """Compute the increase of the alignment by preprocessing, ``rho' - rho``.
 
     :func:`preprocessed_misalignment` gives the formula.
 
@@ -93,13 +93,13 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
         misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
         gamma: The norm of the noise that is added, above 0 and up to 1e100.
         dim: ``d``, the length of the vectors, at least 1.
-        beta: The probability with which the gain may fail, above 0 and below 1; add it to delta.
+        beta: The probability with which the bound may fail, above 0 and below 1; add it to delta.
 
     Returns:
-        The gain, a number above 0.
+        The increase, a number above 0.
 
     Raises:
-        InvalidParameterError: A value is outside its range, or nothing is gained.
+        InvalidParameterError: A value is outside its range, or the alignment does not improve.
 
     >>> from privproj.mechanisms.wishart.alignment import preprocessing_gain
     >>> round(preprocessing_gain(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
@@ -109,7 +109,7 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
 
 
 def descent_condition(dim: int, rank: int, failure: float) -> float:
-    """Bound the condition number of a Wishart matrix, by which gradient descent along ``M grad`` may be slower.
+    """Compute a bound of the condition number of a Wishart matrix, which may slow down descent along ``M grad``.
 
     ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))`` exceeds ``lambda_max/lambda_min``
     of ``M ~ W_d(I/r, r)`` with probability at least ``1 - 2b``.
@@ -120,7 +120,7 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
         failure: ``b``, half of the probability with which the bound may fail, above 0 and below 1.
 
     Returns:
-        The bound on the condition number, above 1.
+        The bound of the condition number, above 1.
 
     Raises:
         InvalidParameterError: A value is outside its range, or the rank is too small for a finite bound.

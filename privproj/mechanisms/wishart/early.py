@@ -1,4 +1,4 @@
-"""Theorem 1 of the early version of 2601.21719, with optimized parameters (C11).
+"""Evaluate Theorem 1 of the early version of 2601.21719, with optimized parameters (C11).
 
 It bounds the loss if ``r v.y`` is not small and ``M`` is not large: as proved, and with the exact probability that ``r
 v.y`` or ``r v'.y`` is small (Figure 1a of the paper).
@@ -29,8 +29,8 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """Return the largest loss if ``r v.y`` and ``r v'.y`` exceed ``t`` and ``r |y|`` is at most ``R`` (C11).
 
-    Its logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``: beyond it a better
-    aligned pair is worse, so it is taken there. A negative one counts as 0.
+    Its logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``. Beyond ``theta_R`` a
+    better aligned pair is worse, so the largest value is used. A negative logarithm counts as 0.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -57,33 +57,33 @@ def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
 
 
 def _log_below(rank: int, x: float) -> float:
-    """``ln P(chi2_r <= x)``, from the smaller of the two tails."""
+    """Return ``ln P(chi2_r <= x)``, from the smaller of the two tails."""
     place = 0.5 * rank, (x - rank) / rank, x / rank
     return log1m_exp(log_gamma_tail(*place)) if x > rank else log_gamma_below(*place)
 
 
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
-    """The log of the spectral tail: a bound on the probability that ``r |y|`` exceeds ``R``."""
+    """Return the log of the spectral tail: a bound of the probability that ``r |y|`` exceeds ``R``."""
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
 
 
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
-    """The ``R`` whose spectral tail is ``e^log_bad``, the inverse of :func:`_log_spectral`."""
+    """Return the ``R`` whose spectral tail is ``e^log_bad``, the inverse of :func:`_log_spectral`."""
     dim, rank, _ = mechanism.shape
     # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
     return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL_CONSTANT)) ** 2
 
 
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
-    """The rule at the best ``t`` and ``R``, searched for both ways; ``log_tail(t)`` is what ``t`` takes of delta."""
+    """Return the rule at the best ``t`` and ``R``, in both directions; ``log_tail(t)`` is the log delta of ``t``."""
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
 
 
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
-    """Epsilon at this log delta: ``t`` ends where its tail uses delta up, ``R`` follows from what is left."""
+    """Return epsilon at this log delta; the tail of the largest ``t`` is delta, and ``R`` uses the rest of delta."""
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
     if x == math.inf:
@@ -99,9 +99,10 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 
 
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
-    """The least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``, as a logarithm; 0 where none is below 1.
+    """Return the log of the least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``; 0 if none is below 1.
 
-    The loss grows with ``R`` and falls with ``t``, so ``t`` begins where the least ``R`` already spends ``eps``.
+    The loss increases with ``R`` and decreases with ``t``. The smallest ``t`` is where the loss at the least ``R`` is
+    ``eps``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -202,7 +203,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 
 def _log_fronts(rank: int, w: "Array") -> "Array":
-    """``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
+    """Return ``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
     from privproj.distributions.gamma_hockey_stick import deviance
 
     # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).

@@ -1,4 +1,4 @@
-"""The exact privacy profile of the vector Wishart mechanism (C9)."""
+"""Compute the exact privacy profile of the vector Wishart mechanism (C9)."""
 
 import math
 
@@ -10,7 +10,7 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
-    """Return the exact profile of the least aligned pair that is assumed, which is the worst (C10)."""
+    """Return the exact profile of the least aligned pair that the assumption allows, which is the worst case (C10)."""
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
         from privproj.distributions.wishart_unequal_norms import UnequalNorms

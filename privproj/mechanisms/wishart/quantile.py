@@ -1,4 +1,4 @@
-"""Theorem 1 of 2601.21719: the privacy loss at quantiles of its two variables (C11).
+"""Evaluate Theorem 1 of 2601.21719: the privacy loss at quantiles of its two variables (C11).
 
 ``quantile`` is the published loss, ``quantile-sharp`` the largest loss within the quantiles.
 """
