@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
-from privproj.errors import InvalidParameterError, UnsupportedError
+from privproj.errors import InvalidParameterError
 from privproj.parameters import (
     SHARE,
     Parameter,
@@ -157,7 +157,7 @@ class Run:
     public_size: bool = flag()
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: C901
         set_field = object.__setattr__
         check_parameters(self)
         rate = self.sampling_rate
@@ -168,7 +168,25 @@ class Run:
             raise InvalidParameterError(
                 "sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch"
             )
-        self._parse_batches(scheme)
+        for name in BATCH_OPTIONS:
+            value, default = getattr(self, name), self.__dataclass_fields__[name].default
+            if value != default and name not in record.options:
+                owners = [other for other, its_record in SCHEMES.items() if name in its_record.options]
+                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
+                raise InvalidParameterError(name, value, f"no {name}", remedy)
+        for name, expected in record.needs.items():
+            if getattr(self, name) is None:
+                raise InvalidParameterError(name, "nothing", expected)
+        if self.batches_per_record > (self.batches or 1):
+            expected = "a whole number of batches for each record, from 1 to the number of batches"
+            raise InvalidParameterError("batches_per_record", self.batches_per_record, expected)
+        if self.max_batch_size is not None and self.dataset_size is None:
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
+        if self.dataset_size is not None:
+            set_field(self, "public_size", True)
+            if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
+                expected = f"a dataset_size of which sampling_rate={rate:g} is whole records, a batch"
+                raise InvalidParameterError("dataset_size", self.dataset_size, expected)
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameterError("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         chosen = WHOLE_DATA if self.sampling is None else record
@@ -180,28 +198,6 @@ class Run:
         relation = chosen.default_relation if self.relation is None else self.relation
         is_member = isinstance(relation, NeighboringRelation)
         set_field(self, "relation", relation if is_member else member_named(NeighboringRelation, "relation", relation))
-
-    def _parse_batches(self, scheme: Sampling) -> None:
-        """Check the numbers of batches and the maximum batch size, which belong to one scheme each."""
-        for name in BATCH_OPTIONS:
-            value, default = getattr(self, name), self.__dataclass_fields__[name].default
-            if value != default and name not in SCHEMES[scheme].options:
-                owners = [other for other, record in SCHEMES.items() if name in record.options]
-                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
-                raise InvalidParameterError(name, value, f"no {name}", remedy)
-        for name, expected in SCHEMES[scheme].needs.items():
-            if getattr(self, name) is None:
-                raise InvalidParameterError(name, "nothing", expected)
-        if self.batches_per_record > (self.batches or 1):
-            expected = "a whole number of batches for each record, from 1 to the number of batches"
-            raise InvalidParameterError("batches_per_record", self.batches_per_record, expected)
-        if self.max_batch_size is not None and self.dataset_size is None:
-            raise InvalidParameterError("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
-        if self.dataset_size is not None:
-            object.__setattr__(self, "public_size", True)
-            if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
-                expected = f"a dataset_size of which sampling_rate={self.sampling_rate:g} is whole records, a batch"
-                raise InvalidParameterError("dataset_size", self.dataset_size, expected)
 
     @property
     def group_rate(self) -> float:
@@ -218,17 +214,6 @@ class Run:
             return None
         batch = self.sampling_rate * self.dataset_size
         return round(batch) if abs(batch - round(batch)) < 1e-6 else None
-
-    def check_pair(self) -> None:
-        """Raise :class:`UnsupportedError` for a pair of sampling scheme and relation without a theorem."""
-        scheme, relation = self.scheme, self.relation
-        if relation is not None and relation in scheme.why_refused:
-            raise UnsupportedError(scheme.why_refused[relation])
-        if relation not in scheme.relations:
-            raise UnsupportedError(
-                f"no amplification theorem here for sampling={self.sampling} with relation={relation}; "
-                "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
-            )
 
     @property
     def scheme(self) -> Scheme:
@@ -253,12 +238,12 @@ class Run:
     @property
     def single(self) -> bool:
         """True for one release on the whole dataset, or an equivalent epoch."""
-        return self.steps == 1 and self.sampling_rate == 1.0 and not (self.allocates and self.batches != 1)
+        return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
         """Return the run as plain values, as in results and certificates."""
         always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
-        per_record = ("batches_per_record",) if self.allocates else ()
+        per_record = ("batches_per_record",) if self.scheme.picks_batches else ()
         of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
         values = {name: getattr(self, name) for name in (*always, *of_some)}
         values = {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}

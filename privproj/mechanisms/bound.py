@@ -165,10 +165,6 @@ class Bound:
         )
         return (*of_mechanism, *((Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()))
 
-    def requires_independent_layers(self, mechanism: Mechanism) -> bool:
-        """Return whether the projections of the layers must be independent (C6)."""
-        return mechanism.projects_apart and not {"fixed-projection", "shared-projection"} & set(self.supports)
-
     def assumes_values(self, mechanism: Mechanism) -> bool:
         """Return whether an assumption is on the values of the query, which under sampling are those of a batch.
 
