@@ -521,32 +521,26 @@ def rounding_of_tails(a, b):
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
-def widened(value, error, dist):
-    """Return the enclosure of a log delta with this relative error, ``(-inf, inf)`` if the error is unknown."""
-    if value == -inf:
-        return -inf, LOG_OF_ZERO_FROM_ABOVE
-    # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
-    v = sqrt(2.0 * min(fabs(value), 1e300)) + SQRT_3
-    margin = outward_margin(
-        value, error + rounding_of_tails(dist[0], dist[1]), v * (v + sqrt(dist[5] if dist[5] < inf else dist[2]))
-    )
-    if not margin < inf:
-        return -inf, inf
-    return value - margin, min(0.0, value + margin)
-
-
 def mixture_ends(eps, dist, state):
     """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 if ``any_rank`` is 0.
 
-    ``state`` is the peak and the cut of the last evaluation, where the next search begins.
+    ``state`` is the peak and the cut of the last evaluation, where the next search begins. The ends are ``(-inf, inf)``
+    if the error is unknown.
     """
     top, cut = state
     if dist[7] > 0.5:
         value, slope, error, top, cut = any_rank_value(eps, dist, top, cut)
     else:
         value, slope, error, top = whole_integral(eps, dist, top)
-    lower, upper = widened(value, error, dist)
-    return lower, upper, slope, (top, cut)
+    if value == -inf:
+        return -inf, LOG_OF_ZERO_FROM_ABOVE, slope, (top, cut)
+    # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
+    v = sqrt(2.0 * min(fabs(value), 1e300)) + SQRT_3
+    steepness = v * (v + sqrt(dist[5] if dist[5] < inf else dist[2]))
+    margin = outward_margin(value, error + rounding_of_tails(dist[0], dist[1]), steepness)
+    if not margin < inf:
+        return -inf, inf, slope, (top, cut)
+    return value - margin, min(0.0, value + margin), slope, (top, cut)
 
 
 def mixture_log_delta(eps, row):
