@@ -383,8 +383,11 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the representation of one release, of one or of several records of a user; it is cached."""
-    return bound.represent(mechanism, several=several)
+    """Return the bound of one release, for several records of one user if ``several``; it is cached."""
+    # A query of which one vector is the only thing that can differ has differences of rank one for groups too.
+    if several and callable(bound.of_group) and getattr(mechanism, "largest_rank", None) != 1:
+        return bound.of_group(mechanism)
+    return bound.representation(mechanism)
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
@@ -396,7 +399,7 @@ def _group_step(
 
     def member(count: int) -> PrivacyProfile:
         seen = mechanism.for_group(count)
-        form = bound.represent(seen if fixed is None else seen.for_replacement(), several=count > 1)
+        form = _represent(bound, seen if fixed is None else seen.for_replacement(), several=count > 1)
         assert isinstance(form, PrivacyProfile)
         return form
 

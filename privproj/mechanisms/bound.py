@@ -142,13 +142,6 @@ class Bound:
         default = self.mechanism.default_relation
         return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT
 
-    def represent(self, mechanism: Mechanism, *, several: bool = False) -> Representation:
-        """Return the bound of one release, for several records of one user if ``several``."""
-        # A query of which one vector is the only thing that can differ has differences of rank one for groups too.
-        if several and callable(self.of_group) and getattr(mechanism, "largest_rank", None) != 1:
-            return self.of_group(mechanism)
-        return self.representation(mechanism)
-
     def is_exact(self, mechanism: Mechanism) -> bool:
         """Return whether the value is attained at these parameters by the release alone."""
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
