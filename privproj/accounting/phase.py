@@ -283,8 +283,11 @@ class Phase:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes about every number of this phase."""
-        return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
+        """The warnings of every result of this phase."""
+        notes, rank = (*self.mechanism.notes(), *self.run.notes), getattr(self.mechanism, "change_rank", None) or 1
+        if rank > 1 and DataAssumption.DIFFERENCE_RANK.at(k=1) in self.bound.assumptions(self.mechanism):
+            notes += (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
+        return notes
 
     @property
     def promises(self) -> tuple[str, ...]:
@@ -317,19 +320,25 @@ class Phase:
         projects = hasattr(mechanism, "fixed_projection") and "fixed-projection" not in bound.supports
         if projects and run.scheme.counts_epochs:
             requirements.append(Requirement.FRESH_PROJECTION_PER_BATCH)
-        if run.in_batches and bound.assumes_values(mechanism):
+        # Unlike an assumption on the rank of the difference, one on the values of the query depends on the batch.
+        on_values = any(one.kind is not DataAssumption.DIFFERENCE_RANK for one in bound.assumptions(mechanism))
+        if on_values and run.in_batches:
             requirements.append(Requirement.ASSUMPTIONS_PER_BATCH)
         is_replaced = run.relation is NeighboringRelation.REPLACE
-        if is_replaced and isinstance(mechanism, NoisyMechanism) and not bound.assumes_values(mechanism):
+        if is_replaced and isinstance(mechanism, NoisyMechanism) and not on_values:
             requirements.append(Requirement.REPLACE_SENSITIVITY)
         return tuple(requirements)
 
     @property
     def status(self) -> Status:
-        """The status of the bound for these parameters; a group size is an assumption on the data too."""
-        if self.run.group_size > 1 and self.bound.guarantees(self.mechanism):
-            return Status.CONDITIONAL
-        return self.bound.status_for(self.mechanism)
+        """The status of the bound at these parameters: a guarantee is conditional exactly if it has assumptions.
+
+        A group size is an assumption on the data too.
+        """
+        if not self.bound.guarantees(self.mechanism):
+            return self.bound.status
+        has_assumptions = self.run.group_size > 1 or self.bound.assumptions(self.mechanism)
+        return Status.CONDITIONAL if has_assumptions else Status.PROVED
 
     def side(self, curve: Curve) -> Side:
         """Return exact if the bound is attained by the mechanism and the curve is a closed form, else an upper bound.

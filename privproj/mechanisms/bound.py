@@ -158,26 +158,6 @@ class Bound:
         )
         return (*of_mechanism, *((Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()))
 
-    def assumes_values(self, mechanism: Mechanism) -> bool:
-        """Return whether an assumption is on the values of the query, which under sampling are those of a batch.
-
-        An assumption on the rank of the difference does not depend on the batch.
-        """
-        return any(one.kind is not DataAssumption.DIFFERENCE_RANK for one in self.assumptions(mechanism))
-
-    def notes(self, mechanism: Mechanism) -> tuple[str, ...]:
-        """Return a warning if a larger rank of the difference is given than the bound assumes."""
-        rank = getattr(mechanism, "change_rank", None)
-        if not rank or rank == 1 or DataAssumption.DIFFERENCE_RANK.at(k=1) not in self.assumptions(mechanism):
-            return ()
-        return (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
-
-    def status_for(self, mechanism: Mechanism) -> Status:
-        """Return the status at these parameters; a guarantee is conditional exactly if it has assumptions."""
-        if not self.guarantees(mechanism):
-            return self.status
-        return Status.CONDITIONAL if self.assumptions(mechanism) else Status.PROVED
-
     def guarantees(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is proved at these parameters, possibly under assumptions."""
         return self.flaw is None or not self.flaw.affects(mechanism)
