@@ -67,9 +67,10 @@ class Phase:
         """Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the bound is sound for this
         phase.
         """
-        bound, relation, scheme = self.bound, self.run.relation, self.run.scheme
+        bound, relation = self.bound, self.run.relation
         if not bound.guarantees(self.mechanism) and not self.allow_refuted:
             raise UnsupportedError(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
+        scheme = self.run.scheme
         if scheme.varies_in_size and not self.mechanism.poisson:
             raise UnsupportedError(
                 f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; "
