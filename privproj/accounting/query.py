@@ -162,10 +162,9 @@ class Composition:
             phases = self.merged()
             return cut_batches(accountant.curve(phases, self.discretization), phases)
         size = self.phases[0].run.group_size
-        if size == 1 and self.is_plain and self.discretization is None:
-            return self.phases[0].curve()
         if size == 1:
-            return self._composed()
+            needs_no_composition = self.is_plain and self.discretization is None
+            return self.phases[0].curve() if needs_no_composition else self._composed()
         from privproj.composition.group_privacy import curve_of_group
 
         is_true = all(phase.is_truth for phase in self.phases)
