@@ -157,36 +157,17 @@ class Run:
     public_size: bool = flag()
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:  # noqa: C901
+    def __post_init__(self) -> None:
         set_field = object.__setattr__
         check_parameters(self)
         rate = self.sampling_rate
-        given = self.sampling
-        scheme = Sampling.POISSON if given is None else member_named(Sampling, "sampling", given)
+        scheme = Sampling.POISSON if self.sampling is None else member_named(Sampling, "sampling", self.sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
             raise InvalidParameterError(
                 "sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch"
             )
-        for name in BATCH_OPTIONS:
-            value, default = getattr(self, name), self.__dataclass_fields__[name].default
-            if value != default and name not in record.options:
-                owners = [other for other, its_record in SCHEMES.items() if name in its_record.options]
-                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
-                raise InvalidParameterError(name, value, f"no {name}", remedy)
-        for name, expected in record.needs.items():
-            if getattr(self, name) is None:
-                raise InvalidParameterError(name, "nothing", expected)
-        if self.batches_per_record > (self.batches or 1):
-            expected = "a whole number of batches for each record, from 1 to the number of batches"
-            raise InvalidParameterError("batches_per_record", self.batches_per_record, expected)
-        if self.max_batch_size is not None and self.dataset_size is None:
-            raise InvalidParameterError("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
-        if self.dataset_size is not None:
-            set_field(self, "public_size", True)
-            if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
-                expected = f"a dataset_size of which sampling_rate={rate:g} is whole records, a batch"
-                raise InvalidParameterError("dataset_size", self.dataset_size, expected)
+        self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameterError("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         chosen = WHOLE_DATA if self.sampling is None else record
@@ -198,6 +179,28 @@ class Run:
         relation = chosen.default_relation if self.relation is None else self.relation
         is_member = isinstance(relation, NeighboringRelation)
         set_field(self, "relation", relation if is_member else member_named(NeighboringRelation, "relation", relation))
+
+    def _parse_batches(self, scheme: Sampling) -> None:
+        """Check the numbers of batches and the maximum batch size, which belong to one scheme each."""
+        for name in BATCH_OPTIONS:
+            value, default = getattr(self, name), self.__dataclass_fields__[name].default
+            if value != default and name not in SCHEMES[scheme].options:
+                owners = [other for other, record in SCHEMES.items() if name in record.options]
+                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
+                raise InvalidParameterError(name, value, f"no {name}", remedy)
+        for name, expected in SCHEMES[scheme].needs.items():
+            if getattr(self, name) is None:
+                raise InvalidParameterError(name, "nothing", expected)
+        if self.batches_per_record > (self.batches or 1):
+            expected = "a whole number of batches for each record, from 1 to the number of batches"
+            raise InvalidParameterError("batches_per_record", self.batches_per_record, expected)
+        if self.max_batch_size is not None and self.dataset_size is None:
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
+        if self.dataset_size is not None:
+            object.__setattr__(self, "public_size", True)
+            if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
+                expected = f"a dataset_size of which sampling_rate={self.sampling_rate:g} is whole records, a batch"
+                raise InvalidParameterError("dataset_size", self.dataset_size, expected)
 
     @property
     def group_rate(self) -> float:
