@@ -64,9 +64,7 @@ class Phase:
             raise InvalidParameterError("name", ascii(self.name)[:60], "text that can be printed on one line")
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the bound is sound for this
-        phase.
-        """
+        """Raise an error unless the bound is sound for this phase."""
         bound, relation = self.bound, self.run.relation
         if not bound.guarantees(self.mechanism) and not self.allow_refuted:
             raise UnsupportedError(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
@@ -156,9 +154,7 @@ class Phase:
         return _represent(self.bound, mechanism, several=self.run.group_size > 1), run
 
     def check_group(self) -> None:
-        """Raise :class:`UnsupportedError` unless the bound holds for groups and batches sample records
-        independently.
-        """
+        """Raise an error unless the bound holds for groups and batches sample records independently."""
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
             raise UnsupportedError(f"{bound.name} is about one record; group_size={size} changes more than that")
