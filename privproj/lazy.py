@@ -29,7 +29,7 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
         if name not in home_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         try:
-            return getattr(import_module(home_of[name]), name)
+            value = getattr(import_module(home_of[name]), name)
         except ModuleNotFoundError as error:
             if not extra or error.name is None or error.name.startswith("privproj"):
                 raise
@@ -37,6 +37,8 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
 
             words = str(MissingPackageError(error.name, f"{module}.{name}", extra))
             raise ModuleNotFoundError(words, name=error.name) from error
+        setattr(sys.modules[module], name, value)  # later accesses do not call this function
+        return value
 
     return find, lambda: [*(name for name in vars(sys.modules[module]) if name.startswith("__")), *home_of]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
-from privproj.errors import InvalidParameterError, UnsupportedError
+from privproj.errors import InvalidParameterError
 from privproj.parameters import (
     SHARE,
     Parameter,
@@ -161,8 +161,7 @@ class Run:
         set_field = object.__setattr__
         check_parameters(self)
         rate = self.sampling_rate
-        sampling = self.sampling
-        scheme = Sampling.POISSON if sampling is None else member_named(Sampling, "sampling", sampling)
+        scheme = Sampling.POISSON if self.sampling is None else member_named(Sampling, "sampling", self.sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
             raise InvalidParameterError(
@@ -219,17 +218,6 @@ class Run:
         batch = self.sampling_rate * self.dataset_size
         return round(batch) if abs(batch - round(batch)) < 1e-6 else None
 
-    def check_pair(self) -> None:
-        """Raise :class:`UnsupportedError` for a pair of sampling scheme and relation without a theorem."""
-        scheme, relation = self.scheme, self.relation
-        if relation is not None and relation in scheme.why_refused:
-            raise UnsupportedError(scheme.why_refused[relation])
-        if relation not in scheme.relations:
-            raise UnsupportedError(
-                f"no amplification theorem here for sampling={self.sampling} with relation={relation}; "
-                "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
-            )
-
     @property
     def scheme(self) -> Scheme:
         """The record of the sampling scheme."""
@@ -253,12 +241,12 @@ class Run:
     @property
     def single(self) -> bool:
         """True for one release on the whole dataset, or an equivalent epoch."""
-        return self.steps == 1 and self.sampling_rate == 1.0 and not (self.allocates and self.batches != 1)
+        return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
         """Return the run as plain values, as in results and certificates."""
         always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
-        per_record = ("batches_per_record",) if self.allocates else ()
+        per_record = ("batches_per_record",) if self.scheme.picks_batches else ()
         of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
         values = {name: getattr(self, name) for name in (*always, *of_some)}
         values = {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}

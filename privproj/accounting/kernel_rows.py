@@ -45,7 +45,8 @@ def _public_sketch_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow":
     from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
     from privproj.mechanisms.sketch_public import squared_sensitivity
 
-    return BETA_GAMMA_KERNELS, squared_sensitivity(mechanism, mu).row(any_rank)
+    dist = squared_sensitivity(mechanism, mu)
+    return BETA_GAMMA_KERNELS, (dist.a, dist.b, dist.scale, any_rank)
 
 
 _ROWS: dict[tuple[str, str], Callable[[Any, Any], "KernelRow | None"]] = {

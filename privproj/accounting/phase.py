@@ -51,37 +51,36 @@ class Phase:
     allow_refuted: bool = False
     name: str = ""
     planned: bool = False
+    accountant = None
+    """The accountant that composes a run with such a phase; None for the accounting of this package.
 
-    @property
-    def accountant(self) -> Any:
-        """The accountant that composes a run with such a phase; None for the package's own accounting.
-
-        Its ``accounted(phases)`` are the phases by bounds that it takes together, and its ``curve(phases, step)`` is
-        their joint curve, on a grid of this step.
-        """
-        return None
+    Its ``accounted(phases)`` returns the phases with the bounds that it composes, and its ``curve(phases, step)`` their
+    joint curve on a grid with this step.
+    """
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameterError` for a name that a run file cannot hold."""
-        if not isinstance(self.name, str) or not is_printable(self.name):
+        if not isinstance(self.name, str) or (self.name and not is_printable(self.name)):
             raise InvalidParameterError("name", ascii(self.name)[:60], "text that can be printed on one line")
-
-    @property
-    def is_guarantee(self) -> bool:
-        """True if the bound is a guarantee for this mechanism."""
-        return self.bound.guarantees(self.mechanism)
 
     def check(self) -> None:
         """Raise an error unless the bound is sound for this phase."""
         bound, relation = self.bound, self.run.relation
-        if not self.is_guarantee and not self.allow_refuted:
+        if not bound.guarantees(self.mechanism) and not self.allow_refuted:
             raise UnsupportedError(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
-        if self.run.scheme.varies_in_size and not self.mechanism.poisson:
+        scheme = self.run.scheme
+        if scheme.varies_in_size and not self.mechanism.poisson:
             raise UnsupportedError(
                 f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; "
                 f"{self._advice_without_poisson()}"
             )
-        self.run.check_pair()
+        if relation is not None and relation in scheme.why_refused:
+            raise UnsupportedError(scheme.why_refused[relation])
+        if relation not in scheme.relations:
+            raise UnsupportedError(
+                f"no amplification theorem here for sampling={self.run.sampling} with relation={relation}; "
+                "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
+            )
         if self.mechanism.adapts_clip:
             self.check_count()
         if relation not in bound.relations:
@@ -95,9 +94,8 @@ class Phase:
         if self.run.split is not None and "split" not in bound.supports:
             raise InvalidParameterError("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         bound.check(self.mechanism)
-        if self.reuses_projection and self.run.is_planned:
-            in_epochs = self.run.scheme.counts_epochs
-            many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
+        if self.run.is_planned and self.reuses_projection:
+            many = "every batch of an epoch" if scheme.counts_epochs else f"each of the {self.run.steps} releases"
             raise UnsupportedError(
                 f"{bound.name} needs a fresh projection for {many}: with a fixed one "
                 f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
@@ -212,7 +210,7 @@ class Phase:
 
         For a group that is sampled record by record, they are of copies of one record with a deterministic shift.
         """
-        if self.bound.worst_differences is None or not self.is_guarantee:
+        if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run
         if self.run.group_size > 1 and self.run.in_batches:
             from privproj.composition.group_privacy import copies_of_record
@@ -253,9 +251,11 @@ class Phase:
         form, run = self.release()
         if resolution is not None and isinstance(form, PrivacyProfile):
             form = replace(form, resolution=resolution)
-        if run.allocates and not run.single and not isinstance(form, PrivacyProfile):
+        if isinstance(form, PrivacyProfile) and run.single and run.discretization is None:
+            return form
+        if not isinstance(form, PrivacyProfile) and run.allocates and not run.single:
             raise UnsupportedError(
-                f"{self.bound.name} has no theorem for balls-in-bins, as it accounts for runs in its own terms; "
+                f"{self.bound.name} has no theorem for balls-in-bins, because it accounts for runs in its own terms; "
                 "expected a bound with a privacy profile"
             )
         with within(self.bound.name):
@@ -280,46 +280,62 @@ class Phase:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes about every number of this phase."""
-        return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
+        """The warnings of every result of this phase."""
+        notes, rank = (*self.mechanism.notes(), *self.run.notes), getattr(self.mechanism, "change_rank", None) or 1
+        if rank > 1 and DataAssumption.DIFFERENCE_RANK.at(k=1) in self.bound.assumptions(self.mechanism):
+            notes += (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
+        return notes
 
     @property
     def promises(self) -> tuple[str, ...]:
         """The assumptions on the data; empty for a bound that holds for all data."""
-        group = self.run.group_size
-        drawn = "clipped and drawn" if self.run.in_batches and not self.run.scheme.in_positions else "clipped"
-        of_user = DataAssumption.RECORDS_PER_USER.at(count=group, handled=drawn).text
-        person = (of_user,) if group > 1 else ()
-        return (*(assumption.text for assumption in self.bound.assumptions(self.mechanism)), *person)
+        of_bound = tuple(assumption.text for assumption in self.bound.assumptions(self.mechanism))
+        if self.run.group_size == 1:
+            return of_bound
+        handled = "clipped and drawn" if self.run.in_batches and not self.run.scheme.in_positions else "clipped"
+        of_user = DataAssumption.RECORDS_PER_USER.at(count=self.run.group_size, handled=handled)
+        return (*of_bound, of_user.text)
 
     @property
     def mechanism_requirements(self) -> tuple[str, ...]:
         """The requirements of the bound on one release of the mechanism."""
-        independent = self.bound.requires_independent_layers(self.mechanism)
-        layers = (Requirement.INDEPENDENT_LAYER_PROJECTIONS,) if independent else ()
-        return (*self.bound.requirements(type(self.mechanism)), *self.mechanism.clipping_requirements, *layers)
+        requirements = (*self.bound.requirements(type(self.mechanism)), *self.mechanism.clipping_requirements)
+        # Bounds that hold for one or for dependent projections of the layers do not require independent ones (C6).
+        if self.mechanism.projects_apart and not {"fixed-projection", "shared-projection"} & set(self.bound.supports):
+            return (*requirements, Requirement.INDEPENDENT_LAYER_PROJECTIONS)
+        return requirements
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
         """The requirements of the number on the run."""
-        run, values = self.run, self.bound.assumes_values(self.mechanism)
-        projects = hasattr(self.mechanism, "fixed_projection") and "fixed-projection" not in self.bound.supports
-        scaled = isinstance(self.mechanism, NoisyMechanism) and not values
-        sentences = (
-            (run.scheme.assumes, bool(run.scheme.assumes)),
-            (Requirement.PUBLIC_DATASET_SIZE, run.public_size),
-            (fixed_schedule(adapts=self.mechanism.adapts_clip), run.is_planned),
-            (Requirement.FRESH_PROJECTION_PER_BATCH, projects and run.scheme.counts_epochs),
-            (Requirement.ASSUMPTIONS_PER_BATCH, values and run.in_batches),
-            (Requirement.REPLACE_SENSITIVITY, scaled and run.relation is NeighboringRelation.REPLACE),
-        )
-        return tuple(words for words, is_said in sentences if is_said)
+        run, bound, mechanism = self.run, self.bound, self.mechanism
+        requirements: list[str] = [run.scheme.assumes] if run.scheme.assumes else []
+        if run.public_size:
+            requirements.append(Requirement.PUBLIC_DATASET_SIZE)
+        if run.is_planned:
+            requirements.append(fixed_schedule(adapts=mechanism.adapts_clip))
+        projects = hasattr(mechanism, "fixed_projection") and "fixed-projection" not in bound.supports
+        if projects and run.scheme.counts_epochs:
+            requirements.append(Requirement.FRESH_PROJECTION_PER_BATCH)
+        # Unlike an assumption on the rank of the difference, one on the values of the query depends on the batch.
+        on_values = any(one.kind is not DataAssumption.DIFFERENCE_RANK for one in bound.assumptions(mechanism))
+        if on_values and run.in_batches:
+            requirements.append(Requirement.ASSUMPTIONS_PER_BATCH)
+        is_replaced = run.relation is NeighboringRelation.REPLACE
+        if is_replaced and isinstance(mechanism, NoisyMechanism) and not on_values:
+            requirements.append(Requirement.REPLACE_SENSITIVITY)
+        return tuple(requirements)
 
     @property
     def status(self) -> Status:
-        """The status of the bound for these parameters; a group size is an assumption on the data too."""
-        status = self.bound.status_for(self.mechanism)
-        return Status.CONDITIONAL if self.run.group_size > 1 and self.is_guarantee else status
+        """The status of the bound at these parameters: a guarantee is conditional exactly if it has assumptions.
+
+        A group size is an assumption on the data too.
+        """
+        if not self.bound.guarantees(self.mechanism):
+            return self.bound.status
+        has_assumptions = self.run.group_size > 1 or self.bound.assumptions(self.mechanism)
+        return Status.CONDITIONAL if has_assumptions else Status.PROVED
 
     def side(self, curve: Curve) -> Side:
         """Return exact if the bound is attained by the mechanism and the curve is a closed form, else an upper bound.
@@ -373,8 +389,11 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the representation of one release, of one or of several records of a user; it is cached."""
-    return bound.represent(mechanism, several=several)
+    """Return the bound of one release, for several records of one user if ``several``; it is cached."""
+    # A query of which one vector is the only thing that can differ has differences of rank one for groups too.
+    if several and callable(bound.of_group) and getattr(mechanism, "largest_rank", None) != 1:
+        return bound.of_group(mechanism)
+    return bound.representation(mechanism)
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
@@ -386,7 +405,7 @@ def _group_step(
 
     def member(count: int) -> PrivacyProfile:
         seen = mechanism.for_group(count)
-        form = bound.represent(seen if fixed is None else seen.for_replacement(), several=count > 1)
+        form = _represent(bound, seen if fixed is None else seen.for_replacement(), several=count > 1)
         assert isinstance(form, PrivacyProfile)
         return form
 

@@ -157,7 +157,8 @@ class Composition:
             return cut_batches(accountant.curve(phases, self.discretization), phases)
         size = self.phases[0].run.group_size
         if size == 1:
-            return self._composed()
+            needs_no_composition = self.is_plain and self.discretization is None
+            return self.phases[0].curve() if needs_no_composition else self._composed()
         from privproj.composition.group_privacy import curve_of_group
 
         is_true = all(phase.is_truth for phase in self.phases)
@@ -178,7 +179,7 @@ class Composition:
 
     def side(self, curve: Curve) -> Side:
         """Return whether values read from the curve are exact or upper bounds: upper bounds for several phases."""
-        phases = self.merged()
+        phases = self.phases if self.is_plain else self.merged()
         return phases[0].side(curve) if len(phases) == 1 else Side.UPPER
 
     @property
@@ -455,7 +456,7 @@ def build_result(
         from privproj.accounting.batch_notes import known_size, warnings_of_delta
 
         warnings += warnings_of_delta(known_size(phases), result.get("delta"))
-    refuted = unique(phase.bound.reason for phase in phases if not phase.is_guarantee)
+    refuted = unique(phase.bound.reason for phase in phases if not phase.bound.guarantees(phase.mechanism))
     if refuted and value is not None:
         warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
         result |= {"side": Side.NONE, "outcome": Outcome.REFUSED, "interval": UNKNOWN}

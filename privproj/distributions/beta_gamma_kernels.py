@@ -108,18 +108,18 @@ def log_shape(s, rise, dist):
     return a * log_residual(d, 1.0 + d) + b * log_residual(e, 1.0 + e)
 
 
-def exponentials(s):
-    """Return ``e^s`` and ``e^s - 1``, both without cancellation, constant for ``s >= 700``."""
+def point_at(s, dist):
+    """Return ``e^s``, ``e^s - 1`` and the squared sensitivity ``x = m e^s / (1 + q (e^s - 1))`` at a coordinate ``s``.
+
+    The first two are computed without cancellation and are constant for ``s >= 700``.
+    """
     if s < -0.7:
         growth = exp(s)
-        return growth, growth - 1.0
-    rise = expm1(min(s, 700.0))
-    return 1.0 + rise, rise
-
-
-def squared_sensitivity_at(growth, rise, dist):
-    """Return the squared sensitivity ``x = m e^s / (1 + q (e^s - 1))``."""
-    return dist[2] * (growth / (dist[4] + dist[3] * growth))
+        rise = growth - 1.0
+    else:
+        rise = expm1(min(s, 700.0))
+        growth = 1.0 + rise
+    return growth, rise, dist[2] * (growth / (dist[4] + dist[3] * growth))
 
 
 def coordinate(x, dist):
@@ -158,8 +158,8 @@ def find_peak(eps, dist, guess):
             s = 0.5 * (low + high)
     width = 1.0
     for _ in range(80):
-        growth, rise = exponentials(s)
-        k, fall = log_slope_of_delta(eps, squared_sensitivity_at(growth, rise, dist))
+        growth, rise, x = point_at(s, dist)
+        k, fall = log_slope_of_delta(eps, x)
         y = rest / (rest + q * growth)
         # -d^2 ln(h f)/ds^2 = y (a e^s + y k (-d ln k/d ln x)) at the top
         bend = y * (a * growth + y * k * max(fall, 0.0))
@@ -190,8 +190,7 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
-        growth, rise = exponentials(s)
-        x = squared_sensitivity_at(growth, rise, dist)
+        growth, rise, x = point_at(s, dist)
         level, gain, loss, here = gaussian_terms(eps, x)
         if by_parts:
             log_tail, hazard = log_tail_and_hazard(s, growth, rise, dist)
@@ -225,9 +224,9 @@ def find_peak_by_parts(eps, dist):
     """Return ``(s, width)`` of the peak of ``dh/ds P(X > x)``, near ``x = 2 eps``, by Newton's method."""
     s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
-        growth, rise = exponentials(s)
+        growth, rise, x = point_at(s, dist)
         spread = dist[4] + dist[3] * growth
-        y, mu = dist[4] / spread, sqrt(squared_sensitivity_at(growth, rise, dist))
+        y, mu = dist[4] / spread, sqrt(x)
         _, hazard = log_tail_and_hazard(s, growth, rise, dist)
         u, v = eps / mu - 0.5 * mu, eps / mu + 0.5 * mu
         width = 2.0 / (v * y)
@@ -246,8 +245,7 @@ def whole_integral(eps, dist, guess):
     If ``h`` rises to 1 in less than a step, left of the peak, ``E[h] = int dh P(X > x)`` is summed instead.
     """
     top, width = find_peak(eps, dist, guess)
-    growth, rise = exponentials(top)
-    x = squared_sensitivity_at(growth, rise, dist)
+    growth, rise, x = point_at(top, dist)
     level, gain, _, _ = gaussian_terms(eps, x)
     if gain <= 0.0 or level < -1e300:
         return -inf, 0.0, 0.0, top
@@ -259,7 +257,7 @@ def whole_integral(eps, dist, guess):
         by_parts = True
         s, width = find_peak_by_parts(eps, dist)
         step, height = STEP_IN_WIDTHS * width, 0.0
-        growth, rise = exponentials(s)
+        growth, rise, _ = point_at(s, dist)
         height = max(log_tail_and_hazard(s, growth, rise, dist)[0], -1e300)
     one, one_fall, one_rest = sum_on_line(eps, dist, s, step, height, by_parts)
     two, two_fall, two_rest = sum_on_line(eps, dist, s + 0.5 * step, step, height, by_parts)
@@ -297,8 +295,7 @@ def left_edge(eps, dist, s, slope, bend, height):
     a, _, _, q, rest, _, _, _ = dist
     for _ in range(60):
         edge = s - z
-        growth, rise = exponentials(edge)
-        x = squared_sensitivity_at(growth, rise, dist)
+        growth, rise, x = point_at(edge, dist)
         level, gain, _, here = gaussian_terms(eps, x)
         drop = height - (level + log(gain) + log_shape(edge, rise, dist) + dist[6]) if gain > 0.0 else 1e300
         if NATS_TO_EDGE - 1.0 <= drop <= NATS_TO_EDGE + NATS_OF_SLACK:
@@ -319,8 +316,8 @@ def panel_sum(eps, dist, left, right, height):
     for i in range(24):
         row = GAUSS_24[i]
         s = left + width * row[0]
-        growth, rise = exponentials(s)
-        level, gain, loss, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
+        _, rise, x = point_at(s, dist)
+        level, gain, loss, _ = gaussian_terms(eps, x)
         power = exp(min(LARGEST_RISE, level + log_shape(s, rise, dist) + dist[6] - height))
         if power >= MOST_POWER:
             return 1.0, 0.0, inf
@@ -358,8 +355,7 @@ def integral_below(eps, dist, cut, guess, log_other):
     a, _, _, q, rest, _, _, _ = dist
     top, width = find_peak(eps, dist, guess)
     s = min(top, cut)
-    growth, rise = exponentials(s)
-    x = squared_sensitivity_at(growth, rise, dist)
+    growth, rise, x = point_at(s, dist)
     level, gain, _, here = gaussian_terms(eps, x)
     if gain <= 0.0 or level < -1e300:
         return -inf, 0.0, 0.0, top
@@ -374,8 +370,8 @@ def integral_below(eps, dist, cut, guess, log_other):
     if cut - top <= 2.0 * width:
         total, fall, error = split_panel_sum(eps, dist, left, cut, height, most)
         return height + log(total), fall / total, error / total + CUT_ERROR, top
-    growth, rise = exponentials(cut)
-    level, gain, _, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
+    _, rise, x = point_at(cut, dist)
+    level, gain, _, _ = gaussian_terms(eps, x)
     if level + log(max(gain, 1e-300)) + log_shape(cut, rise, dist) + dist[6] < height - NATS_TO_EDGE:
         value, slope, error, top = whole_integral(eps, dist, top)
         return value, slope, error + CUT_ERROR, top
@@ -427,9 +423,8 @@ def tangent_cut(eps, dist, guess):
             s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), dist))
     best, last = (s, bend, 0.0, bend, inf), False
     for _ in range(200):
-        growth, rise = exponentials(s)
-        spread = rest + q * growth
-        y, c = rest / spread, mean * (growth / spread)
+        growth, rise, c = point_at(s, dist)
+        y = rest / (rest + q * growth)
         log_tail, hazard = log_tail_and_hazard(s, growth, rise, dist)
         p = min(top, max(c, mean * (1.0 + hazard / a)))
         level, gain, _, here = gaussian_terms(eps, p)
@@ -521,32 +516,26 @@ def rounding_of_tails(a, b):
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
-def widened(value, error, dist):
-    """Return the enclosure of a log delta with this relative error, ``(-inf, inf)`` if the error is unknown."""
-    if value == -inf:
-        return -inf, LOG_OF_ZERO_FROM_ABOVE
-    # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
-    v = sqrt(2.0 * min(fabs(value), 1e300)) + SQRT_3
-    margin = outward_margin(
-        value, error + rounding_of_tails(dist[0], dist[1]), v * (v + sqrt(dist[5] if dist[5] < inf else dist[2]))
-    )
-    if not margin < inf:
-        return -inf, inf
-    return value - margin, min(0.0, value + margin)
-
-
 def mixture_ends(eps, dist, state):
     """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 if ``any_rank`` is 0.
 
-    ``state`` is the peak and the cut of the last evaluation, where the next search begins.
+    ``state`` is the peak and the cut of the last evaluation, where the next search begins. The ends are ``(-inf, inf)``
+    if the error is unknown.
     """
     top, cut = state
     if dist[7] > 0.5:
         value, slope, error, top, cut = any_rank_value(eps, dist, top, cut)
     else:
         value, slope, error, top = whole_integral(eps, dist, top)
-    lower, upper = widened(value, error, dist)
-    return lower, upper, slope, (top, cut)
+    if value == -inf:
+        return -inf, LOG_OF_ZERO_FROM_ABOVE, slope, (top, cut)
+    # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
+    v = sqrt(2.0 * min(fabs(value), 1e300)) + SQRT_3
+    steepness = v * (v + sqrt(dist[5] if dist[5] < inf else dist[2]))
+    margin = outward_margin(value, error + rounding_of_tails(dist[0], dist[1]), steepness)
+    if not margin < inf:
+        return -inf, inf, slope, (top, cut)
+    return value - margin, min(0.0, value + margin), slope, (top, cut)
 
 
 def mixture_log_delta(eps, row):
@@ -565,8 +554,8 @@ def mixture_root(log_delta, row):
     # two Newton steps with a rough profile, which costs a tenth of an evaluation
     for _ in range(2):
         top, width = find_peak(start, dist, top)
-        growth, rise = exponentials(top)
-        level, gain, loss, _ = gaussian_terms(start, squared_sensitivity_at(growth, rise, dist))
+        _, rise, x = point_at(top, dist)
+        level, gain, loss, _ = gaussian_terms(start, x)
         value, slope = -inf, 0.0
         if gain > 0.0:
             # ln E[h(X)] is about that of sqrt(2 pi) width h f at the peak (Laplace)

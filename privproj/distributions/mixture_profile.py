@@ -59,7 +59,8 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
     """
     table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
     if isinstance(dist, BetaGammaSensitivity):
-        return profile_from_kernels(BETA_GAMMA_KERNELS, dist.row(0.0), table=table, resolution=resolution)
+        row = (dist.a, dist.b, dist.scale, 0.0)
+        return profile_from_kernels(BETA_GAMMA_KERNELS, row, table=table, resolution=resolution)
     return PrivacyProfile(dist.expected_profile, table=table, resolution=resolution)
 
 
@@ -73,7 +74,8 @@ def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> Pr
     """
     table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
     if isinstance(dist, BetaGammaSensitivity):
-        return profile_from_kernels(BETA_GAMMA_KERNELS, dist.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
+        row = (dist.a, dist.b, dist.scale, 1.0)
+        return profile_from_kernels(BETA_GAMMA_KERNELS, row, table=table, resolution=VALUES_PER_DEVIATION)
     return PrivacyProfile(lambda eps: log_any_rank_profile(eps, dist), table=table, resolution=VALUES_PER_DEVIATION)
 
 
@@ -195,7 +197,7 @@ def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
 
     Certificates in ball arithmetic use it as their tangent.
     """
-    in_kernels = beta_gamma_params(dist.row(1.0))
+    in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]
     best = mean if log_slope_of_delta(eps, mean)[0] <= 1.0 else tangent_cut(eps, in_kernels, math.inf)[3]
     return max(best, inflection(eps) * (1.0 + 1e-14))

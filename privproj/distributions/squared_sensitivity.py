@@ -79,10 +79,6 @@ class BetaGammaSensitivity:
     b: float
     scale: float
 
-    def row(self, any_rank: float) -> tuple[float, float, float, float]:
-        """Return the row of parameters for the kernels of C5 (``any_rank = 1``) or C4 (``any_rank = 0``)."""
-        return self.a, self.b, self.scale, any_rank
-
     def bins(self, finer: int = 1) -> "Bins":
         """Return the distribution in bins, for composition; ``finer`` times as many as by default."""
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins

@@ -142,13 +142,6 @@ class Bound:
         default = self.mechanism.default_relation
         return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT
 
-    def represent(self, mechanism: Mechanism, *, several: bool = False) -> Representation:
-        """Return the bound of one release, for several records of one user if ``several``."""
-        # A query of which one vector is the only thing that can differ has differences of rank one for groups too.
-        if several and callable(self.of_group) and getattr(mechanism, "largest_rank", None) != 1:
-            return self.of_group(mechanism)
-        return self.representation(mechanism)
-
     def is_exact(self, mechanism: Mechanism) -> bool:
         """Return whether the value is attained at these parameters by the release alone."""
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
@@ -164,30 +157,6 @@ class Bound:
             if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
         )
         return (*of_mechanism, *((Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()))
-
-    def requires_independent_layers(self, mechanism: Mechanism) -> bool:
-        """Return whether the projections of the layers must be independent (C6)."""
-        return mechanism.projects_apart and not {"fixed-projection", "shared-projection"} & set(self.supports)
-
-    def assumes_values(self, mechanism: Mechanism) -> bool:
-        """Return whether an assumption is on the values of the query, which under sampling are those of a batch.
-
-        An assumption on the rank of the difference does not depend on the batch.
-        """
-        return any(one.kind is not DataAssumption.DIFFERENCE_RANK for one in self.assumptions(mechanism))
-
-    def notes(self, mechanism: Mechanism) -> tuple[str, ...]:
-        """Return a warning if a larger rank of the difference is given than the bound assumes."""
-        rank = getattr(mechanism, "change_rank", None)
-        if not rank or rank == 1 or DataAssumption.DIFFERENCE_RANK.at(k=1) not in self.assumptions(mechanism):
-            return ()
-        return (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
-
-    def status_for(self, mechanism: Mechanism) -> Status:
-        """Return the status at these parameters; a guarantee is conditional exactly if it has assumptions."""
-        if not self.guarantees(mechanism):
-            return self.status
-        return Status.CONDITIONAL if self.assumptions(mechanism) else Status.PROVED
 
     def guarantees(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is proved at these parameters, possibly under assumptions."""

@@ -6,6 +6,7 @@ bounds is needed.
 """
 
 from functools import cache
+from importlib import import_module
 from typing import Literal, NamedTuple
 
 from privproj.errors import unknown_name
@@ -115,7 +116,10 @@ def mechanism_names() -> tuple[str, ...]:
 def _load_bound(key: Key) -> Bound:
     """Return the record of a bound."""
     place = lines_of(key[0])[key].place
-    return load(place if place.startswith("privproj.") else f"privproj.mechanisms.{place}")
+    if place.startswith("privproj."):
+        return load(place)
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(f"privproj.mechanisms.{module}"), attribute)
 
 
 def registry() -> tuple[Bound, ...]:

@@ -73,7 +73,8 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
 def floor_log_delta(target: Target) -> float:
     """Return the largest log delta for which :func:`is_within` holds, usually a multiple of 2^-36."""
     point = rounded_log_delta(target.log_delta)
-    while not is_within(target, point):
+    # each point is rounded already
+    while not _is_printed_within(target, point):
         # the next smaller one; the next double if logs are not rounded
         point = point - ANSWER_STEP if point > LEAST_LOG_ROUNDED else math.nextafter(point, -math.inf)
     return point

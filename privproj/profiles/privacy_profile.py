@@ -237,7 +237,10 @@ def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fiel
     """
 
     def log_delta(eps: float) -> Enclosure:
-        return known_ends(columns.log_delta(eps, row))
+        ends = columns.log_delta(eps, row)
+        if ends == (-math.inf, math.inf):
+            raise ConvergenceError("the quadrature or the search did not converge; please report these parameters")
+        return Enclosure(*ends)
 
     def log_deltas(eps: "Array") -> "tuple[Array, Array]":
         import numpy as np
@@ -255,13 +258,6 @@ def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fiel
         return eps if 0.0 < eps < math.inf else None
 
     return PrivacyProfile(log_delta, guess=guess, log_deltas=log_deltas, **fields)
-
-
-def known_ends(ends: tuple[float, float]) -> Enclosure:
-    """Return the enclosure that a kernel returned; raise :class:`ConvergenceError` if it is no bound."""
-    if ends == (-math.inf, math.inf):
-        raise ConvergenceError("the quadrature or the search did not converge; please report these parameters")
-    return Enclosure(*ends)
 
 
 # the kernels of a mechanism's profile and its row: floats, or arrays of floats for many mu

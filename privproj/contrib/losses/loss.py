@@ -213,7 +213,7 @@ def convert(
     loss = privacy_loss(run, bound=bound, **options)
     if not isinstance(to, str) or to not in CONVERSIONS:
         raise unknown_name("to", to, "a kind of privacy", get_args(Form))
-    if any(not phase.is_guarantee for phase in loss.phases):
+    if any(not phase.bound.guarantees(phase.mechanism) for phase in loss.phases):
         raise UnsupportedError("a refuted bound has no loss that could be converted")
     if at is not None and to in ("rho", "dp-accounting"):
         raise InvalidParameterError("at", at, f"no at with to={to}")

@@ -162,19 +162,6 @@ class M2(ClippedSum):
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", read_layers(self.layers))
         super().__post_init__()
-        self.check_layers()
-        if self.rank is not None and self.rank > (self.dim or 0):
-            raise InvalidParameterError("rank", self.rank, f"a rank of at most dim={self.dim}")
-        if self.change_rank is not None and self.change_rank > self.largest_rank:
-            expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
-            raise InvalidParameterError("change_rank", self.change_rank, expected)
-
-    def check_layers(self) -> None:
-        """Raise :class:`InvalidParameterError` unless the layers fit the other parameters.
-
-        Either ``dim`` or ``layers`` is given. No layer is longer than ``columns``. Shares are given for all layers or
-        for none, sum to 1, and need clipping per layer.
-        """
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             name = "rank" if self.layers and self.dim is None else "dim"
             raise InvalidParameterError(name, getattr(self, name) or "nothing", "either dim and rank, or layers")
@@ -187,13 +174,17 @@ class M2(ClippedSum):
                 "columns", self.columns, expected, "they are for layers that do not say their own"
             )
         shares = [layer.share for layer in self.layers if layer.share is not None]
-        if not shares:
-            return
-        if self.clipping == "joint" or len(shares) < len(self.layers) or abs(sum(shares) - 1.0) > 1e-9:
+        are_whole = len(shares) == len(self.layers) and abs(sum(shares) - 1.0) <= 1e-9
+        if shares and (self.clipping == "joint" or not are_whole):
             total = f"{sum(shares):g} over {len(shares)} of {len(self.layers)} layers, clipping {self.clipping}"
             raise InvalidParameterError(
                 "layer", total, "a share for every layer, summing to 1, with clipping=per-layer"
             )
+        if self.rank is not None and self.rank > (self.dim or 0):
+            raise InvalidParameterError("rank", self.rank, f"a rank of at most dim={self.dim}")
+        if self.change_rank is not None and self.change_rank > self.largest_rank:
+            expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
+            raise InvalidParameterError("change_rank", self.change_rank, expected)
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:

@@ -21,13 +21,11 @@ from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 
-def law(mechanism: M2) -> BetaGammaSensitivity | ScaledBeta:
-    """Return the distribution of the squared sensitivity of a unit direction over noise, with that of the count."""
-    return _law_of(*mechanism.shape, mechanism)
+def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
+    """Return the distribution of the squared sensitivity over noise in a layer of this shape.
 
-
-def _law_of(dim: int, rank: int, mechanism: M2) -> BetaGammaSensitivity | ScaledBeta:
-    """Return the distribution for a layer of this shape."""
+    The difference is a unit direction of the layer, together with the count that adapts the clipping norm.
+    """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
     return ScaledBeta(*plain, count) if count else BetaGammaSensitivity(*plain)
@@ -37,10 +35,11 @@ def representation(mechanism: M2) -> PrivacyProfile:
     """Return the any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
-    if mechanism.alike.layers:
+    one_layer = mechanism.alike
+    if one_layer.layers:
         return _layered_profile(mechanism)
     # delta(eps) = min_p E[g_p(X)] (C5).
-    return any_rank_profile(law(mechanism.alike))
+    return any_rank_profile(squared_sensitivity(one_layer, *one_layer.shape))
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
@@ -82,7 +81,7 @@ def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
         # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
         # three shapes suffice in practice; each is a valid lower bound
         shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:3]
-        rank_one = [rank_one_profile(_law_of(*shape, mechanism), LOWER_END_REFINEMENT) for shape in shapes]
+        rank_one = [rank_one_profile(squared_sensitivity(mechanism, *shape), LOWER_END_REFINEMENT) for shape in shapes]
     return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
 
 
@@ -119,7 +118,8 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
-    return rank_one_profile(law(mechanism.alike))
+    one_layer = mechanism.alike
+    return rank_one_profile(squared_sensitivity(one_layer, *one_layer.shape))
 
 
 def _check_one_layer(mechanism: M2) -> None:

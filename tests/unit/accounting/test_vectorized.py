@@ -176,7 +176,7 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = composition_of(mechanism, bound.name, {}).only
             words = phase.notes, phase.promises, phase.mechanism_requirements, phase.run_requirements, phase.status
-            checks = bound.check(mechanism), bound.is_exact(mechanism), phase.is_guarantee
+            checks = bound.check(mechanism), bound.is_exact(mechanism), bound.guarantees(mechanism)
             has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
             said.add((*words, *checks, *has))
         assert len(said) == 1

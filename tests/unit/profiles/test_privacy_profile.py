@@ -11,7 +11,7 @@ from privproj.accounting.kernel_rows import row_function
 from privproj.errors import ConvergenceError
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.jit import COMPILE_ROWS, over_rows
-from privproj.profiles.privacy_profile import ProfileKernels, known_ends, profile_from_kernels
+from privproj.profiles.privacy_profile import ProfileKernels, profile_from_kernels
 
 BOUNDS = [
     (Gaussian, "analytic"),
@@ -99,10 +99,12 @@ def test_kernel_root_matches_epsilon_at_every_delta(kind, name):
             assert root == pytest.approx(found.upper, rel=1e-9, abs=1e-11), one
 
 
-def test_known_ends_raises_not_converged():
+def test_profile_from_kernels_raises_without_any_bound():
+    unknown = profile_from_kernels(ProfileKernels(lambda eps, row: (-math.inf, math.inf), None), ())
     with pytest.raises(ConvergenceError):
-        known_ends((-math.inf, math.inf))
-    assert known_ends((-1.0, math.inf)) == (-1.0, math.inf)
+        unknown.log_delta(1.0)
+    half_known = profile_from_kernels(ProfileKernels(lambda eps, row: (-1.0, math.inf), None), ())
+    assert half_known.log_delta(1.0) == (-1.0, math.inf)
 
 
 @pytest.mark.parametrize("unknown", [(math.nan, math.nan), (-math.inf, math.inf)])
