@@ -1,4 +1,4 @@
-"""The ledger of a training run: every release is recorded on the disk before it is used.
+"""Record every release of a training run in a ledger on the disk before the release is used.
 
 A ledger is an append-only file of JSON lines: a header, then for each phase an opening line and one numbered line per
 release. A phase of balls-in-bins counts its steps in epochs: ``batches`` lines are one epoch, and an incomplete epoch
@@ -6,17 +6,17 @@ counts as a whole one. Every line is flushed to the disk (fsync) before its rele
 killed at any moment has used at most the releases in its ledger.
 
 Every line ends with a hash of all earlier bytes and of its own content. A line that is altered, duplicated, moved or
-missing from the middle is detected, and the file is rejected. Only the last line may be incomplete, as a crash leaves
-it: the beginning of the next expected line, padded with zeros. The hash has no key. It detects damage, but not
+missing from the middle is detected, and the file is rejected. Only the last line may be incomplete after a crash. It is
+then the beginning of the next expected line, padded with zeros. The hash has no key. It detects damage, but not
 tampering by a person who recomputes the hashes, and it does not detect whole lines that were cut off at the end. For
-that case the caller may keep the number of releases outside the file too (see :class:`Ledger`).
+that case the caller may store the number of releases outside the file too (see :class:`Ledger`).
 
 :func:`verify_ledger` checks a ledger as a document: it writes the lines again from their content, and recomputes the
 epsilon of the target. The verdict is about the run that the file describes. A person who holds the file can replace it
 by the ledger of another run, and nothing in the file can show that.
 
 A phase that would exceed the target of the ledger is rejected before it begins, unless it names a new target. An
-optional feature can keep a target that has a further key (:class:`Budget`). Such a target is fixed before the first
+optional feature can enforce a target that has a further key (:class:`Budget`). Such a target is fixed before the first
 release, and the budget counts every release before it is recorded.
 """
 
@@ -119,11 +119,11 @@ class Budget(Protocol):
         ...
 
     def summary(self) -> dict[str, Any]:
-        """Return what the ledger command adds to its JSON output."""
+        """Return the fields that the ledger command adds to its JSON output."""
         ...
 
     def labels(self) -> dict[str, str]:
-        """Return what the ledger command adds to its text, by label."""
+        """Return the lines that the ledger command adds to its text, by label."""
         ...
 
 
@@ -133,10 +133,10 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     Raises:
         InvalidParameterError: The target is empty, has None as a value, or has a key that no feature knows.
     """
-    further, known = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
-    if not target or None in target.values() or len(further) > 1 or not further <= known.keys():
+    further, budgets = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
+    if not target or None in target.values() or len(further) > 1 or not further <= budgets.keys():
         raise InvalidParameterError("target", quoted(target), "a target with an epsilon, a delta or both")
-    return load(known[further.pop()]) if further else None
+    return load(budgets[further.pop()]) if further else None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""References for Gaussian sketches in mpmath: secret ones with noise (C14), and public ones (C4, C5)."""
+"""Compute references for Gaussian sketches in mpmath: secret sketches with noise (C14), and public ones (C4, C5)."""
 
 import mpmath as mp
 
@@ -26,7 +26,7 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta by the printed Renyi curve, which counts ``eigenvalues``, at the best order below ``Gamma``."""
+    """Return delta by the published Renyi curve, which counts ``eigenvalues``, at the best order below ``Gamma``."""
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
@@ -46,14 +46,14 @@ def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count:
 
 
 def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
-    """Return the printed Renyi curve at one order."""
+    """Return the published Renyi curve at one order."""
     return _tight_divergence(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
     """Return delta of one step of LoRA as a sketch, at ``Gamma = r sigma_g^2 / (2 B_F B_S)`` (C14).
 
-    ``sigma_A^2 = 1/r``, and there is no floor on the eigenvalues.
+    ``sigma_A^2 = 1/r``, and the eigenvalues have no lower bound.
     """
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
@@ -68,7 +68,7 @@ def by_design_delta(
     step_smoothness: Real,
     steps: int = 1,
 ) -> Real:
-    """Return delta of LoRA as a sketch by the printed design rule for ``Gamma``.
+    """Return delta of LoRA as a sketch by the published design rule for ``Gamma``.
 
     ``Gamma = (eta beta/4) b r sigma_g^2 / (C^2 T ((1 + eta beta)^T - 1))``, ``b = 2 C/B_S``.
     """
@@ -85,9 +85,9 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 
 
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return the exact delta of a secret sketch for a change of rank one, the larger of both orders (C14).
+    """Return the exact delta of a secret sketch for a rank-one difference, the larger direction (C14).
 
-    With ``nu = 1/Gamma``, one order is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
+    With ``nu = 1/Gamma``, one direction is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
     ``w > 0``), and the other the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. The ball
     arithmetic of certificates has the same profile.
     """
@@ -100,26 +100,25 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
 
 
 def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
-    """Return ``F(w) - e^eps F(w/(1+nu))`` for one order, ``F`` the given tail of a chi-square."""
+    """Return ``F(w) - e^eps F(w/(1+nu))`` for one direction, ``F`` a tail of a chi-square."""
     w = (degrees * mp.log(1 + nu) - 2 * mp.mpf(epsilon)) * (1 + nu) / nu
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
 
 
 def public_exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``E[h_eps(mu^2 chi2_r / r)]``, delta of a public sketch for a change of rank one (C4, C7)."""
+    """Return ``E[h_eps(mu^2 chi2_r / r)]``, delta of a public sketch for a rank-one difference (C4, C7)."""
     return expected_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def public_rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``min_p E[g_p(mu^2 chi2_r / r)]``, delta of a public sketch for a change of any rank (C5, C7)."""
+    """Return ``min_p E[g_p(mu^2 chi2_r / r)]``, delta of a public sketch for a difference of any rank (C5, C7)."""
     return any_rank_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
     """Return ``min over d0 of  n d0 + delta_gauss(eps; mu radius(ln d0))``, searched in ``ln ln(1/d0)`` (C16).
 
-    ``radius(ln d0)`` is the factor of the shift that is not exceeded but for ``d0``, and ``n = count`` how often that
-    may fail.
+    The factor of the shift exceeds ``radius(ln d0)`` with probability at most ``d0``, in each of ``n = count`` events.
     """
 
     def total(s: Real) -> Real:
@@ -130,7 +129,7 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """Return ``eps`` where ``n d0 = split delta``, and ``delta_gauss(eps; mu radius(ln d0))`` is the rest of delta."""
+    """Return ``eps`` with ``n d0 = split delta``, and ``delta_gauss(eps; mu radius(ln d0))`` is the rest of delta."""
     share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
     shift = mu * radius(mp.log(share * delta / count))
     return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), (1 - share) * delta)
@@ -151,6 +150,7 @@ def _public_norm_epsilon(delta: Real, rank: int, noise_multiplier: Real, split: 
     return epsilon_at_split(_public_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
+# ``mechanism.bound -> delta(epsilon, **parameters)``
 DELTAS: dict[str, Function] = {
     "sketch.rdp-best": rdp_best,
     "sketch.exact-rank1": exact_rank1,
@@ -163,7 +163,6 @@ DELTAS: dict[str, Function] = {
     "sketch-public.exact-rank1": public_exact_rank1,
     "sketch-public.operator-norm": public_norm,
 }
-"""``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
+# ``mechanism.bound -> epsilon(delta, **parameters)``
 EPSILONS: dict[str, Function] = {"sketch-public.operator-norm": _public_norm_epsilon}
-"""``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

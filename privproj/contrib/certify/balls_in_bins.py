@@ -88,7 +88,7 @@ class BallEpochs(Releases):
 
 
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
-    """Return the sums of an epoch from below, or None if ``W = 1`` is no inner knot or no pair exists, and from above."""
+    """Return the sums of an epoch from below, or None without an inner knot ``W = 1`` or a pair, and from above."""
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
     h = grid.step
@@ -282,7 +282,7 @@ def propose_epochs(
 
 @dataclass(frozen=True)
 class _Search:
-    """Search for a grid, in floats: the distribution of ``W``, candidate knots, the number of batches, the tolerance."""
+    """Search for a grid, in floats, with the distribution of ``W``, candidate knots and a tolerance."""
 
     atoms: Atoms
     places: FloatArray
@@ -328,7 +328,7 @@ class _Search:
 
 
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
-    """Return the distribution on 0 and ``places``, with each atom split between its neighbors or moved to the last one."""
+    """Return the distribution on 0 and ``places``; each atom is split between its neighbors or moved to the last."""
     places = np.concatenate([[0.0], places])
     w, q = atoms
     at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
@@ -342,7 +342,7 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
 
 
 def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
-    """Return the sum that is exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
+    """Return the sum exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
     places, masses = law
     mean = float(masses @ places)
     orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))

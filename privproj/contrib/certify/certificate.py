@@ -164,7 +164,7 @@ def _question_of(result: Result) -> Composition:
 
 
 def is_run(phases: Sequence[Phase]) -> bool:
-    """Return False for one release on the full dataset, or for several with a closed form in balls, and True otherwise."""
+    """Return False for one release on the full dataset, or several with a closed form in balls, True otherwise."""
     run, bound = phases[0].run, phases[0].bound
     if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
         return True
@@ -196,7 +196,7 @@ def check_provable(phases: Sequence[Phase]) -> None:
 
 
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
-    """Return the profile of one release in balls (of several if there is a closed form) for the neighboring relation."""
+    """Return the profile in balls of one release, or of several with a closed form, for the neighboring relation."""
     entry = ball_entry(phase.bound)
     assert entry is not None
     built: Mechanism = phase.mechanism
@@ -588,7 +588,10 @@ def load_certificate(path: str | Path) -> Certificate:
 
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
-    """Return the certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
+    """Return the certificate in the bytes of a file; ``path`` is for messages.
+
+    Raises as :func:`load_certificate` does.
+    """
     data = files.read_json(content, "FILE", path, "a certificate as `privproj certify` writes it")
     with within("certificate"):
         return _from_record(data)

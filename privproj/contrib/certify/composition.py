@@ -22,7 +22,7 @@ Ends = tuple[arb, arb]  # a lower and an upper bound of one number
 
 
 class Releases:
-    """Releases of one kind in a run: their number, and bounds of the excess of one of them, which each subclass proves."""
+    """Releases of one kind in a run: their number, and bounds of the excess of one, which each subclass guarantees."""
 
     steps: int  # number of releases
 
@@ -134,8 +134,7 @@ class Grid:
     """Free parameters of an enclosure; every choice is sound, and they decide how narrow it is.
 
     ``step`` is the step of the grid, in nats. ``knots`` are, for each phase, the cells at which its profile is
-    evaluated, in
-    increasing order, including 0. ``windows`` are the windows of the remove and the add direction.
+    evaluated, in increasing order, including 0. ``windows`` are the windows of the remove and the add direction.
     """
 
     step: float

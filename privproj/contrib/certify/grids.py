@@ -117,7 +117,7 @@ def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
 
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
-    """Return the cell that is exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
+    """Return the cell exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
     # The pair in balls may end a few cells further out, which a larger order would amplify. So the order times the step
     # of the grid is bounded.
     orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]

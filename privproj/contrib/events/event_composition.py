@@ -297,11 +297,11 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
 
 def _alone(leaf: Leaf) -> Leaf:
     """Return one Gaussian release equivalent to repeated ones, with noise smaller by the root of their number."""
-    event, count = leaf
-    if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent):
-        return _alone((dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)))
-    if isinstance(event, dp_event.GaussianDpEvent):
-        return dp_event.GaussianDpEvent(event.noise_multiplier / math.sqrt(count)), 1
+    one_event, count = leaf
+    if isinstance(one_event, dp_event.SingleEpochTreeAggregationDpEvent):
+        return _alone((dp_event.GaussianDpEvent(one_event.noise_multiplier), count * nodes_of(one_event)))
+    if isinstance(one_event, dp_event.GaussianDpEvent):
+        return dp_event.GaussianDpEvent(one_event.noise_multiplier / math.sqrt(count)), 1
     return leaf
 
 
@@ -432,9 +432,9 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """
     _check_scales(phases)
     relation = _relation_of(phases)
-    lacks = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
-    no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
-    no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
+    unsupported = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
+    no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in unsupported if law]
+    no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in unsupported if curve]
     if no_law and no_curve:
         raise UnsupportedError(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
     return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
@@ -500,8 +500,8 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
     no_curve = [leaf for leaf in leaves if not has_renyi_curve(leaf, relation)]
     for leaf in (leaf for leaf in no_law if leaf in no_curve):
         raise UnsupportedError(f"phase {phase.name}: {why_refused(leaf, relation)}")
-    law, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
-    return law, curve
+    law_name, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
+    return law_name, curve
 
 
 def _with_renyi_bound(phase: Phase, why: str) -> Phase:
@@ -513,8 +513,8 @@ def _with_renyi_bound(phase: Phase, why: str) -> Phase:
     if phase.accountant is not None:
         return phase
     try:
-        asked = replace(renyi_curve(phase.with_run(**WHOLE_BATCHES))[0], run=phase.run)
-        asked.check()
-        return asked
+        renyi_phase = replace(renyi_curve(phase.with_run(**WHOLE_BATCHES))[0], run=phase.run)
+        renyi_phase.check()
+        return renyi_phase
     except PrivprojError as error:
         raise UnsupportedError(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None

@@ -419,9 +419,9 @@ class Filter:
         """Return the phase of one release with the bound that is used, and its cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
-            pair = f"{one.run.relation} for groups of {one.run.group_size}"
+            actual = f"{one.run.relation} for groups of {one.run.group_size}"
             expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
-            raise InvalidParameterError("relation", pair, expected)
+            raise InvalidParameterError("relation", actual, expected)
         return _cost_of(one, self.order)
 
     def _fitting(self, cost: Fraction) -> int:

@@ -1,4 +1,4 @@
-"""Privacy statements as documents of ``privproj verify``, alone and with the ledger of their run."""
+"""Describe privacy statements as documents of ``privproj verify``, alone or with the ledger of their run."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -29,17 +29,17 @@ BEGINNINGS = tuple(line.encode() for line in (*statements.BEGIN.values(), statem
 
 
 def is_statement(content: bytes) -> bool:
-    """Return whether a line begins as a statement or its parameters do."""
+    """Return whether a line begins like a statement or its parameters."""
     return any(line.startswith(BEGINNINGS) for line in content.split(b"\n"))
 
 
 def verify_document(document: File) -> Rendered:
-    """Check a statement by itself."""
+    """Check a statement without its ledger."""
     return render_statement(statements.verify_statement(*document, written))
 
 
 def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
-    """Check a statement, the ledger of its run and, if it is there, the checkpoint."""
+    """Check a statement with the ledger of its run and, if given, the checkpoint."""
     hashes = (sha256(ledger[0]).hexdigest(), *map(sha256_of, others))
     digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
     statement = statements.verify_statement(*document, written)
@@ -48,7 +48,7 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
-    """Return what digests cannot show: the origin of a checkpoint, and the contents of files that were not given."""
+    """Return what digests cannot show: the origin of a checkpoint, and the contents of missing files."""
     author_words = verdict.statement.author_words
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
     return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
