@@ -1,8 +1,8 @@
 """Compute one epoch in which a record picks one of ``t`` batches at random, in mpmath (balls-in-bins).
 
 With ``W = dP/dQ`` under ``Q`` and ``S = W_1 + ... + W_t`` of independent copies, the pair of the epoch is
-``Pbar = (1/t) sum_i Q^(i-1) P Q^(t-i)`` and ``Q^t``, and ``dPbar/dQ^t = S/t``. So both directions are call and put
-values of a sum at a strike ``k``::
+``Pbar = (1/t) sum_i Q^(i-1) P Q^(t-i)`` and ``Q^t``, and ``dPbar/dQ^t = S/t``. So both directions are expected
+excesses and shortfalls of a sum at a strike ``k``::
 
     remove:  H_s(Pbar || Q^t) = E (S/t - s)_+     = C(t s)/t,          C(k) = E (S - k)_+
     add:     H_s(Q^t || Pbar) = E (1 - s S/t)_+   = (s/t) B(t/s),      B(k) = E (k - S)_+ = C(k) - t + k

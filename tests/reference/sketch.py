@@ -87,9 +87,9 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """Return the exact delta of a secret sketch for a rank-one difference, the larger direction (C14).
 
-    With ``nu = 1/Gamma``, one direction is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
-    ``w > 0``), and the other the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. The ball
-    arithmetic of certificates has the same profile.
+    With ``nu = 1/Gamma``, one direction is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0
+    unless ``w > 0``). The other is the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. The
+    ball arithmetic of certificates has the same profile.
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):

@@ -11,7 +11,9 @@ from flint import arb, arb_poly, ctx
 
 from privproj.errors import PrecisionError
 
-LEAST_SHAPE = 400.0  # shape from which Taylor series replace Arb's functions; below it the radius would include 0
+LEAST_SHAPE = (
+    400.0  # shape from which Taylor series replace Arb's functions; below it a disc of convergence could reach 0
+)
 
 MOST_TERMS = 1_000_000  # terms of a series before PrecisionError
 
@@ -115,7 +117,7 @@ class NearbyValues:
         k = self.k
         front = (k * point.log() - point - k.lgamma()).exp()
         series, before, now = [arb(0)], arb(0), front
-        # Number of terms: each gives about an eighth of a decimal digit
+        # Number of terms: each reduces the remainder by about a factor 8
         terms = ctx.prec // 4
         for n in range(1, terms):
             series.append(now / n)
