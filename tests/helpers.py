@@ -53,7 +53,7 @@ WORDS = {
 
 def extras_of(text):
     """Return the modules of extras that a command, a program or a page needs."""
-    return [name for words, names in WORDS.items() if words in text for name in names]
+    return [name for phrase, names in WORDS.items() if phrase in text for name in names]
 
 
 def feature_rows(name):

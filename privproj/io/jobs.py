@@ -1,6 +1,6 @@
 """Compute many rows in several processes, with a journal from which an interrupted job resumes.
 
-Rows are numbered, and a job is a function from a range of numbers to the lines of these rows, so that it can be sent to
+Rows are numbered. A job is a function from a range of numbers to the lines of these rows, so that it can be sent to
 other processes or to a Dask cluster. Rows are written in the order of their numbers, in whichever process they are
 computed.
 """

@@ -131,7 +131,7 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return the class of the budget that keeps a target; None for a target with epsilon and delta alone.
 
     Raises:
-        InvalidParameterError: The target is empty, has None as a value, or has a key that no feature knows.
+        InvalidParameterError: The target is empty, has None as a value, or has a key of no feature.
     """
     further, budgets = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= budgets.keys():
@@ -427,11 +427,13 @@ class Account:
             The result with further assumptions and warnings.
         """
         # The assumption on the plan covers all phases, including one without a release.
-        plans = [words for words in self.assumes if words in FIXED_SCHEDULES]
+        plans = [requirement for requirement in self.assumes if requirement in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["assumes"]
         run_requirements: Any = result.run["assumes"]
         of_run = tuple(
-            words for words in run_requirements if not plans or words not in FIXED_SCHEDULES or words in plans
+            requirement
+            for requirement in run_requirements
+            if not plans or requirement not in FIXED_SCHEDULES or requirement in plans
         )
         notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
         mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
@@ -520,9 +522,9 @@ class _Reader:
 
         The hash has no key. It detects damage, but not deliberate tampering.
         """
-        words = self.hash.copy()
-        words.update(json.dumps(entry).encode())
-        return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
+        line_hash = self.hash.copy()
+        line_hash.update(json.dumps(entry).encode())
+        return json.dumps({**entry, "chain": line_hash.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
     def take(self, line: bytes, is_whole: bool = True) -> None:
         """Parse the next line, without its newline: a phase, a release, or an incomplete line that a crash left.
@@ -559,7 +561,7 @@ class _Reader:
 
 
 def _value_of(line: bytes) -> Any:
-    """Return the JSON value at the beginning of a line, whatever follows; None if there is no complete value."""
+    """Return the JSON value at the beginning of a line, ignoring the rest; None if there is no complete value."""
     try:
         return json.JSONDecoder().raw_decode(line.decode())[0]
     except (ValueError, RecursionError):

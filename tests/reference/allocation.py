@@ -149,13 +149,13 @@ def _turned_transform(mu: Real) -> Function:
     def transform(theta: Real, mu: Real) -> Real:
         a, size = mp.arg(theta) / mu, abs(theta)
         with mp.workdps(digits):
-            turn, total = mp.expj(a * h), mp.mpc(0)
+            rotation, total = mp.expj(a * h), mp.mpc(0)
             factor = mp.expj(a * places[0])
             for weight, w in nodes:
                 if size * w > nats:
                     break
                 total += weight * mp.exp(-size * w) * factor
-                factor *= turn
+                factor *= rotation
             return mp.exp(a * a / 2) * total
 
     return transform

@@ -197,9 +197,9 @@ def settings(quick=False):
     selected = []
     grids = "\n".join((SETTINGS.strip(), *(feature.SETTINGS.strip() for feature in FEATURES)))
     for entry in grids.splitlines():
-        quantity, *words = entry.lstrip("* ").split()
-        names = [word.split("=")[0] for word in words]
-        values = [[plain(x) for x in word.split("=")[1].split(",")] for word in words]
+        quantity, *assignments = entry.lstrip("* ").split()
+        names = [word.split("=")[0] for word in assignments]
+        values = [[plain(x) for x in word.split("=")[1].split(",")] for word in assignments]
         grid = [Setting(quantity, tuple(zip(names, point, strict=True))) for point in itertools.product(*values)]
         selected += grid if not quick else grid[:1] * entry.startswith("*")
     return selected

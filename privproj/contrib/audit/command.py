@@ -101,8 +101,8 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
     record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
-    words = "every release told neighboring matrices apart" if test.separates else "nothing can be concluded"
-    return record, f"{record['verdict']}: {words}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
+    text = "every release told neighboring matrices apart" if test.separates else "nothing can be concluded"
+    return record, f"{record['verdict']}: {text}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
 
 
 # --- the release itself -----------------------------------------------------------------------------
@@ -269,8 +269,8 @@ def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
         return int(refuted.get(record["verdict"], False))
 
     options = [one for one in options_from(audit) if one.name not in [argument.name for argument in arguments]]
-    name, (words, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")
-    command.command(name, params=[*arguments, *options, json_option()], help=words, short_help=words)(run)
+    name, (help_text, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")
+    command.command(name, params=[*arguments, *options, json_option()], help=help_text, short_help=help_text)(run)
 
 
 add(symmetry)

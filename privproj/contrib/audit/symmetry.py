@@ -1,8 +1,8 @@
 """Test the symmetry of releases: a matrix query is identified by a Wishart projection without noise.
 
 ``M`` is symmetric, so ``V^T Y = V^T M V`` is symmetric under the true ``V``. Under a wrong ``V'`` it is symmetric with
-probability zero, unless ``V`` and ``V'`` are proportional or both of rank one with the same right factor (the vector
-case). This is the counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without
+probability zero. The exceptions are proportional ``V`` and ``V'``, and both of rank one with the same right factor (the
+vector case). This is the counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without
 noise (2601.21719, Proposition 2).
 """
 

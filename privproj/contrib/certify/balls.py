@@ -19,8 +19,7 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
     """Return ``(ball, bits)``: ``value()`` at the first precision that gives :data:`GOAL_BITS` bits of accuracy.
 
     ``value`` must return a ball that contains the exact value at every precision. The returned ball then contains it
-    too.
-    Raises :class:`PrecisionError` if no precision of the ladder suffices.
+    too. Raises :class:`PrecisionError` if no precision of the ladder suffices.
     """
     for bits in ladder:
         with ctx.workprec(bits):
@@ -36,8 +35,7 @@ def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
     """Return ``(lower, upper)`` of a ball as decimal numbers with ``digits`` digits, rounded outward.
 
     The numbers are text because they may lie far outside double precision. Raises :class:`PrecisionError` for a ball
-    that
-    is not finite, because it contains every number.
+    that is not finite, because it contains every number.
     """
     if not ball.is_finite():
         raise PrecisionError("expected a finite enclosure, got one that the working precision cannot bound")

@@ -2,8 +2,8 @@
 
 Let ``W = dP/dQ`` under ``Q`` for one release, and let ``S`` be the sum of ``t`` independent copies. An epoch has the
 profile ``m + E (S/t - s)_+`` at ``s``. If the privacy losses of a pair are logarithms of multiples of a step, ``W`` and
-``S`` lie on a linear grid, and Arb's discrete Fourier transform gives the distribution of ``S``. Every grid
-(:class:`EpochGrid`) gives sound bounds.
+``S`` lie on a linear grid. Arb's discrete Fourier transform then computes the distribution of ``S``. The bounds are
+sound for every grid (:class:`EpochGrid`).
 
 The second part of the file proposes such grids in floating point. No proof depends on it.
 """
@@ -44,9 +44,8 @@ class EpochGrid:
     """Grid for the ratio ``W`` of a release and the sum ``S`` of ``t`` copies; every choice is sound.
 
     ``2^level`` is the step of the grid of both. ``knots`` are the cells above 0, in increasing order, at which the
-    profile
-    of a release is evaluated. ``window`` contains the cells of ``S``; its orders are those of Chernoff's bound for
-    ``S``.
+    profile of a release is evaluated. ``window`` contains the cells of ``S``; its orders are those of Chernoff's bound
+    for ``S``.
     """
 
     level: int
@@ -62,9 +61,8 @@ class EpochGrid:
 class BallEpochs(Releases):
     """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
 
-    Each grid gives bounds of its own, and the best of them are used. A coarse grid covers large losses, a fine one is
-    tight
-    for small losses. The bounds hold at the working precision at which the object is built.
+    The best bounds of all grids are used. A coarse grid covers large losses, a fine one is tight for small losses. The
+    bounds hold at the working precision at which the object is built.
     """
 
     one_sided = True
@@ -111,8 +109,7 @@ class _Sum:
     """The distribution of ``S`` of one pair on a window, bounds of the mass outside, and both parts of the excess.
 
     If ``above``, the pair dominates a release. Otherwise its profile is at most the profile of a release plus its rest.
-    The
-    costs of the right and the left part are added for upper bounds and subtracted for lower bounds.
+    The costs of the right and the left part are added for upper bounds and subtracted for lower bounds.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -177,8 +174,8 @@ class _Sum:
     def _gain_and_slack(self, place: arb) -> Ends:
         """Return an upper bound of ``E (S - c)_+`` over the window, in cells, and a bound of the part beyond it."""
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
-        room = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
-        return self.from_right.at((self.end - 1 - place).upper()), room * self.beyond
+        largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
+        return self.from_right.at((self.end - 1 - place).upper()), largest_excess * self.beyond
 
     def _loss_and_slack(self, place: arb) -> Ends:
         """Return an upper bound of ``E (c - S)_+`` over the window, in cells, and a bound of the part before it."""
@@ -235,8 +232,7 @@ def propose_epochs(
     """Return grids for each block size of a balls-in-bins run that are tight near the delta ``e^log_delta``.
 
     ``composed`` is the number of releases in total; each epoch of a block counts as one. ``fineness`` multiplies the
-    number
-    of knots per standard deviation.
+    number of knots per standard deviation.
     """
     blocks = []
     for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
@@ -293,13 +289,12 @@ class _Search:
         """Return the coarsest grid that changes the losses of an epoch on these sides by less than the tolerance.
 
         ``reach`` is the largest loss that matters, in nats. The losses are those exceeded with the masses ``e^depth``.
-        A mass of
-        about ``e^log_mass`` is negligible.
+        A mass of about ``e^log_mass`` is negligible.
         """
         # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
         exact = _split(self.atoms, places)
-        wanted = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
+        targets = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
         largest = max(self.loss(exact, depths[0], side) for side in (1, -1))
         level = math.floor(math.log2(places[-1]))
         while True:
@@ -315,7 +310,7 @@ class _Search:
                 # The tolerance is larger at the ends of windows, and for a direction whose epsilon is below this share
                 # of the larger one.
                 <= (1e-2 if depth == log_mass or loss < 0.8 * largest else self.tolerance)
-                for depth, side, loss in wanted
+                for depth, side, loss in targets
             )
             # Number of cells that a window does not exceed, and the number that it has at least
             if size >= 2**19 or (close and size >= 2**15):

@@ -1,8 +1,8 @@
 """Certificates: proofs in ball arithmetic of the result of a query, saved as JSON and checked by a new proof.
 
-A certificate contains a query in the form of a run file, an epsilon, and two decimal numbers that enclose the delta of
-the bound at this epsilon (doubles are taken exactly). Assumptions follow from the query. The check computes a new
-enclosure and uses nothing of the old one. Claims C21 and C29 state what is proved.
+A certificate contains a query in the form of a run file and an epsilon. Two decimal numbers enclose the delta of the
+bound at this epsilon; doubles are taken exactly. Assumptions follow from the query. The check computes a new enclosure,
+independent of the old one. Claims C21 and C29 state the proved bounds.
 
 A proof has free parameters: the grid on which the phases of a run are composed (C29), or for one release for instance a
 tangent. Every choice proves a bound, and a good choice a tight one. They are proposed in floating point, for the proof
@@ -219,8 +219,7 @@ def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple
     """Return the run in balls on its default grid, or on a coarser one if that is too much work, and its epsilon.
 
     The epsilon is the one at the delta ``e^log_delta``. ``guess`` is where the search starts. Raises as :func:`_prove`
-    and
-    :func:`_certified_epsilon` do.
+    and :func:`_certified_epsilon` do.
     """
     run = _prove(phases, log_delta)
     return run, _certified_epsilon(run, log_delta, guess)
@@ -393,7 +392,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     flint = import_extra("flint", "a certificate", "certify")
     # A proof in balls does not depend on the rounding of floats.
     if Requirement.MEASURED_ROUNDING in result.promises:
-        promises = tuple(words for words in result.promises if words != Requirement.MEASURED_ROUNDING)
+        promises = tuple(requirement for requirement in result.promises if requirement != Requirement.MEASURED_ROUNDING)
         result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
     if is_run(question.phases):
@@ -662,8 +661,7 @@ def verify(certificate: Certificate) -> CertificateVerdict:
 
     Free parameters of the proof, such as the grid of a run, are proposed again. One release is enclosed at a higher
     precision. A claim that does not hold could not be proved here; it need not be false. It needs python-flint (the
-    extra
-    ``certify``).
+    extra ``certify``).
 
     Args:
         certificate: The certificate, made here or read from a file.
@@ -686,8 +684,8 @@ def verify(certificate: Certificate) -> CertificateVerdict:
         claim = _from_record(certificate.record)
         question = _question_from(claim.question)
         if not files.json_equal(as_plain_value(_data_of(question)), claim.question):
-            words = "a question in the words in which privproj writes it"
-            raise InvalidParameterError("question", quoted(claim.question), words)
+            expected = "a question in the words in which privproj writes it"
+            raise InvalidParameterError("question", quoted(claim.question), expected)
         return _verdict_on(claim, question)
 
 

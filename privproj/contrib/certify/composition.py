@@ -1,7 +1,7 @@
 """Enclose the delta of a run in balls, from the profiles of its releases (C29).
 
 This module is the proof of a certificate of a run, step by step. Claim C29 in docs/proofs.md states why each step is
-sound. It trusts nothing except the profiles of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid
+sound. It depends only on the profiles of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid
 (:class:`Grid`) gives a sound enclosure and decides only how narrow it is.
 
 Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
@@ -73,8 +73,7 @@ class BallGroup(Releases):
         """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction, from one event ``A = {X > x}``.
 
         Every ``x`` is sound. The event proves the lower bound, and the part of ``t`` that the weights do not cover is
-        added to
-        the upper bound.
+        added to the upper bound.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
@@ -157,8 +156,7 @@ class BallPair:
     """Non-negative masses at losses ``cell h``: the finite part of a pair ``(P, Q)``, with ``Q`` masses ``p / t``.
 
     A pair from above has in addition the mass ``rest`` at infinity, and dominates the release. The profile of a pair
-    from
-    below exceeds the profile of the release by at most ``rest``, everywhere.
+    from below exceeds the profile of the release by at most ``rest``, everywhere.
     """
 
     cells: tuple[int, ...]
@@ -192,8 +190,7 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
     """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
 
     The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex. Except for rounding, it is the profile
-    of a
-    pair. The deficit at a corner is added to the mass at infinity, which raises the whole profile.
+    of a pair. The deficit at a corner is added to the mass at infinity, which raises the whole profile.
     """
     falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
     points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
@@ -203,8 +200,8 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
     profile = _profile_of_masses(hull, masses, hull)
     # v_k <= m + sum_(j > k) p_j (1 - t_k/t_j) at every corner k, and 1 <= m + sum_j p_j
     lack = arb(0).max(1 - sum(masses, arb(0)) - infinite)
-    for (_, _, wanted), value in zip(hull, profile, strict=True):
-        lack = lack.max(wanted - value - infinite)
+    for (_, _, least), value in zip(hull, profile, strict=True):
+        lack = lack.max(least - value - infinite)
     return BallPair(cells, masses, (infinite + lack).upper())
 
 
@@ -223,8 +220,8 @@ def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     profile = _profile_of_masses(hull, masses, points)
     # sum_(j > k) p_j (1 - t_k/t_j) <= w_k + rest for every k, and sum_j p_j <= 1 + rest
     excess = (sum(masses, arb(0)) - 1).max(arb(0))
-    for (_, _, wanted), value in zip(points, profile, strict=True):
-        excess = excess.max(value - wanted)
+    for (_, _, most), value in zip(points, profile, strict=True):
+        excess = excess.max(value - most)
     return BallPair(cells, masses, excess.upper())
 
 

@@ -37,8 +37,7 @@ def propose_grid(
     """Return a grid for the run of these phases that is tight near the delta ``e^log_delta``.
 
     ``fineness`` multiplies the number of cells per standard deviation. Raises :class:`PrecisionError` if the grid would
-    have
-    more than ``most_knots`` knots.
+    have more than ``most_knots`` knots.
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [describe_coarsely(profile, run, beyond) for profile, run in phases]
@@ -83,7 +82,7 @@ def _place_knots(
     shape: CoarseDescription, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
     """Return the knots of a phase; they are symmetric if the pair is, because each value serves both signs."""
-    # Beyond the core, 4 knots per 96 lengths over which the excess decreases by a factor e
+    # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
     # A bounded loss is rounded up to the next knot.
     ends = np.concatenate([np.floor(largest / step), np.rint(largest / step), np.ceil(largest / step)])
@@ -121,8 +120,8 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
     # The pair in balls may end a few cells further out, which a larger order would amplify. So the order times the step
     # of the grid is bounded.
     orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]
-    laws = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
-    edge, order = chernoff_edge(laws, orders, log_mass)
+    distributions = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
+    edge, order = chernoff_edge(distributions, orders, log_mass)
     return side * math.ceil(edge / step), order
 
 

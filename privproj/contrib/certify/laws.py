@@ -25,8 +25,7 @@ class BallLaw(ABC):
     """``X = scale U``, or ``scale / U`` if ``inverse``, where ``U`` is a Beta or Gamma variable of the shape ``a``.
 
     ``U`` up to a cut ``c`` is ``c E/(1 + E)`` with the odds ``E = e^s``, so its distribution is one of ``s`` on the
-    line.
-    Arguments and results are balls that contain the exact values.
+    line. Arguments and results are balls that contain the exact values.
     """
 
     a: arb  # first shape of the distribution

@@ -117,8 +117,7 @@ class BallRandomSensitivity(BallMean):
     """The profile ``delta(eps) = E[h_eps(X)]`` of a rank-one difference with the squared sensitivity ``X`` (C4).
 
     ``shape`` is ``(d, r)`` for M2, whose distribution is a Beta distribution, or the rank ``r`` of a public sketch,
-    whose
-    distribution is a Gamma distribution.
+    whose distribution is a Gamma distribution.
     """
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:

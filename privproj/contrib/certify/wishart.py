@@ -1,8 +1,7 @@
 """Enclose the exact profile of the vector Wishart mechanism in balls, for equal norms (C9).
 
 :mod:`privproj.distributions.wishart_loss` has the same profile in floats, ``tests/reference/wishart.py`` in mpmath.
-With
-``A = e^-+x``, ``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
+With ``A = e^-+x``, ``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
 
     delta = P(A <= 0) + K int_0^inf (2m + 2m E + E^2)^-(r+1)/2 [(1 + E)^(r-1) g_-(x) + g_+(x)] dE
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0

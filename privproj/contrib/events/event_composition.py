@@ -205,7 +205,7 @@ Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and t
 
 
 def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
-    """Yield the events of a composition; none for an event that costs nothing.
+    """Yield the events of a composition; none for an event without privacy loss.
 
     Raises:
         InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
@@ -255,9 +255,9 @@ def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
 def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
     """Return why neither accountant of dp-accounting supports the event under the relation, as text."""
     name = type(leaf).__name__
-    others = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
-    if others:
-        return f"dp-accounting composes {name} under relation={' or '.join(others)}, not {RELATIONS[relation]}"
+    relations = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
+    if relations:
+        return f"dp-accounting composes {name} under relation={' or '.join(relations)}, not {RELATIONS[relation]}"
     inside = "".join(f" of {type(part).__name__}" for part in parts_of(leaf)[:1])
     return f"dp-accounting has no accounting for {name}{inside}"
 
@@ -285,7 +285,7 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
     """Return the smallest allowed grid step of one event, in nats, and the wanted grid step.
 
     The wanted step follows the losses of one event, and is at least that of all repetitions: dp-accounting's window for
-    many repetitions is as wide as :func:`default_grid_step` says.
+    many repetitions is as wide as :func:`default_grid_step` states.
     """
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
@@ -326,8 +326,8 @@ def compose_losses(
     single = [_alone(leaf) for leaf in leaves]
     # 1e-4 nats is dp-accounting's default grid step; any step is sound.
     ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
-    least, wanted = max(finest for finest, _ in ends), min(follows for _, follows in ends)
-    step = step or max(least, default_grid_step(shapes, wanted))
+    least, preferred = max(finest for finest, _ in ends), min(follows for _, follows in ends)
+    step = step or max(least, default_grid_step(shapes, preferred))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
         raise PrecisionError(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
@@ -487,7 +487,7 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return what in a phase has no privacy loss distribution, and which event no Renyi divergences.
+    """Return the part of a phase without a privacy loss distribution, and the event without Renyi divergences.
 
     Raises:
         UnsupportedError: An event has neither.

@@ -25,5 +25,5 @@ class LedgerFilter(Filter):
 
 def filter_text(budget: Filter) -> str:
     """Return the order of a filter, its budget, and the share of it that is spent, as text."""
-    order, whole = str(budget.order).removesuffix(".0"), round_outward(budget.budget, up=False)
-    return f"order {order}, budget {whole}, {percent(budget.spent / budget.budget)} of it spent"
+    order, budget_text = str(budget.order).removesuffix(".0"), round_outward(budget.budget, up=False)
+    return f"order {order}, budget {budget_text}, {percent(budget.spent / budget.budget)} of it spent"

@@ -49,7 +49,7 @@ def produce(
             "--output", output, "a file of text, Markdown (.md) or HTML (.html)", "print a page of HTML"
         )
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
-    fields = {name: words for name, words in author_words.items() if words is not None}
+    fields = {name: text for name, text in author_words.items() if text is not None}
     for name in {*fields} & {*statements.DIGESTS}:
         check_not_same_file("--output", output, fields[name])
         fields[name] = sha256_of(fields[name], f"--{name}")
@@ -85,7 +85,7 @@ def as_html(statement: Statement) -> str:
     parts = []
     for section in statements.sections(statement):
         tag, item = ("<ul>{}</ul>", "<li>{}</li>") if section.items else ("{}", "<p>{}</p>")
-        lines = (item.format(html.escape(words).replace(" %", "&nbsp;%")) for words in section.lines)
+        lines = (item.format(html.escape(text).replace(" %", "&nbsp;%")) for text in section.lines)
         parts += [f"<h2>{html.escape(section.title)}</h2>", tag.format("\n" + "\n".join(lines) + "\n").strip()]
         parts += [drawing(statement)] if statement.result.usable and section.title == DRAWN_AFTER else []
     line = html.escape(statement.line, quote=False)

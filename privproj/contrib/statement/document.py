@@ -58,8 +58,8 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
     """Return the verdict on a statement, with its claim and the recomputed one."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
-    what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
-    about = f"{what}, relation {unit_words(result)}"
+    description = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
+    about = f"{description}, relation {unit_words(result)}"
     claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
     record = {
         "claim": f"{about}: {claimed}",
@@ -76,8 +76,8 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
     parts = {"about": about, "claimed": f"{claimed}, in the words of the file"}
     parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.promises}
     parts |= {"assumes": None, "warning": result.warnings, "unproved": None}
-    what = f"a privacy statement in {verdict.statement.style}"
-    return render_verdict(verdict, "statement", what, record, parts, *checked_lines(verdict))
+    description = f"a privacy statement in {verdict.statement.style}"
+    return render_verdict(verdict, "statement", description, record, parts, *checked_lines(verdict))
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
@@ -100,26 +100,26 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
     gap = missing_words(verdict, verdict.planned)
     unproved = [*UNPROVED, *unproved_of_files(verdict.statement, names)]
-    here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
+    spent_text = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     record = {
         "missing_releases": verdict.missing,
         "steps": spent,
         "steps_planned": verdict.planned,
         "unproved": [*gap, *unproved],
         "claim": statement["claim"],
-        "found": f"{here} at delta {stated.delta!r} for the {spent} releases of the ledger",
+        "found": f"{spent_text} at delta {stated.delta!r} for the {spent} releases of the ledger",
         "differences": list(verdict.differences),
         "assumes": list(dict.fromkeys((*statement["assumes"], *ledger["assumes"]))),
         "statement": statement,
         "ledger": ledger,
     }
     alone = " (named by the ledger alone)"
-    assumed = [words + alone * (words not in statement["assumes"]) for words in record["assumes"]]
+    assumed = [requirement + alone * (requirement not in statement["assumes"]) for requirement in record["assumes"]]
     parts = {"missing": gap, "unproved": unproved, "claimed": record["claim"], "found": None}
     parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
     parts |= {"assumes": assumed, "warning": ledger["warnings"]}
-    what = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
-    return render_verdict(verdict, "statement and ledger", what, record, parts)
+    description = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
+    return render_verdict(verdict, "statement and ledger", description, record, parts)
 
 
 KIND = DocumentKind("a privacy statement with its parameters", is_statement, verify_document, verify_with_ledger)

@@ -1,9 +1,9 @@
 """Write and check privacy statements: the protection, its strength, its assumptions and its limits, in plain words.
 
-A statement depends on its parameters only: the phases of a run (a query is a run of one phase), for a training run the
-number of releases of each phase, a delta, a style, and the words of its author. It ends with its parameters as one line
-of JSON, so that every reader can recompute and compare it. Names of phases could not be checked, so phases are numbered
-instead. The author's words stand under a heading that marks them as unchecked.
+A statement depends on its parameters only. They are the phases of a run (one phase for a query), a delta, a style and
+the words of its author, and for a training run the number of releases of each phase. A statement ends with its
+parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases could not be checked,
+so phases are numbered instead. The author's words stand under a heading that marks them as unchecked.
 
 The text comes from ``statement.toml`` and is for readers who are not experts. The numbers about attackers are upper
 bounds for the best attack, read from the whole curve and rounded up (C30).
@@ -249,7 +249,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
     wording = WORDS["record" if size == 1 else "person"]
     filter_parameters: Any = result.mechanism.get("filter")
     done = releases_text(result)
-    done = done if len(done) == 1 else (f"phase {i + 1}: {words}" for i, words in enumerate(done))
+    done = done if len(done) == 1 else (f"phase {i + 1}: {text}" for i, text in enumerate(done))
     fields: dict[str, Any] = {
         "size": size,
         "change": relation.difference,
@@ -271,10 +271,10 @@ def _fields(statement: Statement) -> dict[str, Any]:
         "done": (*done, *((f"a filter fixed in advance: {listed(filter_parameters)}",) if filter_parameters else ())),
         **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
-        "promises": tuple(words for words in result.promises if words != Requirement.MEASURED_ROUNDING),
-        "rounding": tuple(words for words in result.promises if words == Requirement.MEASURED_ROUNDING),
+        "promises": tuple(text for text in result.promises if text != Requirement.MEASURED_ROUNDING),
+        "rounding": tuple(text for text in result.promises if text == Requirement.MEASURED_ROUNDING),
         "persons": assumed_of_persons(result),
-        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {words}" for name, words in texts.items()),
+        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {text}" for name, text in texts.items()),
         "missing": (", ".join(name for name in AUTHOR_WORDS if name not in texts),) * (len(texts) < len(AUTHOR_WORDS)),
         "others": tuple(_other_bound(other, statement.factor) for other in statement.others),
     }

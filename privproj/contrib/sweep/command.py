@@ -69,4 +69,4 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
 
 def every(sentences_of: dict[str, tuple[str, ...]]) -> list[str]:
     """Return the distinct sentences."""
-    return list(dict.fromkeys(words for sentences in sentences_of.values() for words in sentences))
+    return list(dict.fromkeys(sentence for sentences in sentences_of.values() for sentence in sentences))

@@ -113,7 +113,7 @@ class Grid:
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
     def question(self, number: int) -> Composition:
-        """Return the query at a point, with a value for what it solves for; raises if the keys are invalid."""
+        """Return the query at a point, with a placeholder for the solved parameter; raises if the keys are invalid."""
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
         question = spec.composition_from(keys, self.query)
         spec.target_from(keys, self.query)
@@ -250,8 +250,8 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
     shares = np.array([1.0 / (known_size([phase]) or math.nan) for phase in read.phases])
     is_large = numbers["delta"] >= shares[read.shape]
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), is_large.tolist(), strict=True))
-    words = {key: _words_of(read, *key) for key in set(keys)}
-    return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
+    text_cells = {key: _words_of(read, *key) for key in set(keys)}
+    return {**cells, **dict(zip(WORDS, zip(*map(text_cells.__getitem__, keys), strict=True), strict=True))}
 
 
 def _words_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
@@ -307,8 +307,8 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
         (first,) = csv.reader([grid(range(1))])
         for number, row in zip(range(len(grid)), rows, strict=True):
             cells = dict(zip(grid.names, row, strict=True))
-            wanted = [str(_cell(value)) for value in grid.point(number).values()] if number else first
-            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, wanted)):
+            expected_row = [str(_cell(value)) for value in grid.point(number).values()] if number else first
+            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, expected_row)):
                 return False
         return True
     except (OSError, ValueError, TypeError, csv.Error):
@@ -317,8 +317,8 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
 
 def _says(cell: Any, text: str) -> bool:
     """Return whether a cell has this text, or the same number up to rounding on another machine."""
-    words = "" if cell is None else str(cell)
-    return words == text or math.isclose(float(words), float(text))
+    cell_text = "" if cell is None else str(cell)
+    return cell_text == text or math.isclose(float(cell_text), float(text))
 
 
 def _read_table(path: Path) -> Iterator[Sequence[Any]]:
