@@ -8,6 +8,7 @@ import argparse
 import math
 
 from privproj import M1, M2, PrivprojError, PublicSketch, sigma
+from privproj.accounting.lower_bounds import with_details
 
 DELTA = 1e-5
 RANKS = (1, 2, 4, 8, 16, 64, 256)
@@ -18,7 +19,7 @@ RUNS = (("one release", {}), ("2000 releases, rate .01", {"steps": 2000, "sampli
 def gap(mechanism, epsilon, run):
     """Epsilon over its lower end, less 1, in per cent, as text."""
     try:
-        found = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).with_details().lower_bound
+        found = with_details(sigma(mechanism, epsilon=epsilon, delta=DELTA, **run)).lower_bound
         least = found and found.value
     except PrivprojError:
         least = None

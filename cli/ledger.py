@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from privproj.accounting.schedule import Composition, Remaining
+from privproj.accounting.schedule import Composition, Remaining, remaining
 from privproj.assumptions import fixed_schedule
 from privproj.errors import InvalidParameterError, QueryError
 from privproj.io.files import read_bounded, read_data
@@ -42,8 +42,8 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
         error.result = {"steps": account.spent, "delta": delta, **nothing}
         raise
     summary["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
-    json_summary = {key: value for key, value in summary.items() if key != "labels"}
-    write(render.as_json(json_summary) if json else ledger_text(summary))
+    budget = account.budget() if account.is_adaptive else None
+    write(render.as_json(summary) if json else ledger_text(summary, budget.labels() if budget else {}))
     return 0 if summary["so_far"] is None else EXIT_CODES[summary["so_far"].outcome]
 
 
@@ -79,7 +79,6 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "warnings": list(dict.fromkeys((*(so_far.warnings if so_far else ()), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
-        "labels": budget.labels() if budget else {},
         **(budget.summary() if budget else {}),
     }
 
@@ -92,15 +91,15 @@ QUOTE = {
 }
 
 
-def ledger_text(summary: dict[str, Any]) -> str:
-    """Return the summary of a ledger as text."""
+def ledger_text(summary: dict[str, Any], budget: dict[str, str]) -> str:
+    """Return the summary of a ledger as text, with the labels of its budget."""
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
     goal = "" if summary["target_epsilon"] is None else f", target {summary['target_epsilon']:g}"
     parts = {
         "released": f"{steps} steps" + (f" ({percent(steps / planned)} of the plan)" if planned > 0 else ""),
         "left": f"{summary['steps_left']} planned steps",
         "plan": f"epsilon {round_outward(summary['planned'].value)} after all planned steps{goal}",
-        **summary["labels"],
+        **budget,
         "quote": summary["quote"],
         "assumes": summary["assumes"],
         "warning": summary["warnings"],
@@ -115,7 +114,7 @@ def ledger_text(summary: dict[str, Any]) -> str:
 @command_with(
     "remaining",
     file_argument(),
-    *options_from(Composition.remaining, "epsilon", "delta"),
+    *options_from(remaining, "epsilon", "delta"),
     json_option(),
 )
 def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
@@ -136,7 +135,7 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> in
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> dict[str, Any]:
     """Return the spent part of a budget and the steps that each phase may still take, for a plan fixed in advance."""
-    rows, of_plan = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
+    rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
     adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)

@@ -223,7 +223,9 @@ def show_result(
         result = replace(result, alternatives={**result.alternatives, **utility.as_dict()})
     if json:
         return show(result, json, str)
-    detailed, others = result.with_details(), other_bounds(result, mechanism, run, utility)
+    from privproj.accounting.lower_bounds import with_details
+
+    detailed, others = with_details(result), other_bounds(result, mechanism, run, utility)
     return show(result, json, lambda: render.as_text(detailed, verbose, utility, others))
 
 

@@ -30,10 +30,15 @@ FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 
 
 def as_json(value: Any) -> str:
-    """Return a JSON object as text; results are converted by their ``as_dict``."""
+    """Return a JSON object as text; results have their lower bound and their value for other batches."""
     import json
 
-    return json.dumps(value, indent=2, allow_nan=False, default=lambda answer: answer.as_dict())
+    from privproj.accounting.lower_bounds import with_details
+
+    def plain(row: Any) -> object:
+        return with_details(row).as_dict() if isinstance(row, Result) else row.as_dict()
+
+    return json.dumps(value, indent=2, allow_nan=False, default=plain)
 
 
 def delta_shown(value: float) -> str:
@@ -113,7 +118,7 @@ def closing(result: Result) -> dict[str, tuple[str, ...]]:
 def result_lines(result: Result) -> list[str]:
     """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
     parts = {"assumes": result.promises, "bound": bound_text(result), "run": run_line(result)}
-    return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
+    return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result)})]
 
 
 def bound_text(result: Result) -> str:
@@ -138,10 +143,15 @@ def run_line(result: Result) -> str:
     return f"{steps}, {name} sampling at rate {run['sampling_rate']:.4g}{truncated}{assumed}"
 
 
-def neighbors_text(run: Mapping[str, Any]) -> str:
-    """Return what neighboring datasets differ in."""
+def neighbors_text(result: Result) -> str:
+    """Return what neighboring datasets differ in, and under replace what the noise multiplier is relative to."""
+    run: Any = result.run
     verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
-    return f"{verb} one record" if run["group_size"] == 1 else f"{verb} up to {run['group_size']} records of one user"
+    records = "one record" if run["group_size"] == 1 else f"up to {run['group_size']} records of one user"
+    if Requirement.REPLACE_SENSITIVITY not in run["assumes"]:
+        return f"{verb} {records}"
+    noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
+    return f"{verb} {records}; noise multiplier = {noise}/(2C)"
 
 
 def lower_bound_text(result: Result) -> str:
@@ -343,7 +353,7 @@ def run_text(result: Result, verbose: bool = False) -> str:
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
         lines += fit_line(f"  {phase['name']}: ", text)
-    lines += label_lines({"neighbors": neighbors_text(result.run)})
+    lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore

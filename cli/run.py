@@ -3,7 +3,7 @@
 from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.accounting.schedule import Composition, dp_sft
+from privproj.accounting.schedule import Composition, calibrate_noise, dp_sft
 from privproj.errors import InvalidParameterError
 from privproj.io.files import check_not_same_file, read_data, write_data
 from privproj.io.run_file import from_data
@@ -66,7 +66,7 @@ def run_command(
         return show_run(result, schedule, output, json, verbose)
     _check_target(epsilon, delta, of_risk, calibrate)
     if calibrate:
-        schedule = schedule.calibrated(epsilon=epsilon, delta=delta, **risk)
+        schedule = calibrate_noise(schedule, epsilon=epsilon, delta=delta, **risk)
     if of_risk:
         result = schedule.risk(**risk)
     elif delta is None:
@@ -81,7 +81,9 @@ def show_run(result: Result, schedule: Composition, output: str | None, json: bo
     """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
         write_data(output, schedule.as_dict())
-    return show(result, json, lambda: render.run_text(result.with_details() if verbose else result, verbose))
+    from privproj.accounting.lower_bounds import with_details
+
+    return show(result, json, lambda: render.run_text(with_details(result) if verbose else result, verbose))
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:

@@ -51,10 +51,10 @@ class QueryError(PrivprojError):
         result: The result without a value; None until the query that failed has set it.
 
     >>> from privproj import Gaussian, epsilon
-    >>> from privproj.errors import Unanswered
+    >>> from privproj.errors import QueryError
     >>> try:
     ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="classical")
-    ... except Unanswered as error:
+    ... except QueryError as error:
     ...     print(error.outcome, error.exit_code)
     refused 3
     """

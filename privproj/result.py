@@ -119,9 +119,9 @@ class LowerBound:
         for_whom: The adversary for whom it holds; empty for any adversary who observes the outputs.
         gap: Why the upper bound is far above it; empty if it is not, or if no reason is known.
 
-    >>> from privproj import M2, epsilon
-    >>> result = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).with_details()
-    >>> round(result.lower_bound.value, 3), result.lower_bound.for_whom
+    >>> from privproj import M2, epsilon, lower_bound
+    >>> below = lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5))
+    >>> round(below.value, 3), below.for_whom
     (0.738, 'an adversary who observes the projections')
     """
 
@@ -164,12 +164,12 @@ class Result:
             mechanisms that have one.
         noise_std: The noise standard deviation for a given clipping norm, in its units; None if none was given.
         numerics: How the value was computed, by name; empty for a closed form.
-        lower_bound: The lower bound of the true value (:meth:`with_details`), a :class:`LowerBound`; None if it is not
+        lower_bound: The lower bound of the true value (``with_details``), a :class:`LowerBound`; None if it is not
             known or was not computed.
         alternatives: The value for other batches, by name: ``balls_in_bins_instead`` and ``poisson_not_valid`` of
-            shuffled ones (:meth:`with_details`), and the ``smallest_harmless_cap`` of truncated ones.
+            shuffled ones (``with_details``), and the ``smallest_harmless_cap`` of truncated ones.
         warnings: Warnings, one sentence each.
-        query: The composition that was evaluated, from which :meth:`with_details` computes more; None if there is
+        query: The composition that was evaluated, from which ``with_details`` computes more; None if there is
             nothing more.
         target: The target of that query.
 
@@ -214,21 +214,9 @@ class Result:
         """The upper end of ``interval``; None if it is not known."""
         return None if self.interval.upper == math.inf and self.value != math.inf else self.interval.upper
 
-    def with_details(self) -> "Result":
-        """Return the result with its lower bound and its alternatives, each of which is a query of its own.
-
-        Returns:
-            A result with all fields of this one; itself if it has no query.
-
-        >>> from privproj import M2, epsilon
-        >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).with_details().lower_bound.value, 3)
-        0.738
-        """
-        return self if self.query is None else self.query.add_details(self)
-
     def __getstate__(self) -> dict[str, Any]:
         # Bounds hold functions, which cannot be pickled: a copy has numbers alone.
-        return {**vars(self.with_details()), "interval": Enclosure(*self.interval), "query": None, "target": None}
+        return {**vars(self), "interval": Enclosure(*self.interval), "query": None, "target": None}
 
     def __hash__(self) -> int:
         return hash((self.quantity, self.value, self.bound, self.bound_version, self.epsilon, self.log10_delta))
@@ -283,11 +271,10 @@ class Result:
         from privproj.version import __version__
 
         ends = {"lower": self.lower, "upper": self.upper}
-        full = self.with_details()
-        below = {} if full.lower_bound is None else full.lower_bound.as_dict()
-        numerics = {**full.numerics, **below, **full.alternatives}
-        names = [one.name for one in fields(full) if one.name not in ("lower_bound", "alternatives", "query", "target")]
-        values = [ends if name == "interval" else {name: getattr(full, name)} for name in names]
+        below = {} if self.lower_bound is None else self.lower_bound.as_dict()
+        numerics = {**self.numerics, **below, **self.alternatives}
+        names = [one.name for one in fields(self) if one.name not in ("lower_bound", "alternatives", "query", "target")]
+        values = [ends if name == "interval" else {name: getattr(self, name)} for name in names]
         plain = {name: as_plain_value(value) for pair in values for name, value in {**pair}.items()}
         plain["numerics"] = as_plain_value(numerics)
         plain["requires"] = [name for name in map(short_name, self.assumes) if name]

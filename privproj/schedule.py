@@ -1,6 +1,25 @@
-"""Several phases with their own mechanisms and runs, composed jointly: the public door to schedules."""
+"""Compose several phases with their own mechanisms and runs: the public names."""
 
-from privproj.accounting.schedule import Composition, Phase, Remaining, dp_sft, phase_of
+from privproj.accounting.schedule import (
+    Composition,
+    Phase,
+    Remaining,
+    calibrate_noise,
+    dp_sft,
+    more_steps,
+    phase_of,
+    remaining,
+)
 from privproj.io.run_file import from_data
 
-__all__ = ["Composition", "Phase", "Remaining", "dp_sft", "from_data", "phase_of"]
+__all__ = [
+    "Composition",
+    "Phase",
+    "Remaining",
+    "calibrate_noise",
+    "dp_sft",
+    "from_data",
+    "more_steps",
+    "phase_of",
+    "remaining",
+]

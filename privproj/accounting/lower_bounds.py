@@ -1,4 +1,4 @@
-"""Compute lower bounds of the true value, and describe truncated and shuffled batches.
+"""Compute lower bounds of the true value, and values for other samplings.
 
 A lower bound is the value of one pair of neighboring datasets (C28): one record changes the query in the same way in
 every release, and all other records contribute nothing. The distribution of its outputs is known exactly, up to the
@@ -9,15 +9,14 @@ enclosure of the composition, whose lower end is a proved lower bound. Shuffled 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
+from privproj.accounting.batch_notes import SEES_PROJECTIONS
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Composition, solve_delta, solve_epsilon
 from privproj.composition.compose import compose_phases
 from privproj.errors import InvalidParameterError, PrivprojError
 from privproj.mechanisms.registry import is_renyi
 from privproj.numerics.interval import next_up
-from privproj.profiles.conversion import LEAST_LOG_VALUE
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.result import LowerBound, Result, Side, round_outward
 from privproj.run import Run
@@ -43,12 +42,6 @@ SOME_COLUMNS = "for some number of columns"  # for layers of unknown width and a
 PHASES_LEFT_OUT = "phases with another accountant have no lower bound here"  # reason for a gap
 
 OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"  # reason for a gap
-
-# note on every number for shuffled batches (C17, C27)
-NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
-
-SEES_PROJECTIONS = "an adversary who observes the projections"  # the adversary of C4
-
 
 QUANTITIES = ("epsilon", "delta", "sigma")  # quantities whose results have a lower bound
 
@@ -86,9 +79,19 @@ def lower_bound(result: Result) -> LowerBound | None:
     return max(bounds, key=lambda bound: bound.value, default=None)
 
 
-def add_details(query: Composition, result: Result) -> Result:
-    """Return a result with its lower bound, a warning if that is far below, and its value for other batches."""
-    target = result.target
+def with_details(result: Result) -> Result:
+    """Return a result with its lower bound, a warning if that is far below, and its value for other batches.
+
+    Each of these is a query of its own. A result without a query is returned unchanged.
+
+    >>> from privproj import M2, epsilon
+    >>> from privproj.accounting.lower_bounds import with_details
+    >>> round(with_details(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)).lower_bound.value, 3)
+    0.738
+    """
+    query, target = result.query, result.target
+    if query is None:
+        return result
     has_bound = result.usable and result.side is Side.UPPER and result.value and result.quantity in QUANTITIES
     if has_bound and (result.risk is None or "advantage" in result.risk):
         below, warnings = lower_bound(result), result.warnings
@@ -209,90 +212,3 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
             beside[name] = other.value
             warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
     return replace(result, alternatives=beside, warnings=tuple(warnings))
-
-
-# --- truncated and shuffled batches ---------------------------------------------------------------------------
-
-
-def describe_batches(query: Composition, fields: dict[str, Any]) -> list[str]:
-    """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result."""
-    # Without a value the run of a result is a placeholder.
-    if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
-        return []
-    fields["alternatives"], truncated = _capped(query, fields)
-    fields["lower_bound"], shuffled = _shuffled(query.phases, fields)
-    return [*truncated, *shuffled]
-
-
-def known_size(phases: Sequence[Phase]) -> int:
-    """Return the largest dataset size of a phase; 0 if none is known."""
-    return max((phase.run.dataset_size or 0 for phase in phases), default=0)
-
-
-def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
-    """Return a warning if delta is not below one over the dataset size (0: unknown)."""
-    if not size or (delta or 0.0) < 1.0 / size:
-        return ()
-    return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
-
-
-def _capped(query: Composition, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
-    """Return the smallest harmless maximum batch size, and what truncated batches cost in delta (C26)."""
-    runs = dict.fromkeys(phase.run for phase in query.phases if phase.run.max_batch_size is not None)
-    if not runs or fields.get("log10_delta") is None:
-        return {}, []
-    from privproj.composition.truncated_poisson import smallest_harmless_cap
-
-    log_delta = goal = fields["log10_delta"] * math.log(10.0)
-    if fields["quantity"] == "delta":  # delta includes the truncation, so compare with delta without it
-        try:
-            goal = query.with_run(**WHOLE_BATCHES).curve().log_delta(fields["epsilon"]).upper
-        except PrivprojError:
-            return {}, []
-    least = [smallest_harmless_cap(run, goal) for run in runs]
-    words = [
-        f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
-        for run, n in zip(runs, least, strict=True)
-    ]
-    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, words
-
-
-def _cap_words(run: Run, log_delta: float) -> str:
-    """Return the share of the delta ``e^log_delta`` that truncated batches take, as text."""
-    from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
-
-    log_cut = log_probability_of_cut(run).upper
-    taken, share = f"cutting batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
-    if log_cut == -math.inf:
-        return f"no batch has more than {run.max_batch_size} records, so that none is cut"
-    if log_cut >= log_delta:
-        # a power of ten if it is below double precision
-        power = f"10^{math.ceil(log_cut / math.log(10.0))}"
-        most = round_outward(math.exp(log_cut)) if log_cut > LEAST_LOG_VALUE else power
-        return f"{taken} takes all of delta: its probability is up to {most}"
-    return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
-
-
-def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
-    """Return the lower bound for shuffled batches (C27) and the note that shuffling is not amplified."""
-    shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
-    if not shuffled:
-        return None, []
-    if any(phase.run.batches is None for phase in shuffled):
-        return None, [f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say"]
-    of_delta = fields["quantity"] == "delta"
-    goal = fields.get("epsilon") if of_delta else fields.get("log10_delta")
-    if goal is None:
-        return None, [NO_AMPLIFICATION]
-    from privproj.accounting.shuffling import least_of
-
-    least = max(least_of(phase, goal, of_delta=of_delta) for phase in shuffled)
-    if least == -math.inf or (least <= 0.0 and not of_delta):
-        return None, [NO_AMPLIFICATION]
-    plain = all(phase.mechanism.name == "gaussian" for phase in shuffled)
-    quantity, end = ("log10_delta", least / math.log(10.0) * (1.0 + 1e-15)) if of_delta else ("epsilon", least)
-    return LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS), [NO_AMPLIFICATION]
-
-
-# parameters of a run without truncated batches
-WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}

@@ -72,9 +72,7 @@ class Phase:
         return self.bound.guarantees(self.mechanism)
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the bound is sound for this
-        phase.
-        """
+        """Raise an error unless the bound is sound for this phase."""
         bound, relation = self.bound, self.run.relation
         if not self.is_guarantee and not self.allow_refuted:
             raise UnsupportedError(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
 from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
@@ -24,12 +24,8 @@ from privproj.targets import (
     delta_target,
     epsilon_target,
     full_target,
-    privacy_or_risk_target,
     risk_target,
 )
-
-if TYPE_CHECKING:
-    from privproj.accounting.schedule import Remaining
 
 Solver = TypeVar("Solver", bound=Callable[..., Result])
 
@@ -227,12 +223,6 @@ class Composition:
             fields["bound"] = " + ".join(unique(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
         return {"mechanism": {**released, "assumes": assumes}, **fields}
 
-    def add_details(self, result: Result) -> Result:
-        """Return the result with its lower bound and its alternatives (:func:`add_details` of ``lower_bound``)."""
-        from privproj.accounting.lower_bounds import add_details
-
-        return add_details(self, result)
-
     # --- queries --------------------------------------------------------------------------------------
 
     def epsilon(self, *, delta: float) -> Result:
@@ -320,84 +310,6 @@ class Composition:
             UnsupportedError: Another accountant composes a phase.
         """
         return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
-
-    def calibrated(
-        self,
-        *,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        advantage: float | None = None,
-        tpr: float | None = None,
-        fpr: float | None = None,
-    ) -> "Composition":
-        """Return the schedule whose noise multipliers, all times one common factor, just meet a target.
-
-        The target is ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
-
-        Args:
-            epsilon: The epsilon to be met, above 0 and at most 1e9.
-            delta: The delta to be met, above 0 and below 1.
-            advantage: Instead of these: the largest true positive rate less false positive rate of any attack.
-            tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
-            fpr: That false positive rate, above 0 and below ``tpr``.
-
-        Returns:
-            The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
-
-        Raises:
-            InvalidParameterError: A value is outside its domain, two targets are given, or a phase has no noise
-                multiplier.
-            UnsupportedError: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
-        """
-        from privproj.accounting.calibration import noise_factor
-
-        target = privacy_or_risk_target(epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
-        return self.scaled(noise_factor(self, target))
-
-    def more_steps(self, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
-        """Return how many releases like those of a phase fit after all that is done and after further phases.
-
-        Args:
-            phase: The pattern; its own number of steps plays no role.
-            epsilon: The epsilon of the budget, from 0 to 1e9.
-            delta: The delta of the budget, above 0 and below 1.
-            after: Planned phases that come before it and are counted in full.
-
-        Returns:
-            A number of releases up to 1e8; 0 if none fits.
-
-        Raises:
-            InvalidParameterError: A value is outside its domain.
-            UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
-        """
-        from privproj.accounting.calibration import steps_after
-
-        before = replace(self, phases=(*self.done_phases, *after, phase))
-        return steps_after(before, full_target(epsilon, delta, None, zero=True))
-
-    def remaining(self, *, epsilon: float, delta: float) -> "list[Remaining]":
-        """Return what the budget leaves for every planned phase, after all that is done and planned before it.
-
-        Without a planned phase the last one is the pattern of what may follow.
-
-        Args:
-            epsilon: The epsilon of the budget, from 0 to 1e9.
-            delta: The delta of the budget, above 0 and below 1.
-
-        Returns:
-            A record for each planned phase, in order.
-
-        Raises:
-            InvalidParameterError: A value is outside its domain.
-            UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
-        """
-        from privproj.accounting.schedule import Remaining
-
-        planned = tuple(phase for phase in self.phases if phase.planned)
-        return [
-            Remaining(phase, self.more_steps(phase, epsilon=epsilon, delta=delta, after=planned[:i]), planned[:i])
-            for i, phase in enumerate(planned or self.phases[-1:])
-        ]
 
     # --- data -------------------------------------------------------------------------------------------
 
@@ -538,11 +450,11 @@ def build_result(
             unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "
             warnings.append(unused + "which composes nothing on a grid here")
     if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
-        from privproj.accounting.lower_bounds import describe_batches
+        from privproj.accounting.batch_notes import WHOLE_BATCHES, describe_batches
 
-        warnings += describe_batches(query, result)
+        warnings += describe_batches(phases, result, lambda: query.with_run(**WHOLE_BATCHES).curve())
     if any(phase.run.dataset_size for phase in phases):
-        from privproj.accounting.lower_bounds import known_size, warnings_of_delta
+        from privproj.accounting.batch_notes import known_size, warnings_of_delta
 
         warnings += warnings_of_delta(known_size(phases), result.get("delta"))
     refuted = unique(phase.bound.reason for phase in phases if not phase.is_guarantee)

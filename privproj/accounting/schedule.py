@@ -1,17 +1,18 @@
 """Schedules: phases of a run, what a budget leaves for them, and DP-SFT."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from privproj.accounting.calibration import sigma
+from privproj.accounting.calibration import noise_factor, sigma, steps_after
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.query import Composition
 from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import Gaussian, Mechanism
 from privproj.parameters import probability
+from privproj.targets import full_target, privacy_or_risk_target
 
-__all__ = ["Composition", "Phase", "Remaining", "dp_sft", "phase_of"]
+__all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "more_steps", "phase_of", "remaining"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Remaining:
         after: The planned phases that are counted in full before it.
 
     >>> from privproj import Gaussian
-    >>> from privproj.schedule import Composition, phase_of
+    >>> from privproj.schedule import Composition, phase_of, remaining
     >>> run = Composition((phase_of(Gaussian(noise_multiplier=10.0), "training", steps=3),))
-    >>> [(found.phase.name, found.more_steps) for found in run.remaining(epsilon=1.0, delta=1e-5)]
+    >>> [(found.phase.name, found.more_steps) for found in remaining(run, epsilon=1.0, delta=1e-5)]
     [('training', 4)]
     """
 
@@ -61,6 +62,84 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     'rank-free'
     """
     return phase_for(mechanism, bound, run, name)  # pyright: ignore[reportArgumentType]
+
+
+def calibrate_noise(
+    run: Composition,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
+) -> Composition:
+    """Return the schedule whose noise multipliers, all times one common factor, just meet a target.
+
+    The target is ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
+
+    Args:
+        run: The schedule.
+        epsilon: The epsilon to be met, above 0 and at most 1e9.
+        delta: The delta to be met, above 0 and below 1.
+        advantage: Instead of these: the largest true positive rate less false positive rate of any attack.
+        tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
+        fpr: That false positive rate, above 0 and below ``tpr``.
+
+    Returns:
+        The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
+
+    Raises:
+        InvalidParameterError: A value is outside its domain, two targets are given, or a phase has no noise
+            multiplier.
+        UnsupportedError: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
+    """
+    target = privacy_or_risk_target(epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
+    return run.scaled(noise_factor(run, target))
+
+
+def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
+    """Return how many releases like those of a phase fit after all that is done and after further phases.
+
+    Args:
+        run: The schedule.
+        phase: The pattern; its own number of steps plays no role.
+        epsilon: The epsilon of the budget, from 0 to 1e9.
+        delta: The delta of the budget, above 0 and below 1.
+        after: Planned phases that come before it and are counted in full.
+
+    Returns:
+        A number of releases up to 1e8; 0 if none fits.
+
+    Raises:
+        InvalidParameterError: A value is outside its domain.
+        UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
+    """
+    before = replace(run, phases=(*run.done_phases, *after, phase))
+    return steps_after(before, full_target(epsilon, delta, None, zero=True))
+
+
+def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaining]:
+    """Return what the budget leaves for every planned phase, after all that is done and planned before it.
+
+    Without a planned phase the last one is the pattern of what may follow.
+
+    Args:
+        run: The schedule.
+        epsilon: The epsilon of the budget, from 0 to 1e9.
+        delta: The delta of the budget, above 0 and below 1.
+
+    Returns:
+        A record for each planned phase, in order.
+
+    Raises:
+        InvalidParameterError: A value is outside its domain.
+        UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
+    """
+    planned = tuple(phase for phase in run.phases if phase.planned)
+    return [
+        Remaining(phase, more_steps(run, phase, epsilon=epsilon, delta=delta, after=planned[:i]), planned[:i])
+        for i, phase in enumerate(planned or run.phases[-1:])
+    ]
 
 
 def dp_sft(
@@ -116,4 +195,4 @@ def dp_sft(
         phases.append(phase_of(Gaussian(noise_multiplier=noise.value), name, **run))
     plan = Composition(tuple(phases), assumes=(Requirement.PUBLIC_SUBSPACE,) if public else ())
     is_final = len(phases) == 1 or (budget == "split" and plan.meets(epsilon=epsilon, delta=delta))
-    return plan if is_final else plan.calibrated(epsilon=epsilon, delta=delta)
+    return plan if is_final else calibrate_noise(plan, epsilon=epsilon, delta=delta)

@@ -223,7 +223,7 @@ def choose(
 
     Raises:
         InvalidParameterError: A value is outside its range, or nothing is projected.
-        Unanswered: DP-SGD itself has no noise multiplier for the target.
+        QueryError: DP-SGD itself has no noise multiplier for the target.
 
     >>> from privproj import choose
     >>> rows = choose(layers="1024x16", epsilon=2.0, delta=1e-6, steps=1000, sampling_rate=0.01)

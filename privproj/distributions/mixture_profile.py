@@ -193,7 +193,7 @@ def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
     """Return nearly the ``p >= x0`` that minimizes ``E g_p(X)``. Every ``p >= x0`` gives a bound.
 
-    Certificates use it as the tangent of :class:`privproj.contrib.certify.profiles.BallAnyRank`.
+    Certificates in ball arithmetic use it as their tangent.
     """
     in_kernels = beta_gamma_params(dist.row(1.0))
     mean = in_kernels[2]

@@ -5,7 +5,7 @@ Given the projection the privacy loss is Gaussian with squared sensitivity ``X``
 = sqrt(x)`` (C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Releases differ in
 the distribution of ``X`` only (C7).
 
-The same distributions are implemented in ball arithmetic in :mod:`privproj.contrib.certify.laws`, and in mpmath in
+The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
 ``tests/reference/laws.py``.
 """
 

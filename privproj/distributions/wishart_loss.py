@@ -16,7 +16,7 @@ which :mod:`privproj.distributions.wishart_integral` encloses. All terms are pos
 ``m`` enters, so a misalignment of 1e-12 keeps its digits. The profile does not increase with ``rho`` (C10), so the pair
 at ``m`` dominates every better aligned one.
 
-The same profile is implemented in ball arithmetic in :mod:`privproj.contrib.certify.wishart`, and in mpmath in
+The same profile is implemented in ball arithmetic for certificates, and in mpmath in
 ``tests/reference/wishart.py``.
 """
 

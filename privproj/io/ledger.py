@@ -762,7 +762,7 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.
-        Unanswered: The epsilon of a plan cannot be computed.
+        QueryError: The epsilon of a plan cannot be computed.
     """
     reader = parse_ledger(content, path)
     account = reader.account

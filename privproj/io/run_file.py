@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from privproj.accounting import config as spec
 from privproj.accounting.phase import Phase
-from privproj.accounting.schedule import Composition, Remaining, phase_of
+from privproj.accounting.schedule import Composition, Remaining, phase_of, remaining
 from privproj.errors import InvalidParameterError, within
 from privproj.io.files import read_data, write_data
 from privproj.mechanisms import Mechanism
@@ -261,7 +261,7 @@ class Accountant:
         7
         """
         planned = self if mechanism is None else self + replace(self._phase(mechanism, None, bound, run), planned=True)
-        return planned.schedule.remaining(epsilon=epsilon, delta=delta)[-1]
+        return remaining(planned.schedule, epsilon=epsilon, delta=delta)[-1]
 
     def __add__(self, other: "Accountant | Composition | Phase") -> "Accountant":
         """Return the accountant of the releases of both."""

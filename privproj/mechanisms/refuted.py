@@ -58,7 +58,7 @@ EARLY_MATRIX = _without_a_number(
     "a matrix query without noise has no bound",
     "V^T Y = V^T M V is symmetric for the true V and, with probability one, for no other V' (unless both are "
     "proportional, or of rank one with the same right factor), so one release tells neighbors apart: delta = 1 for "
-    "every epsilon. See for yourself with privproj.contrib.audit.symmetry_test. Use m1 or m2, which add noise; a "
+    "every epsilon. See docs/not-a-guarantee.md for a runnable test. Use m1 or m2, which add noise; a "
     "single column is the wishart mechanism",
     name="early-matrix",
     mechanism=WishartMatrix,

@@ -9,7 +9,7 @@ Notation: ``phi`` and ``Phi`` are the normal density and CDF, ``R(x) = (1 - Phi(
 Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs are natural. The relative errors are those that
 :mod:`privproj.numerics.interval` allows for (measured).
 
-The same functions exist in ball arithmetic in :mod:`privproj.contrib.certify` and in mpmath in
+The same functions exist in ball arithmetic for certificates and in mpmath in
 ``tests/reference/special.py``.
 """
 

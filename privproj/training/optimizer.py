@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from privproj.accounting.lower_bounds import warnings_of_delta
+from privproj.accounting.batch_notes import warnings_of_delta
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import Account, Ledger
 from privproj.parameters import integer

@@ -3,7 +3,8 @@
 A rename file is TOML or JSON with these tables, all optional. Every entry must be used at least once.
 
     [commands]  epsilon = "eps"; "* m2" = "* projected" (second word); "report run" = "statement"
-    [options]   "--old" = "--new"; "report --old" = "--new" (one command); "--style json" = "--json" (with its value)
+    [options]   "--old" = "--new"; "report --old" = "--new" (one command); "--style json" = "--json" (with its value);
+                "--old" = "command * --new" (the option becomes a command in front)
     [values]    refused = "unsupported"; "bound=exact" = "tight" (under one key, argument, option or command)
     [keys]      old = "new"; old = "new.place"; "numerics.old" = "new" (JSON keys, table columns, files that are left)
     [python]    epsilons = "epsilon_array" (functions, classes, arguments, methods, exceptions)
@@ -158,7 +159,9 @@ class Renames:
             if value and (pair := self.find("options", f"{command} {name} {value}", f"{name} {value}")) is not None:
                 new += pair.split()
                 continue
-            new += (self.find("options", f"{command} {name}", name) or name).split()
+            prefix, _, words = (self.find("options", f"{command} {name}", name) or name).rpartition("*")
+            new[:0] = [word for word in prefix.split() if word not in new]  # "--old" = "command * --new"
+            new += words.split()
             new += [] if value is None else [self.value(name.strip("-").replace("-", "_"), value)]
         return new
 

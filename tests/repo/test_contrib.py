@@ -21,14 +21,6 @@ CORE = [
     and path not in (ROOT / "privproj" / "plugins.py", Path(__file__))
 ]  # fmt: skip
 ABOUT_LAYERS = ("tests/repo/", "tests/golden/")  # tests of the whole tree, which list packages
-PENDING = {
-    "privproj/diagnostics/directions.py", "privproj/distributions/mixture_profile.py",
-    "privproj/distributions/squared_sensitivity.py", "privproj/distributions/wishart_loss.py",
-    "privproj/mechanisms/refuted.py", "privproj/numerics/kernels.py", "privproj/numerics/special.py",
-    "privproj/numerics/__init__.py", "tests/fuzz/strategies.py", "tests/differential/strategies.py",
-}  # fmt: skip
-"""Files whose docstrings and texts still name a feature."""
-
 EVERYTHING = """
 import importlib, pkgutil, sys, privproj, privproj_cli
 class Missing:
@@ -57,8 +49,8 @@ for package in (privproj, privproj_cli):
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_core_does_not_name_contrib(path):
-    if str(path.relative_to(ROOT)).startswith(ABOUT_LAYERS) or str(path.relative_to(ROOT)) in PENDING:
-        pytest.skip("a test of the whole tree, or a text that is rewritten")
+    if str(path.relative_to(ROOT)).startswith(ABOUT_LAYERS):
+        pytest.skip("a test of the whole tree")
     for node in ast.walk(parsed(path)):
         names = []
         if isinstance(node, ast.ImportFrom):

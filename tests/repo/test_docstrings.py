@@ -151,7 +151,7 @@ def test_docstring_first_paragraph_is_complete(path):
         assert first.endswith((".", ":", "?", "!", "::", "```", ")")), f"{name}: {first!r}"
 
 
-CLAIM = re.compile(r"\bC(\d+)\b")
+CLAIM = re.compile(r"\bC(\d{1,2})\b")
 
 CLAIMS = set(re.findall(r'<a id="c(\d+)"></a>', (ROOT / "docs" / "proofs.md").read_text()))
 

@@ -32,7 +32,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
-from privproj.accounting.lower_bounds import WHOLE_BATCHES
+from privproj.accounting.batch_notes import WHOLE_BATCHES
 from privproj.accounting.phase import Phase
 from privproj.accounting.renyi import renyi_curve
 from privproj.assumptions import Requirement

@@ -8,7 +8,7 @@ from privproj_cli.ledger import record, remaining_text
 from privproj_cli.options import command_with, file_argument, json_option, option, options_from
 from privproj_cli.output import write
 
-from privproj.accounting.schedule import Composition, Remaining
+from privproj.accounting.schedule import Remaining, remaining
 from privproj.assumptions import Requirement
 from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
 from privproj.contrib.filters.ledger import filter_text
@@ -21,7 +21,7 @@ from privproj.result import round_outward
 @command_with(
     "filter",
     file_argument(),
-    *options_from(Composition.remaining, "epsilon", "delta"),
+    *options_from(remaining, "epsilon", "delta"),
     option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
     json_option(),
 )

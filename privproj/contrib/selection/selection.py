@@ -25,8 +25,8 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Unpack
 
+from privproj.accounting.batch_notes import NO_AMPLIFICATION
 from privproj.accounting.calibration import require_unset, solve_sigma
-from privproj.accounting.lower_bounds import NO_AMPLIFICATION
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.query import (
     Composition,

@@ -15,7 +15,7 @@ from privproj_cli.options import Once, OneOf, command_with, file_argument, optio
 from privproj_cli.query import QueryGroup, bound_option, target_options
 from privproj_cli.render import WIDEST, wrap_line
 
-from privproj.accounting.lower_bounds import known_size, warnings_of_delta
+from privproj.accounting.batch_notes import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import phase_of
 from privproj.contrib.statement import statement as statements

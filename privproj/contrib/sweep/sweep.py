@@ -25,7 +25,7 @@ from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privproj.accounting import config as spec
-from privproj.accounting.lower_bounds import known_size, warnings_of_delta
+from privproj.accounting.batch_notes import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Composition
 from privproj.errors import InvalidParameterError, PrivprojError, QueryError, within

@@ -3,7 +3,7 @@
 With ``A`` of shape ``r x m`` a step of LoRA moves the weights along ``q A^T A = q + u`` for each gradient row ``q``:
 ``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r`` the entries of ``u`` are close to Gaussian,
 up to a constant that the paper does not state. This closeness does not imply privacy
-(:mod:`privproj.contrib.audit.symmetry`).
+(docs/not-a-guarantee.md).
 """
 
 import math

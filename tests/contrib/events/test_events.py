@@ -14,7 +14,7 @@ from privproj.assumptions import Requirement
 from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import data_of
 from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_text
-from privproj.schedule import Composition, from_data, phase_of
+from privproj.schedule import Composition, calibrate_noise, from_data, phase_of, remaining
 
 TREE = dp_event.SingleEpochTreeAggregationDpEvent(4.0, [8, 8])
 CONCENTRATED = dp_event.ZCDpEvent(0.1)
@@ -89,7 +89,7 @@ def test_non_private_event_gives_no_guarantee():
         whole = Composition((ADAPTERS, event(found)))
         assert whole.epsilon(delta=1e-5).outcome is Outcome.VACUOUS and whole.epsilon(delta=1e-5).value == math.inf
         assert whole.delta(epsilon=1.0).outcome is Outcome.VACUOUS and not whole.meets(epsilon=1e9, delta=0.5)
-        assert [row.more_steps for row in whole.remaining(epsilon=10.0, delta=1e-5)] == [0]
+        assert [row.more_steps for row in remaining(whole, epsilon=10.0, delta=1e-5)] == [0]
 
 
 def test_no_op_event_changes_nothing():
@@ -138,7 +138,7 @@ def test_event_noise_is_relative_to_clipping_norm():
 def test_unsupported_query_about_event_is_one_sentence():
     whole = Composition((ADAPTERS, event(TREE, "tree")))
     with pytest.raises(UnsupportedError, match="phase tree has another accountant"):
-        whole.calibrated(epsilon=1.0, delta=1e-5)
+        calibrate_noise(whole, epsilon=1.0, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="one neighboring relation"):
         Composition((ADAPTERS, event(TREE, relation=None)))
     with pytest.raises(InvalidParameterError, match="event"):
@@ -150,7 +150,7 @@ def test_unsupported_query_about_event_is_one_sentence():
 @pytest.mark.parametrize("found", [TREE, DISCRETE, CONCENTRATED], ids=lambda found: type(found).__name__)
 def test_remaining_is_largest_number_that_fits(found):
     whole = Composition((ADAPTERS, event(found, "event")), 3e-2)
-    (row,) = whole.remaining(epsilon=6.0, delta=1e-5)
+    (row,) = remaining(whole, epsilon=6.0, delta=1e-5)
     longer = (replace(whole, phases=(*whole.phases, event(found, "m", steps=row.more_steps + i))) for i in (0, 1))
     assert [run.meets(epsilon=6.0, delta=1e-5) for run in longer] == [True, False]
     assert row.phase.name == "event"

@@ -12,6 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameterError, Laplace, Side, UnsupportedError, Wishart
+from privproj.accounting.lower_bounds import with_details
 from privproj.contrib.losses import PrivacyLoss, convert, privacy_loss
 from privproj.schedule import Composition, phase_of
 
@@ -42,7 +43,7 @@ def truth_of(name, eps):
     if name != "a good event":
         return math.exp(loss_of(name).curve().log_delta(eps).lower)
     mechanism, run = RUNS[name]
-    least = privproj.delta(mechanism, epsilon=eps, **run).with_details().lower_bound
+    least = with_details(privproj.delta(mechanism, epsilon=eps, **run)).lower_bound
     return 0.0 if least is None else 10.0**least.value
 
 

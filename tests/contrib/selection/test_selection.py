@@ -10,7 +10,8 @@ from helpers import GUARANTEES, mechanism_for
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameterError, Sketch, UnsupportedError, Wishart
-from privproj.accounting.lower_bounds import NO_AMPLIFICATION
+from privproj.accounting.batch_notes import NO_AMPLIFICATION
+from privproj.accounting.lower_bounds import with_details
 from privproj.contrib.selection import draw_trials, select
 
 RUN = {"steps": 200, "sampling_rate": 0.02}
@@ -102,7 +103,7 @@ def test_select_warns_if_fixed_number_is_cheaper():
 def test_select_repeats_warnings_of_run():
     run = {"steps": 3, "batches": 10, "sampling": "shuffle"}
     found = select(Gaussian(noise_multiplier=5.0), trials=3, delta=1e-5, **run)
-    assert NO_AMPLIFICATION in found.warnings and found.with_details().lower_bound is None
+    assert NO_AMPLIFICATION in found.warnings and with_details(found).lower_bound is None
 
 
 def test_draw_trials_follows_distribution():

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameterError, Laplace, PublicSketch, Side
+from privproj.accounting.lower_bounds import with_details
 from privproj.accounting.query import composition_of
 from privproj.io.run_file import from_data
 from privproj.profiles.tradeoff import advantage, tradeoff, true_positive_rates
+from privproj.schedule import calibrate_noise
 
 NORMAL = NormalDist()
 TARGETS = [{"advantage": 0.1}, {"tpr": 0.02, "fpr": 0.01}]
@@ -132,8 +134,8 @@ def test_a_risk_that_a_sampled_run_never_has_is_met_by_any_noise_that_is_account
 
 def test_the_truth_from_below_stands_beside_an_advantage():
     found = privproj.sigma(M2(dim=2048, rank=16), advantage=0.1, **RUN)
-    assert 0.09 <= found.with_details().lower_bound.value <= 0.1
-    assert privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).with_details().lower_bound is None
+    assert 0.09 <= with_details(found).lower_bound.value <= 0.1
+    assert with_details(privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01)).lower_bound is None
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -142,7 +144,7 @@ def test_the_phases_of_a_run_are_scaled_to_a_risk(target):
         {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 0.3, "steps": 20, "sampling_rate": 0.1},
         {"mechanism": "gaussian", "noise_multiplier": 3, "steps": 5},
     ]
-    scaled = from_data({"phase": phases}).calibrated(**target)
+    scaled = calibrate_noise(from_data({"phase": phases}), **target)
     wanted = target.get("advantage") or target["tpr"]
     shown = scaled.risk(**target)
     assert 0.99 * wanted < shown.value <= wanted and shown.risk == target

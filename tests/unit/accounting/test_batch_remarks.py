@@ -6,6 +6,7 @@ import pytest
 
 import privproj
 from privproj import M2, Gaussian
+from privproj.accounting.lower_bounds import with_details
 from privproj.errors import PrecisionError
 from privproj.schedule import Composition, phase_of
 
@@ -17,7 +18,7 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
     mechanism = Gaussian(noise_multiplier=1.0)
     whole = privproj.epsilon(mechanism, delta=1e-6, steps=588, sampling_rate=256 / 50000).value
     found = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=360)
-    least = found.with_details().alternatives["smallest_harmless_cap"]
+    least = with_details(found).alternatives["smallest_harmless_cap"]
     assert any("takes 27 % of delta" in words and str(least) in words for words in found.warnings)
     kept = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=least)
     assert any("takes less than 1 % of delta" in words for words in kept.warnings)
@@ -26,7 +27,7 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
         privproj.delta(mechanism, epsilon=whole, **CAPPED, max_batch_size=340),
         privproj.sigma(Gaussian(), epsilon=0.85, delta=1e-6, **CAPPED, max_batch_size=300),
     ):
-        assert abs(ask.with_details().alternatives["smallest_harmless_cap"] - least) <= 1
+        assert abs(with_details(ask).alternatives["smallest_harmless_cap"] - least) <= 1
 
 
 def test_where_a_cap_takes_all_of_delta_the_remedy_names_it():
@@ -41,16 +42,16 @@ def test_shuffled_batches_get_the_number_of_a_partition_and_what_stands_beside_i
     found = privproj.epsilon(mechanism, delta=1e-6, steps=steps, **SHUFFLED)
     assert found.value == privproj.epsilon(mechanism, delta=1e-6, steps=steps, sampling="partition").value
     poisson = privproj.epsilon(mechanism, delta=1e-6, steps=1000 * steps, sampling_rate=1e-3, relation="zero-out").value
-    assert found.with_details().alternatives["poisson_not_valid"] == poisson
-    assert poisson < 3.7 < found.with_details().lower_bound.value < found.value
-    assert any("NOT VALID" in text for text in found.with_details().warnings)
+    assert with_details(found).alternatives["poisson_not_valid"] == poisson
+    assert poisson < 3.7 < with_details(found).lower_bound.value < found.value
+    assert any("NOT VALID" in text for text in with_details(found).warnings)
 
 
 def test_balls_in_bins_stand_beside_shuffled_batches_where_they_are_accounted_for():
     mechanism, balls = Gaussian(noise_multiplier=1.0), {"sampling": "balls-in-bins", "batches": 1000}
     found = privproj.epsilon(mechanism, delta=1e-6, **SHUFFLED)
     other = privproj.epsilon(mechanism, delta=1e-6, relation="zero-out", **balls).value
-    assert found.with_details().alternatives["balls_in_bins_instead"] == other
+    assert with_details(found).alternatives["balls_in_bins_instead"] == other
 
 
 def test_an_alternative_that_no_grid_holds_is_left_out():
@@ -58,14 +59,14 @@ def test_an_alternative_that_no_grid_holds_is_left_out():
     with pytest.raises(PrecisionError, match="add noise"):
         privproj.epsilon(mechanism, delta=1e-6, steps=2, sampling="balls-in-bins", batches=1000)
     found = privproj.epsilon(mechanism, delta=1e-6, steps=2, **SHUFFLED)
-    assert math.isfinite(found.value) and "balls_in_bins_instead" not in found.with_details().alternatives
+    assert math.isfinite(found.value) and "balls_in_bins_instead" not in with_details(found).alternatives
 
 
 def test_a_delta_of_shuffled_batches_has_a_lower_bound_too():
     found = privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=3.0, **SHUFFLED)
     assert (
-        found.with_details().alternatives["poisson_not_valid"]
-        < 10.0 ** found.with_details().lower_bound.value
+        with_details(found).alternatives["poisson_not_valid"]
+        < 10.0 ** with_details(found).lower_bound.value
         < found.value
     )
 
@@ -74,7 +75,7 @@ def test_a_noise_multiplier_for_shuffled_batches_is_that_of_a_partition():
     found = privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-6, **SHUFFLED)
     plain = privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-6, sampling="partition")
     assert found.value == pytest.approx(plain.value, rel=1e-9)  # columns know partitions alone, and are asked back
-    assert 0.0 < found.with_details().lower_bound.value < 1.0
+    assert 0.0 < with_details(found).lower_bound.value < 1.0
 
 
 @pytest.mark.full
@@ -87,7 +88,7 @@ def test_a_noise_multiplier_of_a_projection_is_that_of_a_partition_too():
 def test_no_lower_bound_is_claimed_where_none_is_proved():
     fixed = M2(dim=512, rank=8, noise_multiplier=0.1, fixed_projection=True)
     found = privproj.epsilon(fixed, delta=1e-6, bound="gaussian", **SHUFFLED)
-    assert found.with_details().lower_bound is None
+    assert with_details(found).lower_bound is None
     assert any(words.startswith("no amplification is proved") for words in found.warnings)
     without = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="shuffle")
     assert not without.numerics
@@ -97,21 +98,21 @@ def test_no_lower_bound_is_claimed_where_none_is_proved():
 def test_a_known_projection_has_a_lower_bound_too():
     mechanism = M2(dim=512, rank=8, noise_multiplier=0.1)
     found = privproj.epsilon(mechanism, delta=1e-6, steps=2, sampling="shuffle", batches=100)
-    assert found.with_details().alternatives["poisson_not_valid"] < found.with_details().lower_bound.value < found.value
-    assert found.with_details().lower_bound.for_whom == "an adversary who observes the projections"
+    assert with_details(found).alternatives["poisson_not_valid"] < with_details(found).lower_bound.value < found.value
+    assert with_details(found).lower_bound.for_whom == "an adversary who observes the projections"
 
 
 def test_phases_are_remarked_on_together():
     first = phase_of(Gaussian(noise_multiplier=2.0), "first", sampling="shuffle", batches=100)
     second = phase_of(Gaussian(noise_multiplier=1.0), "second", sampling="shuffle", batches=100)
     alone, both = (Composition(phases).epsilon(delta=1e-6) for phases in ((second,), (first, second)))
-    assert both.with_details().lower_bound.value == alone.with_details().lower_bound.value < both.value
+    assert with_details(both).lower_bound.value == with_details(alone).lower_bound.value < both.value
     assert (
-        alone.with_details().alternatives["poisson_not_valid"]
-        < both.with_details().alternatives["poisson_not_valid"]
+        with_details(alone).alternatives["poisson_not_valid"]
+        < with_details(both).alternatives["poisson_not_valid"]
         < both.value
     )
     capped = phase_of(Gaussian(noise_multiplier=1.0), "capped", max_batch_size=360, **CAPPED)
     found = Composition((capped, phase_of(Gaussian(noise_multiplier=9.0), "whole"))).epsilon(delta=1e-6)
-    assert found.with_details().alternatives["smallest_harmless_cap"] > 360
+    assert with_details(found).alternatives["smallest_harmless_cap"] > 360
     assert math.isfinite(found.value)

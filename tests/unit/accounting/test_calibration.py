@@ -14,6 +14,7 @@ from privproj.accounting.query import composition_of
 from privproj.accounting.schedule import dp_sft
 from privproj.composition.good_event import GoodEventCurve
 from privproj.io.run_file import from_data
+from privproj.schedule import calibrate_noise
 from privproj.targets import full_target
 
 
@@ -82,7 +83,7 @@ def test_joint_calibrations_keep_to_their_target(seed):
     m2 = {"mechanism": "m2", "dim": 512, "rank": 8, "noise_multiplier": 0.2, "sampling_rate": 0.01, "steps": 100}
     gaussian = {"mechanism": "gaussian", "noise_multiplier": 2, "sampling_rate": 0.01, "steps": 100}
     for schedule in (
-        from_data({"phase": [m2, gaussian]}).calibrated(epsilon=eps, delta=delta),
+        calibrate_noise(from_data({"phase": [m2, gaussian]}), epsilon=eps, delta=delta),
         dp_sft(epsilon=eps, delta=delta, sampling_rate=0.01, steps=(50, 80)),
         dp_sft(epsilon=eps, delta=delta, sampling_rate=0.01, steps=(50, 80), budget="split"),
     ):

@@ -8,7 +8,9 @@ from helpers import RUN, eps_of
 from scipy.special import ndtr
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameterError, Layer, UnsupportedError, assumptions
+from privproj import M2, Gaussian, InvalidParameterError, Layer, UnsupportedError
+from privproj.accounting.lower_bounds import with_details
+from privproj.assumptions import Requirement
 
 STACK = (Layer(dim=768, rank=16, count=24),)
 
@@ -86,9 +88,6 @@ def test_per_layer_laws_of_every_size_are_finite_and_between_their_limits(layer)
     )
 
 
-WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper()}
-
-
 def test_layers_that_share_a_projection_cost_more_than_independent_ones():
     """With one ``Z`` for all layers and one direction in each, the captured share is that of one layer."""
     stack = M2(layers=(Layer(dim=64, rank=4, count=8),), clipping="per-layer", noise_multiplier=0.5)
@@ -102,7 +101,7 @@ def test_layers_that_share_a_projection_cost_more_than_independent_ones():
     root = np.sqrt(energy) / 0.5
     gains = ndtr(root / 2 - 2 / root) - math.exp(2) * ndtr(-root / 2 - 2 / root)
     assert abs(gains.mean() - shared.value) <= 5 * gains.std() / math.sqrt(len(gains))
-    assert WORDS["INDEPENDENT_LAYER_PROJECTIONS"] in claimed.mechanism["assumes"]
+    assert Requirement.INDEPENDENT_LAYER_PROJECTIONS in claimed.mechanism["assumes"]
     joint = M2(layers=(Layer(dim=64, rank=4, count=8),), noise_multiplier=0.5)
     assert privproj.delta(joint, epsilon=2.0).value >= shared.lower
 
@@ -135,8 +134,6 @@ def test_no_change_of_full_rank_stands_below_a_layer_with_few_columns():
     for share in ("", "@1"):
         clipping = "per-layer" if share else "joint"
         slim, wide = (stack(0.2, clipping, f"768x16:{m}{share}") for m in (1, 768))
-        least, other = (
-            privproj.delta(mechanism, epsilon=0.25).with_details().lower_bound for mechanism in (slim, wide)
-        )
+        least, other = (with_details(privproj.delta(mechanism, epsilon=0.25)).lower_bound for mechanism in (slim, wide))
         truth = privproj.delta(M2(dim=768, rank=16, columns=1, noise_multiplier=0.2), epsilon=0.25, bound="exact-rank1")
         assert least.value <= truth.log10_delta < other.value

@@ -11,6 +11,7 @@ from scipy import special
 import privproj
 from privproj import M1, M2, Gaussian, Laplace, Layer, PublicSketch
 from privproj.accounting import lower_bound as remarks
+from privproj.accounting.lower_bounds import with_details
 from privproj.mechanisms.registry import mechanism_named, registry
 from privproj.profiles.gaussian import gaussian_deltas
 from privproj.schedule import Composition, phase_of
@@ -26,7 +27,7 @@ def full(value):
 
 def least_delta(mechanism, epsilon, **run):
     found = privproj.delta(mechanism, epsilon=epsilon, **run)
-    return 10.0 ** found.with_details().lower_bound.value
+    return 10.0 ** with_details(found).lower_bound.value
 
 
 def assert_just_below(least, sample, share=0.03):
@@ -38,15 +39,15 @@ def assert_just_below(least, sample, share=0.03):
 def test_the_reference_run_is_known_within_a_hundredth():
     mechanism = M2(dim=2048, rank=16, noise_multiplier=0.155974)
     found = privproj.epsilon(mechanism, delta=1e-5, **RUN)
-    least = found.with_details().lower_bound.value
-    assert found.with_details().lower_bound.for_whom == "an adversary who observes the projections"
+    least = with_details(found).lower_bound.value
+    assert with_details(found).lower_bound.for_whom == "an adversary who observes the projections"
     assert least < found.lower < found.value < 1.008 * least
     assert found.value < 1.002 * found.lower
     # the lower end of exact-rank1 is that of a change that is allowed
     one = privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1", **RUN)
-    assert one.lower <= least == one.with_details().lower_bound.value < one.value < 1.002 * least
+    assert one.lower <= least == with_details(one).lower_bound.value < one.value < 1.002 * least
     renyi = privproj.epsilon(mechanism, delta=1e-5, bound="mixture-rdp", **RUN)
-    assert renyi.with_details().lower_bound.value == least and "another bound" in renyi.with_details().lower_bound.gap
+    assert with_details(renyi).lower_bound.value == least and "another bound" in with_details(renyi).lower_bound.gap
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_a_lower_end_is_nowhere_above_an_answer(mechanism, run):
         assert 0.0 < (below.value if below else 1e-300) <= max(found.value, 1e-300)
         assert (below_delta.value if below_delta else -math.inf) <= back.log10_delta
         if delta < 0.01:
-            assert found.value < 1.3 * found.with_details().lower_bound.value
+            assert found.value < 1.3 * with_details(found).lower_bound.value
 
 
 @pytest.mark.slow
@@ -93,7 +94,7 @@ def test_a_lower_end_is_nowhere_above_any_bound(name):
             found = privproj.epsilon(mechanism, delta=float(rng.choice([1e-8, 1e-4, 0.05])), bound=bound, **run)
         except privproj.PrivprojError:
             continue
-        assert (found.with_details().lower_bound.value if found.with_details().lower_bound else 0.0) <= found.value
+        assert (with_details(found).lower_bound.value if with_details(found).lower_bound else 0.0) <= found.value
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -136,7 +137,7 @@ def test_sampled_releases_are_the_truth_of_their_likelihood_ratio(scheme):
     removed, added = np.maximum(whole - math.exp(eps), 0), np.maximum(1 - math.exp(eps) * whole, 0)
     worse = max(removed, added, key=np.mean)
     found = privproj.delta(M2(dim=64, rank=8, noise_multiplier=z), epsilon=eps, **run)
-    assert_just_below(10.0 ** found.with_details().lower_bound.value, worse)
+    assert_just_below(10.0 ** with_details(found).lower_bound.value, worse)
 
 
 def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
@@ -150,7 +151,7 @@ def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
     assert least_delta(promised, eps) == least_delta(slim, eps)
     # at a small delta rank one stays the worst, also after the other change was tried
     found = privproj.epsilon(M2(dim=300, rank=1, noise_multiplier=0.3), delta=1e-5, steps=20)
-    assert 1.01 < found.value / found.with_details().lower_bound.value < 1.08
+    assert 1.01 < found.value / with_details(found).lower_bound.value < 1.08
 
 
 @pytest.mark.parametrize(
@@ -165,28 +166,28 @@ def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
 )
 def test_nothing_is_claimed_where_no_pair_is_proved(changes, run):
     found = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=0.5, **changes), delta=1e-5, **run)
-    assert found.with_details().lower_bound is None
+    assert with_details(found).lower_bound is None
 
 
 def test_a_group_that_is_never_sampled_has_the_lower_end_of_its_sensitivity():
     group = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=1.5), delta=1e-5, group_size=3)
     alone = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=0.5), delta=1e-5)
-    assert group.with_details().lower_bound.value == pytest.approx(
-        alone.with_details().lower_bound.value, rel=1e-9, abs=0
+    assert with_details(group).lower_bound.value == pytest.approx(
+        with_details(alone).lower_bound.value, rel=1e-9, abs=0
     )
 
 
 def test_an_answer_does_not_fail_with_its_lower_end():
     mechanism = M2(dim=10**10, rank=16, noise_multiplier=0.1)  # too large for the law in bins
     found = privproj.epsilon(mechanism, delta=1e-5, steps=10, bound="mixture-rdp")
-    assert found.usable and found.with_details().lower_bound is None
+    assert found.usable and with_details(found).lower_bound is None
 
 
 @pytest.mark.full
 def test_a_noise_multiplier_has_the_lower_end_of_its_own_epsilon():
     found = privproj.sigma(M2(dim=256, rank=8), epsilon=1.0, delta=1e-5, **SMALL)
     asked = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=found.value), delta=1e-5, **SMALL)
-    assert found.with_details().lower_bound.value == asked.with_details().lower_bound.value < asked.value <= 1.0
+    assert with_details(found).lower_bound.value == with_details(asked).lower_bound.value < asked.value <= 1.0
 
 
 @pytest.mark.full
@@ -196,16 +197,14 @@ def test_phases_have_one_lower_end_of_what_is_known_of_them():
     fixed = phase_of(M2(dim=256, rank=8, noise_multiplier=0.5), "capped", steps=100, sampling_rate=0.01,
                      max_batch_size=700, dataset_size=50000)  # fmt: skip
     alone, both = (Composition(phases).epsilon(delta=1e-5) for phases in ((second,), (first, second)))
-    assert alone.with_details().lower_bound.value < both.with_details().lower_bound.value < both.value
-    assert both.value < 1.02 * both.with_details().lower_bound.value
+    assert with_details(alone).lower_bound.value < with_details(both).lower_bound.value < both.value
+    assert both.value < 1.02 * with_details(both).lower_bound.value
     more = Composition((first, second, fixed)).epsilon(delta=1e-5)
-    assert more.with_details().lower_bound.value == pytest.approx(
-        both.with_details().lower_bound.value, rel=1e-6, abs=0
-    )
+    assert with_details(more).lower_bound.value == pytest.approx(with_details(both).lower_bound.value, rel=1e-6, abs=0)
     known = Composition((first, first)).epsilon(delta=1e-5)
-    assert known.lower == pytest.approx(known.with_details().lower_bound.value, rel=1e-6, abs=0)
+    assert known.lower == pytest.approx(with_details(known).lower_bound.value, rel=1e-6, abs=0)
     known = Composition((first, first)).delta(epsilon=1.0)
-    assert known.lower == pytest.approx(10.0 ** known.with_details().lower_bound.value, rel=1e-6, abs=0)
+    assert known.lower == pytest.approx(10.0 ** with_details(known).lower_bound.value, rel=1e-6, abs=0)
     assert known.value > known.lower * (1 + 1e-5)
 
 
@@ -216,8 +215,8 @@ def test_phases_of_laplace_noise_are_known_from_below():
     both = Composition((phase_of(sketch, "sketch", steps=10, sampling_rate=0.01), phase_of(laplace, "laplace", **run)))
     found = both.epsilon(delta=1e-3)
     assert (
-        0.999 * found.value <= found.with_details().lower_bound.value <= found.value
-        and not found.with_details().lower_bound.gap
+        0.999 * found.value <= with_details(found).lower_bound.value <= found.value
+        and not with_details(found).lower_bound.gap
     )
 
 
@@ -227,7 +226,7 @@ def test_lower_bound_is_computed_only_on_request(monkeypatch):
     mechanism = M2(dim=64, rank=4, columns=64, noise_multiplier=1.0)
     result = privproj.epsilon(mechanism, delta=1e-5, sampling_rate=0.01, steps=200)
     assert 0.0 < result.value < 10.0 and str(result) and result.lower_bound is None and not calls
-    detailed = result.with_details()
+    detailed = with_details(result)
     assert 0.0 < detailed.lower_bound.value <= result.value and len(calls) == 1
     assert privproj.lower_bound(result) == detailed.lower_bound
     copy = pickle.loads(pickle.dumps(result))

@@ -9,7 +9,7 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameterError, UnsupportedError
 from privproj.io.run_file import from_data
-from privproj.schedule import Composition, phase_of
+from privproj.schedule import Composition, calibrate_noise, more_steps, phase_of
 
 
 def eps_of(*phases):
@@ -63,13 +63,13 @@ def test_a_joint_result_names_every_phase_and_the_weakest_status():
 @pytest.mark.full
 def test_odometer():
     done = from_data({"phase": [M2_PHASE, {**GAUSSIAN_PHASE, "planned": True}]})
-    more = done.more_steps(done.phases[1], epsilon=1.0, delta=1e-5)
+    more = more_steps(done, done.phases[1], epsilon=1.0, delta=1e-5)
     assert (
         eps_of(M2_PHASE, {**GAUSSIAN_PHASE, "steps": more})
         <= 1.0
         < eps_of(M2_PHASE, {**GAUSSIAN_PHASE, "steps": more + 1})
     )
-    assert done.more_steps(done.phases[1], epsilon=0.01, delta=1e-5) == 0
+    assert more_steps(done, done.phases[1], epsilon=0.01, delta=1e-5) == 0
 
 
 def test_bounds_without_a_profile_are_refused():
@@ -77,7 +77,7 @@ def test_bounds_without_a_profile_are_refused():
         eps_of(GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "bound": "rdp"})
     tiny = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 1e-3}]})
     with pytest.raises(UnsupportedError, match="common factor"):
-        tiny.calibrated(epsilon=1e-9, delta=1e-300)
+        calibrate_noise(tiny, epsilon=1e-9, delta=1e-300)
 
 
 def test_a_fixed_projection_serves_one_phase_only():

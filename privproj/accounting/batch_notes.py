@@ -1,0 +1,105 @@
+"""Describe truncated and shuffled batches, and a delta that is not below one over the dataset size."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from privproj.accounting.phase import Phase
+from privproj.errors import PrivprojError
+from privproj.profiles.conversion import LEAST_LOG_VALUE
+from privproj.profiles.privacy_profile import Curve
+from privproj.result import LowerBound, round_outward
+from privproj.run import Run
+
+# note on every number for shuffled batches (C17, C27)
+NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
+
+SEES_PROJECTIONS = "an adversary who observes the projections"  # the adversary of C4
+
+# parameters of a run without truncated batches
+WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
+
+
+def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], whole: Callable[[], Curve]) -> list[str]:
+    """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result.
+
+    ``whole`` returns the curve of the same phases without truncation.
+    """
+    # Without a value the run of a result is a placeholder.
+    if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
+        return []
+    fields["alternatives"], truncated = _capped(phases, fields, whole)
+    fields["lower_bound"], shuffled = _shuffled(phases, fields)
+    return [*truncated, *shuffled]
+
+
+def known_size(phases: Sequence[Phase]) -> int:
+    """Return the largest dataset size of a phase; 0 if none is known."""
+    return max((phase.run.dataset_size or 0 for phase in phases), default=0)
+
+
+def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
+    """Return a warning if delta is not below one over the dataset size (0: unknown)."""
+    if not size or (delta or 0.0) < 1.0 / size:
+        return ()
+    return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
+
+
+def _capped(
+    phases: Sequence[Phase], fields: dict[str, Any], whole: Callable[[], Curve]
+) -> tuple[dict[str, object], list[str]]:
+    """Return the smallest harmless maximum batch size, and what truncated batches cost in delta (C26)."""
+    runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
+    if not runs or fields.get("log10_delta") is None:
+        return {}, []
+    from privproj.composition.truncated_poisson import smallest_harmless_cap
+
+    log_delta = goal = fields["log10_delta"] * math.log(10.0)
+    if fields["quantity"] == "delta":  # delta includes the truncation, so compare with delta without it
+        try:
+            goal = whole().log_delta(fields["epsilon"]).upper
+        except PrivprojError:
+            return {}, []
+    least = [smallest_harmless_cap(run, goal) for run in runs]
+    words = [
+        f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
+        for run, n in zip(runs, least, strict=True)
+    ]
+    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, words
+
+
+def _cap_words(run: Run, log_delta: float) -> str:
+    """Return the share of the delta ``e^log_delta`` that truncated batches take, as text."""
+    from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
+
+    log_cut = log_probability_of_cut(run).upper
+    taken, share = f"cutting batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
+    if log_cut == -math.inf:
+        return f"no batch has more than {run.max_batch_size} records, so that none is cut"
+    if log_cut >= log_delta:
+        # a power of ten if it is below double precision
+        power = f"10^{math.ceil(log_cut / math.log(10.0))}"
+        most = round_outward(math.exp(log_cut)) if log_cut > LEAST_LOG_VALUE else power
+        return f"{taken} takes all of delta: its probability is up to {most}"
+    return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
+
+
+def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
+    """Return the lower bound for shuffled batches (C27) and the note that shuffling is not amplified."""
+    shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
+    if not shuffled:
+        return None, []
+    if any(phase.run.batches is None for phase in shuffled):
+        return None, [f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say"]
+    of_delta = fields["quantity"] == "delta"
+    goal = fields.get("epsilon") if of_delta else fields.get("log10_delta")
+    if goal is None:
+        return None, [NO_AMPLIFICATION]
+    from privproj.accounting.shuffling import least_of
+
+    least = max(least_of(phase, goal, of_delta=of_delta) for phase in shuffled)
+    if least == -math.inf or (least <= 0.0 and not of_delta):
+        return None, [NO_AMPLIFICATION]
+    plain = all(phase.mechanism.name == "gaussian" for phase in shuffled)
+    quantity, end = ("log10_delta", least / math.log(10.0) * (1.0 + 1e-15)) if of_delta else ("epsilon", least)
+    return LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS), [NO_AMPLIFICATION]
