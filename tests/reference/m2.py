@@ -12,9 +12,7 @@ from reference.special import beta_tail, gaussian_delta, normal_density, two_sid
 
 
 def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real) -> ReferenceLaw:
-    """Return the distribution of ``X = mu^2 B``, the squared sensitivity of a rank-one difference (C7), with a count
-    (C31).
-    """
+    """Return the distribution of ``X = mu^2 B``, the squared sensitivity of rank one (C7), with a count (C31)."""
     energy = beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_law(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
 

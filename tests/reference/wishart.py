@@ -21,8 +21,7 @@ from reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the divergence ``g(A)`` of a pair given ``A = kappa e^-x``, whose norms have the ratio ``kappa`` (C9,
-    C12).
+    """Return the divergence ``g(A)`` of a pair with norm ratio ``kappa``, given ``A = kappa e^-x`` (C9, C12).
 
     With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2`` and ``w = (eps - b)/c`` it
     is ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))`` for ``A < kappa`` (``w <= 0``: ``1 - e^eps W``), with ``P`` for

@@ -78,8 +78,7 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
 def counts_on_second_half(
     inside: Array, outside: Array, update_utility: Callable[[list[Counts]], Sequence[float]]
 ) -> Counts:
-    """Return the counts on the second halves of the scores, at the threshold with the largest utility on the first
-    halves.
+    """Return the counts on the second halves of the scores, at the best threshold of the first halves.
 
     Raises :class:`InvalidParameterError` for fewer than four scores in an arm.
     """
@@ -160,10 +159,10 @@ def judge(
     claim: float | None = None,
     curve: Curve | None = None,
 ) -> AuditVerdict:
-    """Return the verdict on a claim (``claim`` at ``delta``, and optionally a whole profile) from the scores of both
-    arms.
+    """Return the verdict on a claim, and optionally on a whole profile, from the scores of both arms.
 
-    ``inside`` are the scores of runs with the canary, ``outside`` the scores of runs without it, at least four each.
+    The claim is the epsilon ``claim`` at ``delta``. ``inside`` are the scores of runs with the canary, ``outside`` those
+    without it, at least four each.
     With a profile, each of the two tests gets half of the error probability, so that both hold together.
     """
     level, target = probability("confidence", confidence), probability("delta", delta)

@@ -125,9 +125,7 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
 
 
 def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
-    """Return minus the canary's loss, in nats, under models with it (even numbers) and without it (odd
-    numbers).
-    """
+    """Return minus the canary's loss, in nats, under models with it (even numbers) and without it (odd)."""
     rows = ""
     x, y, _, _ = game.problem()
     for i in numbers:

@@ -215,8 +215,9 @@ class Scene(_Audited):
         return score
 
     def canary(self, view: Any) -> tuple[Tensor, Tensor]:
-        """Return the input and output gradient of the canary: a fixed direction, or one that a reused projection
-        reveals.
+        """Return the input and output gradient of the canary.
+
+        They have a fixed direction, or one that a reused projection reveals.
 
         Args:
             view: The view of the audited layer.
@@ -340,8 +341,7 @@ class LoaderScene(_Audited):
         return {"steps": self.epochs, "sampling": "balls-in-bins", "batches": self.batches}
 
     def record(self, runs: int) -> Array:
-        """Return how often the canary is in each batch, for runs whose batches the real loader samples one after the
-        other.
+        """Return how often the canary is in each batch of runs whose batches the real loader samples.
 
         Args:
             runs: The number of runs.

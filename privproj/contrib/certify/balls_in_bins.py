@@ -72,8 +72,7 @@ class BallEpochs(Releases):
         self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)``, remove direction; the lower is 0 if
-        unknown.
+        """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)``, remove direction; 0 if unknown.
 
         It is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
         """

@@ -245,8 +245,7 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
 
 
 def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
-    """Return the run in balls on a grid that is tight near the delta ``e^log_delta``, or on one up to 4 times as
-    coarse.
+    """Return the run in balls on a grid that is tight near ``e^log_delta``, or on one up to 4 times as coarse.
 
     Raises :class:`PrecisionError` if even a coarse grid needs too long a window or too high a precision.
     """
@@ -520,9 +519,7 @@ def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)
 
 
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
-    """Return bounds of two balls as decimal text, each a relative ``spread`` further out; "0" if no lower bound is
-    known.
-    """
+    """Return bounds of two balls as decimal text, each a relative ``spread`` further out; "0" if unknown."""
     from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
 
     down, up = EXACT_DECIMALS.copy(), EXACT_DECIMALS.copy()

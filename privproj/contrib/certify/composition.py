@@ -29,8 +29,7 @@ class Releases:
     one_sided: bool  # True if both directions must be composed
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)``, remove direction; the lower is 0 if
-        unknown.
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction; the lower is 0 if unknown.
 
         If both directions are equal, it is called for cells from 0 on only.
         """
@@ -376,9 +375,7 @@ class ComposedLaw:
         return (total_rest * mass_bound).upper()
 
     def _chernoff(self, edge: int, x: arb) -> arb:
-        """Return Chernoff's bound of the mass beyond ``edge``, to the right for ``x > 0`` and to the left for ``x <
-        0``.
-        """
+        """Return Chernoff's bound of the mass beyond ``edge``, to the right if ``x > 0`` and to the left otherwise."""
         # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
         h = arb(self.step)
         bound = (-x * h * edge).exp()

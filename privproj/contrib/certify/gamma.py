@@ -92,9 +92,7 @@ class NearbyValues:
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the expansion point next to ``z``, and the increase of ``P`` from there to ``z``; None if there is
-        none.
-        """
+        """Return the expansion point next to ``z`` and the increase of ``P`` up to ``z``, or None."""
         place = float(z.mid())
         if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
             return None

@@ -22,9 +22,7 @@ def two_sided(eps: arb, mu: arb) -> arb:
 
 
 def slope(eps: arb, x: arb) -> arb:
-    """Return a ball that contains the slope ``h_eps'(x)`` of the Gaussian delta in the squared sensitivity ``x > 0``
-    (C3).
-    """
+    """Return a ball that contains the slope ``h_eps'(x)`` at the squared sensitivity ``x > 0`` (C3)."""
     root = x.sqrt()
     u = root / 2 - eps / root
     # h'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))

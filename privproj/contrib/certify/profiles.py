@@ -97,9 +97,7 @@ class BallMean(BallProfile):
     """A profile that is an integral; a run needs fewer bits of it than a certificate of one release."""
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains the profile at ``eps``, accurate to ``goal`` bits if the working precision allows
-        it.
-        """
+        """Return a ball that contains the profile at ``eps``, to ``goal`` bits if the precision allows it."""
         raise NotImplementedError
 
     def delta(self, eps: arb, witness: Witness) -> arb:

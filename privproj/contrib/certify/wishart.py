@@ -103,9 +103,7 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip and ``M`` (C21); ``turns`` bounds the rotation of a threshold relative to
-        it.
-        """
+        """Return the half width of a strip, with thresholds turned at most ``turns`` times as far, and ``M`` (C21)."""
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
         # M = 2 cos(turns angle)^-k cos(angle)^-(turns (r+1)/2)

@@ -473,9 +473,7 @@ def _leaves_of(phase: Phase) -> list[Leaf]:
 
 
 def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`privproj.UnsupportedError` if noise over the clipping norm and over twice the clipping norm are
-    mixed.
-    """
+    """Raise :class:`UnsupportedError` for a mix of noise over the clipping norm and over twice that norm."""
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
     over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_requirements]
     if over_clip and over_both:
