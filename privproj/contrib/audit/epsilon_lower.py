@@ -161,9 +161,9 @@ def judge(
 ) -> AuditVerdict:
     """Return the verdict on a claim, and optionally on a whole profile, from the scores of both arms.
 
-    The claim is the epsilon ``claim`` at ``delta``. ``inside`` are the scores of runs with the canary, ``outside`` those
-    without it, at least four each.
-    With a profile, each of the two tests gets half of the error probability, so that both hold together.
+    The claim is the epsilon ``claim`` at ``delta``. ``inside`` are the scores of runs with the canary, ``outside``
+    those without it, at least four each. With a profile, each of the two tests gets half of the error probability, so
+    that both hold together.
     """
     level, target = probability("confidence", confidence), probability("delta", delta)
     a, b = np.asarray(inside, float), np.asarray(outside, float)
