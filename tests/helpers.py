@@ -1,4 +1,4 @@
-"""Helpers that several folders of tests share: extras, a mechanism for every bound, example runs."""
+"""Provide helpers that several folders of tests share: extras, a mechanism for every bound, example runs."""
 
 import ast
 import importlib
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 EXTRA = "needs an extra: "
 
+# a text that would overwrite the line before it and imitate a line of the output
 FORGED = "a\x1b[1A\x1b[2K\nok   b: epsilon = 0.1 (proved)\r\u2028\u202e\x7f\x9b"
-"""A text that would overwrite the line before it, and forge one of its own."""
 
 
 @cache
@@ -31,11 +31,11 @@ def parsed(path):
 def needs(*names):
     """Return the first of these modules, or skip the test (or file) if one of them is not installed."""
     try:
-        found = [importlib.import_module(name) for name in names]
+        modules = [importlib.import_module(name) for name in names]
     except ImportError as error:
         place = Path(sys._getframe(1).f_code.co_filename).name
         pytest.skip(f"{EXTRA}{error.name} ({place})", allow_module_level=True)
-    return found[0] if found else None
+    return modules[0] if modules else None
 
 
 # Texts in a page or command, and the modules of extras that they need.
@@ -53,7 +53,7 @@ WORDS = {
 
 def extras_of(text):
     """Return the modules of extras that a command, a program or a page needs."""
-    return [name for words, names in WORDS.items() if words in text for name in names]
+    return [name for phrase, names in WORDS.items() if phrase in text for name in names]
 
 
 def feature_rows(name):
@@ -88,7 +88,7 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
         unit = {"columns": 1, "misalignment": 0.02} if bound.name == "secret-projection" else {}
         parts = {"span_dim": 0 if bound.name == "residual" else 3, "residual_misalignment": 1e-3 / z**2}
         return M1(dim=dim, rank=10 * rank, noise_multiplier=10.0 * z, **(unit or parts))
-    own = {
+    examples = {
         "m2": {"dim": dim, "rank": rank, "change_rank": k, "noise_multiplier": z},
         "laplace": {"noise_multiplier": 0.05 * z},
         "wishart": {"dim": dim, "rank": rank, "misalignment": 1e-3 / z**2},
@@ -96,8 +96,8 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
         "sketch-public": {"rank": rank, "noise_multiplier": z},
         "mixing": {"rank": rank, "gamma": 8.0 * z, "eigen_noise": 1.5 * z},
     }
-    if bound.mechanism.name in own:
-        return bound.mechanism(**own[bound.mechanism.name])
+    if bound.mechanism.name in examples:
+        return bound.mechanism(**examples[bound.mechanism.name])
     example = {name: float(value) for name, value in (pair.split("=") for pair in bound.mechanism.example.split())}
     return bound.mechanism(**{**example, **({"noise_multiplier": z} if "noise_multiplier" in example else {})})
 

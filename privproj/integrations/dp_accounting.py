@@ -1,17 +1,4 @@
-"""Releases of privproj as events of dp-accounting, and accountants for both.
-
-``ReleaseDpEvent(M2(...))`` is one release. It can be used alone or in ``ComposedDpEvent``, ``SelfComposedDpEvent``,
-``PoissonSampledDpEvent`` and ``BallsInBinsDpEvent``, which is an epoch. dp-accounting has no proved error bound for its
-composition; use :class:`privproj.schedule.Composition` for a number with one.
-
-A noise multiplier of privproj is relative to the sensitivity under the neighboring relation, which is ``2C`` under
-replace. A ``GaussianDpEvent`` states it relative to ``C``, the clipping norm. Under ``REPLACE_ONE`` dp-accounting's PLD
-accountant doubles the sensitivity accordingly, while its Renyi accountant does not. So under ``REPLACE_ONE``,
-``ReleaseDpEvent(Gaussian(noise_multiplier=z))`` equals ``GaussianDpEvent(2 z)`` for the PLD accountant. Mixing the two
-kinds is not supported, and the Renyi accountant does not support ``GaussianDpEvent``. Events of dp-accounting do not
-have a relation, its accountants do: if ``ReleaseDpEvent(..., relation=...)`` names one, an accountant with another
-relation rejects the event.
-"""
+"""Use releases of privproj as events of dp-accounting, with accountants for both."""
 
 import math
 import warnings
@@ -202,17 +189,17 @@ def check_cell_count(cells: float, step: float) -> None:
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
-    """Return the release in an event, and how its batch is drawn; None for an event of dp-accounting."""
-    drawn: RunOptions = {}
+    """Return the release in an event, and the sampling of its batch; None for an event of dp-accounting."""
+    sampling: RunOptions = {}
     if isinstance(event, BallsInBinsDpEvent):
-        event, drawn = event.event, event.options
+        event, sampling = event.event, event.options
     elif isinstance(event, dp_event.PoissonSampledDpEvent):
-        event, drawn = event.event, {"sampling_rate": float(event.sampling_probability)}
-    return (event, drawn) if isinstance(event, ReleaseDpEvent) else (None, {})
+        event, sampling = event.event, {"sampling_rate": float(event.sampling_probability)}
+    return (event, sampling) if isinstance(event, ReleaseDpEvent) else (None, {})
 
 
 def _phase_of_event(
-    event: ReleaseDpEvent, drawn: RunOptions, relation: Relation, bound: str | None, count: int = 1
+    event: ReleaseDpEvent, sampling: RunOptions, relation: Relation, bound: str | None, count: int = 1
 ) -> Phase:
     """Return the phase of ``count`` such events with this sampling and ``bound``.
 
@@ -224,13 +211,13 @@ def _phase_of_event(
     if event.relation not in (None, ours):
         raise InvalidParameterError("relation", event.relation, f"{ours}, the neighboring relation of the accountant")
     record = find_bound(type(event.mechanism), event.bound or bound)
-    run: RunOptions = {**drawn, "steps": max(count, 1), "relation": ours}
-    put = phase_for(event.mechanism, record, run)
-    if put.reuses_projection:
+    run: RunOptions = {**sampling, "steps": max(count, 1), "relation": ours}
+    phase = phase_for(event.mechanism, record, run)
+    if phase.reuses_projection:
         raise UnsupportedError(
             f"{record.name} needs a fresh projection for each release, and an accountant cannot see the others"
         )
-    return put
+    return phase
 
 
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
@@ -266,7 +253,7 @@ class ProjectionPLDAccountant(PLDAccountant):
         problem = _mixes_scales(event, self)
         if problem is not None:
             return problem
-        ours, drawn = _without_sampling(event)
+        ours, sampling = _without_sampling(event)
         if ours is None:
             is_tree = isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent)
             if is_tree and self.neighboring_relation is Relation.REPLACE_SPECIAL:  # the nodes of a record (C36)
@@ -278,7 +265,7 @@ class ProjectionPLDAccountant(PLDAccountant):
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
         try:
-            phase = _phase_of_event(ours, drawn, self.neighboring_relation, None, count)
+            phase = _phase_of_event(ours, sampling, self.neighboring_relation, None, count)
             release, run = phase.release()
             if not isinstance(release, PrivacyProfile) or (run.in_batches and not release.can_be_subsampled):
                 return Problem(event, f"{phase.bound.name} has no privacy profile to compose here")
@@ -316,12 +303,12 @@ class ProjectionRdpAccountant(RdpAccountant):
                 "dp-accounting's Renyi accountant leaves the sensitivity at the clip under REPLACE_ONE; use "
                 "ReleaseDpEvent(Gaussian(...)), whose noise multiplier is over twice the clip",
             )
-        ours, drawn = _without_sampling(event)
+        ours, sampling = _without_sampling(event)
         if ours is None or isinstance(event, BallsInBinsDpEvent):
             return super()._maybe_compose(with_noise(event, float), count, do_compose)
         try:
             renyi = renyi_bound(type(ours.mechanism))
-            phase = _phase_of_event(ours, drawn, self.neighboring_relation, renyi.name if renyi else None, count)
+            phase = _phase_of_event(ours, sampling, self.neighboring_relation, renyi.name if renyi else None, count)
             form, run = phase.release()
             if not isinstance(form, RenyiCurve):
                 return Problem(event, f"{phase.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
@@ -397,9 +384,9 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     if run.group_size > 1:
         return _group_event(phase)
     if run.max_batch_size is not None or str(run.sampling) == "fixed" or run.split is not None:
-        unsaid = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
+        missing = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
         raise UnsupportedError(
-            f"phase {phase.name}: no event of this package says its {unsaid}; keep the run file instead"
+            f"phase {phase.name}: no event of this package says its {missing}; keep the run file instead"
         )
     release: dp_event.DpEvent
     if plain and isinstance(mechanism, Gaussian | Laplace):
@@ -427,7 +414,7 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event
         )
     if isinstance(mechanism, Laplace):
         return dp_event.LaplaceDpEvent(mechanism.z)
-    seen: Any = mechanism.for_replacement() if doubled else mechanism
+    used: Any = mechanism.for_replacement() if doubled else mechanism
     # The noise over the clipping norm, z = 1/mu; with adaptive clipping rounded down (C31).
-    noise = seen.z if seen.adaptive_clipping_sigma is None else math.nextafter(1.0 / seen.mu_with_count, 0.0)
+    noise = used.z if used.adaptive_clipping_sigma is None else math.nextafter(1.0 / used.mu_with_count, 0.0)
     return dp_event.GaussianDpEvent(noise * (2.0 if doubled else 1.0))

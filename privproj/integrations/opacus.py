@@ -1,7 +1,7 @@
-"""An accountant with the interface of Opacus, with support for projected optimizers.
+"""Provide an accountant with the interface of Opacus that supports projected optimizers.
 
 Importing this module needs neither torch nor Opacus. Steps of an optimizer made by
-:func:`privproj.training.make_private` are accounted as M2, as its plan says. Every other step is accounted as the
+:func:`privproj.training.make_private` are accounted as M2, according to its plan. Every other step is accounted as the
 subsampled Gaussian mechanism. Pass the accountant to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
 
 All results assume Poisson sampling under add-remove. Other sampling is rejected, if possible before the first step.
@@ -223,14 +223,14 @@ class ProjectionAccountant:
         phases = state_dict.get("phases")
         if not isinstance(phases, list):
             raise InvalidParameterError("phases", phases, f"the list of phases in a state of {self.mechanism()}")
-        loaded = [phase_from(entry, {}, f"state_dict: phase {i + 1}") for i, entry in enumerate(phases)]
-        for i, phase in enumerate(loaded):
+        saved_phases = [phase_from(entry, {}, f"state_dict: phase {i + 1}") for i, entry in enumerate(phases)]
+        for i, phase in enumerate(saved_phases):
             run = {"steps": phase.run.steps, "sampling_rate": phase.run.sampling_rate}
             if phase != phase_of(phase.mechanism, phase.name, **run):
                 raise InvalidParameterError(
                     f"state_dict: phase {i + 1}", phases[i], "a phase as this accountant writes it"
                 )
-        self.history = [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in loaded]
+        self.history = [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in saved_phases]
 
 
 def _variables_of_make_private() -> dict[str, Any] | None:

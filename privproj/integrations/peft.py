@@ -25,12 +25,12 @@ HARMLESS = (
     "auto_mapping", "revision",  # which class and which copy of the base model are loaded
     "inference_mode", "peft_version", "runtime_config",  # how the adapter was saved, and where its tensors lie
     "lora_alpha", "alpha_pattern", "use_rslora",  # scale the adapter's output; gradients are clipped after that
-    "lora_dropout",  # drawn for each record without the others, before its gradient is clipped
+    "lora_dropout",  # sampled for each record independently, before its gradient is clipped
     "fan_in_fan_out",  # how the weight is stored; its inputs are the same
-    "megatron_core", "qalora_group_size",  # only used with keys that are refused
+    "megatron_core", "qalora_group_size",  # only used with keys that are rejected
 )  # fmt: skip
 
-# keys that say which tensors are trained
+# keys that specify which tensors are trained
 READ = (
     "peft_type", "task_type", "base_model_name_or_path", "r", "rank_pattern", "target_modules", "exclude_modules",
     "layers_to_transform", "layers_pattern", "init_lora_weights",
@@ -73,12 +73,12 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
     ...         print(error.expected)
     plain LoRA of linear layers, and nothing else trained
     """
-    home = Path(directory)
-    adapter = _read_json(home / "adapter_config.json")
+    folder = Path(directory)
+    adapter = _read_json(folder / "adapter_config.json")
     with within("adapter_config.json"):
         _check_adapter(adapter)
-    saved = home / "adapter_model.safetensors"
-    sizes = _layers_of(saved.name, adapter, _shapes_in(saved))
+    weights_file = folder / "adapter_model.safetensors"
+    sizes = _layers_of(weights_file.name, adapter, _shapes_in(weights_file))
     return tuple(Layer(dim=dim, rank=rank, count=count) for (dim, rank), count in sorted(Counter(sizes).items()))
 
 

@@ -1,4 +1,4 @@
-"""A private ``Trainer`` of transformers (extras ``torch`` and ``peft``).
+"""Provide a private ``Trainer`` of transformers (extras ``torch`` and ``peft``).
 
 Importing this module loads neither torch nor transformers; the class is loaded at its first use.
 """

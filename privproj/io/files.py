@@ -25,7 +25,7 @@ from privproj.parameters import Kind, quoted
 
 LARGEST_FILE = 1 << 24  # bytes; largest file that is read, except for ledgers, which grow with a run
 
-STANDARD_INPUT = "-"  # file name that stands for standard input
+STANDARD_INPUT = "-"  # file name of standard input
 
 
 def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
@@ -118,19 +118,19 @@ def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode:
         target = Path(os.path.realpath(path))
         if mode is None and target.exists():
             mode = stat.S_IMODE(target.stat().st_mode)
-        beside = target.with_name(f".{target.name[:100]}.{token_hex(4)}")
+        temporary = target.with_name(f".{target.name[:100]}.{token_hex(4)}")
         # The temporary file must never have more permissions than the final one.
-        rights = 0o666 if mode is None else mode
+        permissions = 0o666 if mode is None else mode
         try:
-            with open(beside, "xb", opener=lambda place, flags: os.open(place, flags, rights)) as file:
+            with open(temporary, "xb", opener=lambda place, flags: os.open(place, flags, permissions)) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
             if mode is not None:
-                os.chmod(beside, mode)
-            os.replace(beside, target)
+                os.chmod(temporary, mode)
+            os.replace(temporary, target)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 
@@ -317,7 +317,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether every claim holds."""
+        """True if every claim holds."""
         return all(self.claims.values())
 
     @property

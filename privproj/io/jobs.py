@@ -1,7 +1,8 @@
 """Compute many rows in several processes, with a journal from which an interrupted job resumes.
 
-Rows are numbered, and a job is a function from a range of numbers to the lines of these rows, so that it can be sent to
-other processes or to a Dask cluster. Rows are written in the order of their numbers, whoever computes them.
+Rows are numbered. A job is a function from a range of numbers to the lines of these rows, so that it can be sent to
+other processes or to a Dask cluster. Rows are written in the order of their numbers, in whichever process they are
+computed.
 """
 
 import os
@@ -17,18 +18,17 @@ from privproj.errors import ConvergenceError, InvalidParameterError
 from privproj.io.files import naming, open_locked
 from privproj.lazy import import_extra
 
+# job: a function from the numbers of some rows to these rows, one line each; workers must be able to import it
 Work = Callable[[range], str]
-"""A function from the numbers of some rows to these rows, one line each; workers must be able to import it."""
 
+# a function that submits a call and returns a function that waits for its result, and the number of calls to submit
 Workers = tuple[Callable[..., Callable[[], Any]], int]
-"""A function that submits a call and returns a function that waits for its result, and how many calls to submit."""
 
-Pool = Callable[[], AbstractContextManager[Workers]]
-"""A function that opens workers."""
+Pool = Callable[[], AbstractContextManager[Workers]]  # a function that opens workers
 
-MOST_RESTARTS = 5  # pools: a job that lost so many is given up, since memory is probably short
-SUBMITTED_PER_WORKER = 4  # batches: no worker waits while a slow batch before its own is computed
-SECONDS_PER_BATCH = 0.5  # seconds: a killed job computes at most this much again for each worker
+MOST_RESTARTS = 5  # pools lost before a job fails, because memory is probably short
+SUBMITTED_PER_WORKER = 4  # batches; no worker waits for a slow earlier batch
+SECONDS_PER_BATCH = 0.5  # seconds; a killed job repeats at most this much per worker
 LARGEST_BATCH = 2**14  # rows
 
 
@@ -62,7 +62,7 @@ def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
 def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
     """Yield the rows of these numbers in their order, some lines at a time, while later ones are computed.
 
-    If a process dies, the pool is opened again for what is not done. Raises :class:`ConvergenceError` after
+    If a process dies, the pool is opened again for the remaining rows. Raises :class:`ConvergenceError` after
     :data:`MOST_RESTARTS` pools.
     """
     from concurrent.futures import BrokenExecutor
@@ -86,7 +86,7 @@ def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterato
 
 
 def _timed(work: Work, numbers: range) -> tuple[str, float]:
-    """Return the rows of these numbers, and the seconds that they took where they were computed."""
+    """Return the rows of these numbers, and the seconds that the worker took."""
     began = time.monotonic()
     return work(numbers), time.monotonic() - began
 
@@ -95,15 +95,15 @@ def _timed(work: Work, numbers: range) -> tuple[str, float]:
 def complete_rows(
     work: Work, size: int, path: str | Path, head: str, pool: Pool, progress: Callable[[int], object]
 ) -> Iterator[BinaryIO]:
-    """Compute all rows that the journal at ``path`` lacks, and open it behind its first line.
+    """Compute all rows missing from the journal at ``path``, and open it after its first line.
 
     Args:
         work: The job.
         size: The number of rows.
         path: The journal. Only one process at a time may have it open.
-        head: The lines before the rows; the first one states which job the journal belongs to.
+        head: The lines before the rows; the first one identifies the job of the journal.
         pool: The workers.
-        progress: Called with the number of rows that were there, then with the size of each batch.
+        progress: Called with the number of rows in the journal, then with the size of each batch.
 
     Raises:
         InvalidParameterError: The journal belongs to another job, or another process has it open.

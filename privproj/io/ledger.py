@@ -1,4 +1,4 @@
-"""The ledger of a training run: every release is recorded on the disk before it is used.
+"""Record every release of a training run in a ledger on the disk before the release is used.
 
 A ledger is an append-only file of JSON lines: a header, then for each phase an opening line and one numbered line per
 release. A phase of balls-in-bins counts its steps in epochs: ``batches`` lines are one epoch, and an incomplete epoch
@@ -6,17 +6,17 @@ counts as a whole one. Every line is flushed to the disk (fsync) before its rele
 killed at any moment has used at most the releases in its ledger.
 
 Every line ends with a hash of all earlier bytes and of its own content. A line that is altered, duplicated, moved or
-missing from the middle is detected, and the file is rejected. Only the last line may be incomplete, as a crash leaves
-it: the beginning of the next expected line, padded with zeros. The hash has no key. It detects damage, but not
+missing from the middle is detected, and the file is rejected. Only the last line may be incomplete after a crash. It is
+then the beginning of the next expected line, padded with zeros. The hash has no key. It detects damage, but not
 tampering by a person who recomputes the hashes, and it does not detect whole lines that were cut off at the end. For
-that case the caller may keep the number of releases outside the file too (see :class:`Ledger`).
+that case the caller may store the number of releases outside the file too (see :class:`Ledger`).
 
 :func:`verify_ledger` checks a ledger as a document: it writes the lines again from their content, and recomputes the
 epsilon of the target. The verdict is about the run that the file describes. A person who holds the file can replace it
 by the ledger of another run, and nothing in the file can show that.
 
 A phase that would exceed the target of the ledger is rejected before it begins, unless it names a new target. An
-optional feature can keep a target that has a further key (:class:`Budget`). Such a target is fixed before the first
+optional feature can enforce a target that has a further key (:class:`Budget`). Such a target is fixed before the first
 release, and the budget counts every release before it is recorded.
 """
 
@@ -119,11 +119,11 @@ class Budget(Protocol):
         ...
 
     def summary(self) -> dict[str, Any]:
-        """Return what the ledger command adds to its JSON output."""
+        """Return the fields that the ledger command adds to its JSON output."""
         ...
 
     def labels(self) -> dict[str, str]:
-        """Return what the ledger command adds to its text, by label."""
+        """Return the lines that the ledger command adds to its text, by label."""
         ...
 
 
@@ -131,7 +131,7 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return the class of the budget that keeps a target; None for a target with epsilon and delta alone.
 
     Raises:
-        InvalidParameterError: The target is empty, has None as a value, or has a key that no feature knows.
+        InvalidParameterError: The target is empty, has None as a value, or has a key of no feature.
     """
     further, budget_types = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= budget_types.keys():
@@ -427,11 +427,13 @@ class Account:
             The result with further assumptions and warnings.
         """
         # The assumption on the plan covers all phases, including one without a release.
-        plans = [words for words in self.assumes if words in FIXED_SCHEDULES]
+        plans = [requirement for requirement in self.assumes if requirement in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["assumes"]
         run_requirements: Any = result.run["assumes"]
         of_run = tuple(
-            words for words in run_requirements if not plans or words not in FIXED_SCHEDULES or words in plans
+            requirement
+            for requirement in run_requirements
+            if not plans or requirement not in FIXED_SCHEDULES or requirement in plans
         )
         notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
         mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
@@ -520,9 +522,9 @@ class _Reader:
 
         The hash has no key. It detects damage, but not deliberate tampering.
         """
-        words = self.hash.copy()
-        words.update(json.dumps(entry).encode())
-        return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
+        line_hash = self.hash.copy()
+        line_hash.update(json.dumps(entry).encode())
+        return json.dumps({**entry, "chain": line_hash.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
     def take(self, line: bytes, is_whole: bool = True) -> None:
         """Parse the next line, without its newline: a phase, a release, or an incomplete line that a crash left.
@@ -559,7 +561,7 @@ class _Reader:
 
 
 def _value_of(line: bytes) -> Any:
-    """Return the JSON value at the beginning of a line, whatever follows; None if there is no complete value."""
+    """Return the JSON value at the beginning of a line, ignoring the rest; None if there is no complete value."""
     try:
         return json.JSONDecoder().raw_decode(line.decode())[0]
     except (ValueError, RecursionError):

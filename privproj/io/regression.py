@@ -16,8 +16,8 @@ DEFAULT_RTOL = 1e-6  # relative difference from the expected value that passes b
 
 PINS = (str(Status.PROVED), str(Status.CONDITIONAL))  # statuses that an entry may expect
 
-# Keys of an entry that say what is expected of its result. The largest tolerance is 0.1: an entry that lets a
-# guarantee move further tests nothing.
+# Keys of an entry that specify its expected result. The largest tolerance is 0.1, because an entry with a larger
+# tolerance tests nothing.
 EXPECTED = {
     "status": TEXT,
     **dict.fromkeys(("expect", "at_most"), number("a number from -1e+300 to 1e+300", -1e300, 1e300)),
@@ -30,8 +30,8 @@ EXPECTED = {
 class Entry:
     """One ``[[bound]]`` of a regression file: a query and the ``expected`` value, limit and status.
 
-    After :meth:`checked`, ``result`` is the result if it is finite, ``problem`` says what is wrong (empty if nothing
-    is), and ``seconds`` is the duration of the query.
+    After :meth:`checked`, ``result`` is the result if it is finite, ``problem`` describes the failure (empty if there
+    is none), and ``seconds`` is the duration of the query.
     """
 
     file: str
@@ -46,7 +46,7 @@ class Entry:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong with the entry."""
+        """True if the entry has no failure."""
         return not self.problem
 
     @property
@@ -57,7 +57,7 @@ class Entry:
         return {**question, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
-        """Return today's result; raises :class:`PrivprojError` if there is none."""
+        """Return the current result; raises :class:`PrivprojError` if there is none."""
         with within(self.place):
             return spec.evaluate_entry(self.query, self.keys)
 
@@ -65,16 +65,16 @@ class Entry:
         """Return the entry compared with its result, which must be finite and of the expected status and value."""
         began, result = time.perf_counter(), None
         try:
-            answer = self.ask()
-            problem = f"no finite answer (outcome {answer.outcome})"
-            if answer.outcome is Outcome.OK and answer.value is not None and math.isfinite(answer.value):
-                result, problem = answer, self._problem_with(answer, self.expected)
+            current = self.ask()
+            problem = f"no finite answer (outcome {current.outcome})"
+            if current.outcome is Outcome.OK and current.value is not None and math.isfinite(current.value):
+                result, problem = current, self._problem_with(current, self.expected)
         except QueryError as error:
             problem = f"no answer: {error}"
         return replace(self, result=result, problem=problem, seconds=round(time.perf_counter() - began, 3))
 
     def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:
-        """Return what is wrong with a finite result, as text; empty if nothing is."""
+        """Return the failure of a finite result, as text; empty if there is none."""
         value, status = float(result.value or 0.0), expected.get("status", result.status)
         expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
         if result.status != status:
@@ -86,7 +86,7 @@ class Entry:
         return ""
 
     def _why(self, result: Result) -> str:
-        """Return what the version of the bound says about a changed value; empty if the entry has no version."""
+        """Return the versions of the bound as a reason for a changed value; empty if the entry has no version."""
         now, then = result.bound_version, self.expected.get("bound_version")
         if then is None:
             return ""
@@ -106,8 +106,8 @@ class Entry:
 
     def updated(self) -> "Entry":
         """Return the entry after its file was updated; the same entry if it has no result."""
-        held = {key: value for key, value in self.expected.items() if key != "expect"}
-        return self if self.result is None else replace(self, problem=self._problem_with(self.result, held))
+        limits = {key: value for key, value in self.expected.items() if key != "expect"}
+        return self if self.result is None else replace(self, problem=self._problem_with(self.result, limits))
 
 
 def change_text(before: float, now: float) -> str:

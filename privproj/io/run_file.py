@@ -110,8 +110,8 @@ def without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def listed(table: Mapping[str, Any], *hidden: str) -> str:
     """Return the keys and values of a table as text, without the ``hidden`` keys."""
-    words = {key: " + ".join(value) if key in ("layer", "layers") else value for key, value in table.items()}
-    return ", ".join(f"{key} {value}" for key, value in words.items() if key not in hidden)
+    values = {key: " + ".join(value) if key in ("layer", "layers") else value for key, value in table.items()}
+    return ", ".join(f"{key} {value}" for key, value in values.items() if key not in hidden)
 
 
 def releases_text(result: Result) -> list[str]:

@@ -70,7 +70,7 @@ def by_settings() -> Iterator[Row]:
     seen = set()
     for setting in settings():
         yield row(f"evaluate {setting}", api("evaluate", setting.quantity, **dict(setting.parameters)))
-        if not setting.is_for_every_door:
+        if not setting.has_every_entry_point:
             continue
         given = without_target(setting)
         mechanism = given.pop("mechanism")
@@ -169,7 +169,7 @@ def by_formats() -> Iterator[Row]:
 
 def by_run_files(count: int = 200) -> Iterator[Row]:
     """Settings as run files of one phase, and of two phases."""
-    drawn = [s for s in settings() if s.is_for_every_door and s.bound not in REFUTED]
+    drawn = [s for s in settings() if s.has_every_entry_point and s.bound not in REFUTED]
     random.Random(1).shuffle(drawn)
     for i, setting in enumerate(drawn[:count]):
         other = {"name": "other", "mechanism": "gaussian", "noise_multiplier": 30}
@@ -240,7 +240,7 @@ def by_arrays() -> Iterator[Row]:
     """The array API: settings that differ in numbers alone as one call, and broadcasting."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for setting in settings():
-        if setting.is_for_every_door and setting.bound not in REFUTED:
+        if setting.has_every_entry_point and setting.bound not in REFUTED:
             given = without_target(setting)
             same = {n: v for n, v in given.items() if isinstance(v, str) or n in ("steps", "sampling_rate")}
             key = (tuple(sorted(same.items())), tuple(sorted(set(given) - set(same))))

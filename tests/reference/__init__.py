@@ -1,12 +1,12 @@
-"""The quantities of the package in mpmath, at any precision: slow, and independent of the kernels.
+"""Compute the quantities of privproj in mpmath at any precision: slow, and independent of its kernels.
 
 Each formula has three implementations that share no code: floats with an outward margin in :mod:`privproj`, ball
 arithmetic in the feature that certifies, and mpmath at any precision here.
 
-Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``; it is written from the formula in its
-docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound is the
-third form of that bound in :mod:`privproj.mechanisms`, and takes the same parameters. :func:`value` answers what
-:func:`privproj.evaluate` answers. Nothing here proves an error; the digits are confirmed by a higher precision.
+Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. It is written from the formula in its
+docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound
+implements this bound of :mod:`privproj.mechanisms`, and takes the same parameters. :func:`value` returns the reference
+for :func:`privproj.evaluate`. No error is proved here; a higher precision confirms the digits.
 """
 
 from importlib import import_module
@@ -69,18 +69,18 @@ LOOSE: dict[str, float] = _collected("LOOSE")  # start of a setting -> allowed r
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
     """Return the reference for ``privproj.evaluate(quantity, **parameters)``, confirmed by a higher precision.
 
-    ``digits`` is how many decimal digits are confirmed, by default :func:`reference_digits`. Raises
-    :class:`ArithmeticError` where the precisions never agree.
+    ``digits`` is the number of confirmed decimal digits, by default :func:`reference_digits`. Raises
+    :class:`ArithmeticError` if the precisions never agree.
     """
-    name, _, asked = quantity.rpartition(".")
+    name, _, target = quantity.rpartition(".")
     aim = digits or reference_digits(quantity, parameters)
     return evaluate_until_settled(
-        lambda: _evaluate_once(name, asked, parameters), aim, *((6, 4) if aim <= 25 else (8, 15))
+        lambda: _evaluate_once(name, target, parameters), aim, *((6, 4) if aim <= 25 else (8, 15))
     )
 
 
 def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
-    """Return how many decimal digits :func:`value` gives for this quantity at these parameters."""
+    """Return the number of decimal digits of :func:`value` for this quantity at these parameters."""
     name = quantity.rpartition(".")[0]
     if "t" in parameters:
         return 50
@@ -89,15 +89,15 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
 
 
 def _evaluate_once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
-    """Return the value at the current precision, by inversion where a reference answers the other question."""
+    """Return the value at the current precision, by inversion if the reference has the other direction."""
     if f"{name}.{asked}" in OTHER_QUANTITIES:
         return OTHER_QUANTITIES[f"{name}.{asked}"](**parameters)
     if "t" in parameters:
         return (DELTAS if asked == "delta" else EPSILONS)[name](None, **parameters)
     rest = dict(parameters)
-    given = mp.mpf(rest.pop("epsilon" if asked == "delta" else "delta"))
-    known, other = (DELTAS, EPSILONS) if asked == "delta" else (EPSILONS, DELTAS)
-    if name in known:
-        return known[name](given, **rest)
+    argument = mp.mpf(rest.pop("epsilon" if asked == "delta" else "delta"))
+    direct, inverse = (DELTAS, EPSILONS) if asked == "delta" else (EPSILONS, DELTAS)
+    if name in direct:
+        return direct[name](argument, **rest)
     invert = composition.delta_of_rule if asked == "delta" else composition.epsilon_of_profile
-    return invert(lambda x: other[name](x, **rest), given)
+    return invert(lambda x: inverse[name](x, **rest), argument)

@@ -1,13 +1,13 @@
-"""One epoch in which a record picks one of ``t`` batches at random, in mpmath (balls in bins, random allocation).
+"""Compute one epoch in which a record picks one of ``t`` batches at random, in mpmath (balls-in-bins).
 
 With ``W = dP/dQ`` under ``Q`` and ``S = W_1 + ... + W_t`` of independent copies, the pair of the epoch is
-``Pbar = (1/t) sum_i Q^(i-1) P Q^(t-i)`` and ``Q^t``, and ``dPbar/dQ^t = S/t``. So both orders are gains of a sum over
-a strike ``k``::
+``Pbar = (1/t) sum_i Q^(i-1) P Q^(t-i)`` and ``Q^t``, and ``dPbar/dQ^t = S/t``. So both directions are expected
+excesses and shortfalls of a sum at a strike ``k``::
 
     remove:  H_s(Pbar || Q^t) = E (S/t - s)_+     = C(t s)/t,          C(k) = E (S - k)_+
     add:     H_s(Q^t || Pbar) = E (1 - s S/t)_+   = (s/t) B(t/s),      B(k) = E (k - S)_+ = C(k) - t + k
 
-Two ways lead to them that share no formula: nested integrals over the batches (small ``t``), and the inversion of the
+Two independent methods compute them: nested integrals over the batches (small ``t``), and the inversion of the
 Laplace transform of ``W`` (any ``t``).
 """
 
@@ -17,15 +17,13 @@ from reference.calculus import Function, Real, integrate_below
 from reference.composition import gaussian_mu
 from reference.special import gaussian_delta, normal_density, normal_tail
 
-NEAR_NORMAL = 0.2
-"""Below this shift ``1/z`` the Laplace transform is integrated on the real line, by a vertical contour. Speed only."""
+NEAR_NORMAL = 0.2  # shift 1/z below which the Laplace transform is integrated on the real line, with a vertical contour
 
-TILT = 0.3
-"""Angle in radians by which the contour of the inversion leans to the left otherwise. Speed only."""
+TILT = 0.3  # radians: the angle of the contour of the inversion to the left otherwise
 
 
 def gaussian_epoch_delta(epsilon: Real, noise_multiplier: Real, batches: int, order: str = "both") -> Real:
-    """Return delta of one epoch of ``t = batches`` Gaussian releases, in the order "remove", "add" or "both".
+    """Return delta of one epoch of ``t = batches`` Gaussian releases, in the direction "remove", "add" or "both".
 
     ``W = e^(mu x - mu^2/2)`` with a standard normal ``x`` and ``mu = 1/z``; ``t = 1`` is the plain release.
     """
@@ -36,7 +34,7 @@ def gaussian_epoch_delta(epsilon: Real, noise_multiplier: Real, batches: int, or
 
 
 def gaussian_epoch_delta_by_quadrature(epsilon: Real, noise_multiplier: Real, batches: int, order: str) -> Real:
-    """Return :func:`gaussian_epoch_delta` by ``t - 1`` nested integrals; for ``t`` up to 3 or so."""
+    """Return :func:`gaussian_epoch_delta` by ``t - 1`` nested integrals, for ``t`` up to about 3."""
     mu = gaussian_mu(noise_multiplier)
 
     def shortfall(strike: Real) -> Real:
@@ -46,7 +44,7 @@ def gaussian_epoch_delta_by_quadrature(epsilon: Real, noise_multiplier: Real, ba
 
 
 def _in_order(eps: Real, batches: int, order: str, shortfall: Function) -> Real:
-    """Return the hockey stick of an order from ``B(k) = E (k - S)_+``, with digits for what cancels in "remove"."""
+    """Return the hockey-stick divergence of a direction from ``B(k) = E (k - S)_+``, with guard digits in "remove"."""
     if order == "both":
         return max(_in_order(eps, batches, each, shortfall) for each in ("remove", "add"))
     s = mp.exp(eps)
@@ -59,7 +57,7 @@ def _in_order(eps: Real, batches: int, order: str, shortfall: Function) -> Real:
 
 
 def _lognormal_excess(strike: Real, mu: Real, count: int) -> Real:
-    """Return ``C_n(k) = E (W_1 + ... + W_n - k)_+``, ``n = count``, by integration over one ``W`` after the other."""
+    """Return ``C_n(k) = E (W_1 + ... + W_n - k)_+``, ``n = count``, by integration over each ``W`` in turn."""
     if strike <= 0:
         return count - strike
     if count == 1:
@@ -81,7 +79,7 @@ def lognormal_shortfall(strike: Real, mu: Real, count: int) -> Real:
     through the saddle to the right of 0, by trapezoidal sums in ``u`` that are halved until two agree.
     """
     close = mp.mpf(10) ** (-mp.mp.dps - 2)
-    # L is small where k is far below n, and its error grows n-fold in L^n.
+    # L is small if k is far below n, and its error is multiplied by n in L^n.
     with mp.workdps(mp.mp.dps + 10 + 2 * int(mp.log10(count))):
         mu, strike = mp.mpf(mu), mp.mpf(strike)
         tilt, transform = (mp.mpf(0), _transform) if mu < NEAR_NORMAL else (mp.mpf(TILT), _turned_transform(mu))
@@ -96,7 +94,7 @@ def lognormal_shortfall(strike: Real, mu: Real, count: int) -> Real:
 
 
 def _saddle(strike: Real, mu: Real, count: int) -> Real:
-    """Return the positive ``theta`` at which ``theta k + n ln L(theta) - 2 ln theta`` is least, nearly. Speed only."""
+    """Return an approximation of the positive ``theta`` that minimizes ``theta k + n ln L(theta) - 2 ln theta``."""
     with mp.workdps(10):
         transform = _transform if mu < NEAR_NORMAL else _turned_transform(mu)
 
@@ -110,7 +108,7 @@ def _saddle(strike: Real, mu: Real, count: int) -> Real:
 
 
 def _settled_half_line(f: Function, close: Real) -> Real:
-    """Return ``int_0^inf f(u) du`` of an even ``f`` that falls faster than any exponential, by halved sums."""
+    """Return ``int_0^inf f(u) du`` of an even ``f`` that decays faster than any exponential, by halved steps."""
     step = mp.mpf(1) / 4
     total = f(mp.mpf(0)) / 2 + _sum_until_negligible(f, step, step)
     for _ in range(12):
@@ -151,13 +149,13 @@ def _turned_transform(mu: Real) -> Function:
     def transform(theta: Real, mu: Real) -> Real:
         a, size = mp.arg(theta) / mu, abs(theta)
         with mp.workdps(digits):
-            turn, total = mp.expj(a * h), mp.mpc(0)
+            rotation, total = mp.expj(a * h), mp.mpc(0)
             factor = mp.expj(a * places[0])
             for weight, w in nodes:
                 if size * w > nats:
                     break
                 total += weight * mp.exp(-size * w) * factor
-                factor *= turn
+                factor *= rotation
             return mp.exp(a * a / 2) * total
 
     return transform
@@ -178,7 +176,7 @@ def _transform(theta: Real, mu: Real) -> Real:
 
 
 def two_batches_delta(epsilon: Real, tail: Function, excess: Function, order: str = "both") -> Real:
-    """Return delta of one epoch of two batches, for any release by its law of ``W = dP/dQ``, without infinite losses.
+    """Return delta of one epoch of two batches, for any release without infinite losses, from ``W = dP/dQ``.
 
     ``tail(w) = Q(W > w)`` and ``excess(w) = E (W - w)_+ = H_w(P || Q)``, for ``w > 0``.
     """

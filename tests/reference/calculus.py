@@ -1,7 +1,7 @@
-"""Sums, roots and minima at any precision: what every reference is computed with.
+"""Compute integrals, roots and minima at any precision, for all references.
 
-Their errors are not proved: :func:`evaluate_until_settled` compares two precisions. The float routes have their own in
-:mod:`privproj.numerics`, and so has the ball arithmetic of certificates.
+Their errors are not proved; :func:`evaluate_until_settled` compares two precisions. The float code has its own methods
+in :mod:`privproj.numerics`, and so has the ball arithmetic of certificates.
 """
 
 from collections.abc import Callable
@@ -9,22 +9,19 @@ from typing import Any
 
 import mpmath as mp
 
-Real = Any
-"""A float, an int, text or an ``mpf``."""
+Real = Any  # a float, an int, text or an ``mpf``
 
-Function = Callable[..., Any]
-"""A function of such numbers that returns one."""
+Function = Callable[..., Any]  # a function of such numbers that returns one
 
-MOST_HALVINGS = 14
-"""Halvings of the trapezoidal rule after which :class:`ArithmeticError` is raised. Contract."""
+MOST_HALVINGS = 14  # halvings of the trapezoidal rule before ArithmeticError
 
 
 def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
-    """Return ``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one hill, by sums ``h sum f(t0 + h j)``.
+    """Return ``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one maximum, by sums ``h sum f(t0 + h j)``.
 
-    The error of these trapezoidal sums falls like ``e^(-c/h)``, so it is squared when ``h`` is halved: halved until two
-    sums agree to half of the digits. The hill is sought from ``start`` in steps of ``step``. Raises
-    :class:`ArithmeticError` where the sums do not settle.
+    The error of these trapezoidal sums decays like ``e^(-c/h)``, so halving ``h`` squares it. ``h`` is halved until two
+    sums agree to half of the digits. The maximum is searched from ``start`` in steps of ``step``. Raises
+    :class:`ArithmeticError` if the sums do not agree.
     """
     top, width = _find_hill(f, mp.mpf(start), mp.mpf(step))
     right, left = _find_negligible(f, top, width), _find_negligible(f, top, -width)
@@ -40,7 +37,7 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
 
 
 def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
-    """Return the top of the hill, nearly, and a step in which ``f`` falls by about ``e`` from there."""
+    """Return an approximation of the maximum, and a step over which ``f`` decreases by about a factor e from there."""
     with mp.workdps(20):
         top, value = start, f(start)
         while step > mp.mpf(10) ** -30:
@@ -56,7 +53,7 @@ def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
 
 
 def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
-    """Return a place beyond ``top``, towards ``stride``, where ``f`` is negligible; that is checked at two places."""
+    """Return a point beyond ``top``, in the direction of ``stride``, at which ``f`` is negligible (checked twice)."""
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
         stride *= mp.mpf(5) / 4
@@ -65,7 +62,7 @@ def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
 
 
 def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """Return ``int_-inf^cut f(t) dt`` for an ``f`` that falls exponentially below.
+    """Return ``int_-inf^cut f(t) dt`` for an ``f`` that decays exponentially to the left.
 
     ``scale`` is about the distance over which ``f`` varies.
     """
@@ -79,14 +76,14 @@ def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
 
 
 def integrate_above(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """Return ``int_cut^inf f(t) dt``, the mirror image of :func:`integrate_below`."""
+    """Return ``int_cut^inf f(t) dt`` as :func:`integrate_below` of the reflected function."""
     return integrate_below(lambda t: f(-t), -cut, scale)
 
 
 def find_root(f: Function, start: Real, step: Real = 1) -> Real:
-    """Return the place where a monotone ``f`` changes sign, sought outwards from ``start``, to nearly all digits.
+    """Return the point at which a monotone ``f`` changes sign, searched outward from ``start``, to nearly all digits.
 
-    Raises :class:`ArithmeticError` where there is none up to a step of 1e9.
+    Raises :class:`ArithmeticError` if there is none up to a step of 1e9.
     """
     a, fa = mp.mpf(start), f(mp.mpf(start))
     step = mp.mpf(step)
@@ -103,7 +100,7 @@ def find_root(f: Function, start: Real, step: Real = 1) -> Real:
 
 
 def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
-    """Return the root of ``f`` between ``a`` and ``b``, to nearly all digits, by the Illinois rule and bisections.
+    """Return the root of ``f`` between ``a`` and ``b``, to nearly all digits, by the Illinois method and bisections.
 
     ``fa`` and ``fb`` are the values there, of different sign. Every fourth step is a bisection.
     """
@@ -122,10 +119,9 @@ def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
 
 
 def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
-    """Return ``(x, f(x))`` at the least ``f`` on ``[low, high]``: a scan, golden sections, then Newton's rule.
+    """Return ``(x, f(x))`` at the least ``f`` on ``[low, high]``, by a scan, golden sections and Newton's method.
 
-    Newton's rule uses differences. It ends when ``x`` has nearly half of the digits, which makes ``f(x)`` right to
-    nearly all.
+    Newton's method uses differences. It ends when ``x`` has nearly half of the digits, so that ``f(x)`` has nearly all.
     """
     low, high = mp.mpf(low), mp.mpf(high)
     with mp.workdps(20):
@@ -133,12 +129,12 @@ def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[
         values = [f(x) for x in scan]
         best = min(range(points + 1), key=values.__getitem__)
         cell = _golden_bracket(f, scan[max(0, best - 1)], scan[min(points, best + 1)], (high - low) / 100000)
-    found = _newton_minimum(f, *cell, low, high)
-    return min(((x, f(x)) for x in (found, sum(cell) / 2, scan[best])), key=lambda pair: pair[1])
+    refined = _newton_minimum(f, *cell, low, high)
+    return min(((x, f(x)) for x in (refined, sum(cell) / 2, scan[best])), key=lambda pair: pair[1])
 
 
 def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
-    """Return a bracket of at most this width around a least value in ``[a, b]``, by golden sections."""
+    """Return a bracket of at most this width around a minimum in ``[a, b]``, by golden sections."""
     share = (mp.sqrt(5) - 1) / 2
     x, y = b - share * (b - a), a + share * (b - a)
     fx, fy = f(x), f(y)
@@ -155,7 +151,7 @@ def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, R
 
 
 def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
-    """Return the place of the minimum near ``[a, b]``, by Newton's rule with differences whose step shrinks."""
+    """Return the minimizer near ``[a, b]``, by Newton's method with differences of a decreasing step."""
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
     for _ in range(40):
@@ -174,10 +170,10 @@ def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Rea
 
 
 def evaluate_until_settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
-    """Return ``value()`` at ever higher precision until two precisions agree to ``digits`` decimal digits.
+    """Return ``value()`` at increasing precision until two precisions agree to ``digits`` decimal digits.
 
-    The first precision has ``extra`` digits more, and each later one has more by ``grown``, twice that, and so on.
-    Raises :class:`ArithmeticError` where they never agree.
+    The first precision has ``extra`` more digits. Each later one has ``grown`` more, twice as many more, and so on.
+    Raises :class:`ArithmeticError` if they never agree.
     """
     with mp.workdps(digits + extra):
         last = value()

@@ -1,4 +1,4 @@
-"""What turns one release into an answer, in mpmath: Renyi conversion, rules of composition, sampling, inversion."""
+"""Convert Renyi curves, apply composition and sampling rules, and invert profiles, in mpmath."""
 
 import mpmath as mp
 
@@ -6,22 +6,23 @@ from reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
-    """Return the shift ``sqrt(T (1/z^2 + 1/(2 S)^2))`` of ``T`` Gaussian releases with noise multiplier ``z``.
+    """Return the sensitivity ``sqrt(T (1/z^2 + 1/(2 S)^2))`` of ``T`` Gaussian releases with noise multiplier ``z``.
 
-    ``S`` is the deviation of the noise on a count that moves by 1/2 (C31); without one it is ``sqrt(T) / z``.
+    ``S`` is the standard deviation of the noise on a count that changes by 1/2 (C31); without a count it is
+    ``sqrt(T) / z``.
     """
     return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + adaptive_count_shift(adaptive_clipping_sigma)))
 
 
 def adaptive_count_shift(adaptive_clipping_sigma: Real) -> Real:
-    """Return ``1/(2 S)^2``, the squared shift of a count that moves by 1/2 in units of its noise (C31)."""
+    """Return ``1/(2 S)^2``, the squared sensitivity of a count that changes by 1/2, in units of its noise (C31)."""
     return (2 * mp.mpf(adaptive_clipping_sigma)) ** -2
 
 
 def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
-    """Return delta of one release on a Poisson sample at rate ``q``, for ``eps >= 0``: the larger of both orders (C17).
+    """Return delta of one Poisson-subsampled release at rate ``q``, ``eps >= 0``: the larger direction (C17).
 
-    ``profile`` is that of the release without sampling, for positive and negative ``eps``. The orders are ``q
+    ``profile`` is that of the release without sampling, for positive and negative ``eps``. The directions are ``q
     delta_0(ln(1 + (e^eps - 1)/q))`` (remove) and ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` (add,
     0 unless ``eps < -ln(1-q)``).
     """
@@ -34,7 +35,7 @@ def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
 
 
 def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the least delta that a Renyi curve gives at ``eps``, over orders ``low <= alpha < high`` (C15).
+    """Return the least delta of a Renyi curve at ``eps``, over orders ``low <= alpha < high`` (C15).
 
     ``divergence(alpha)`` is the curve of the whole run (Canonne, Kamath, Steinke 2020).
     """
@@ -48,7 +49,7 @@ def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real 
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the least ``eps`` that a Renyi curve gives at delta, over orders ``low <= alpha < high`` (C15).
+    """Return the least ``eps`` of a Renyi curve at delta, over orders ``low <= alpha < high`` (C15).
 
     ``divergence(alpha)`` is the curve of the whole run (Canonne, Kamath, Steinke 2020).
     """
@@ -62,7 +63,7 @@ def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: R
 
 
 def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
-    """Return the least ``objective(alpha)``: ``alpha = low + e^s``, or ``low + (high - low)/(1 + e^-s)``."""
+    """Return the least ``objective(alpha)``, with ``alpha = low + e^s`` or ``low + (high - low)/(1 + e^-s)``."""
 
     def at(s: Real) -> Real:
         with mp.workdps(mp.mp.dps + (20 if mp.isinf(high) else 45)):
@@ -73,7 +74,7 @@ def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """Return :func:`delta_from_renyi` over whole ``alpha >= 2``: doubled until it rises, then by thirds."""
+    """Return :func:`delta_from_renyi` over integers ``alpha >= 2``, by doubling and ternary search."""
 
     def objective(alpha: int) -> Real:
         a = mp.mpf(alpha)
@@ -90,16 +91,16 @@ def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
 
 
 def sampled_divergence(log_moment: Function, q: Real) -> Function:
-    """Return the Renyi curve of one release on a Poisson sample at rate ``q``, for whole orders (C15).
+    """Return the Renyi curve of one Poisson-subsampled release at rate ``q``, for integer orders (C15).
 
     ``log_moment(j)`` is the log of the moment of order ``j`` without sampling.
     """
-    q, kept = mp.mpf(q), {}
+    q, moments = mp.mpf(q), {}
 
     def moment(j: int) -> Real:
-        if j not in kept:
-            kept[j] = mp.exp(log_moment(mp.mpf(j)))
-        return kept[j]
+        if j not in moments:
+            moments[j] = mp.exp(log_moment(mp.mpf(j)))
+        return moments[j]
 
     def divergence(alpha: Real) -> Real:
         a = int(alpha)
@@ -166,7 +167,7 @@ def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf)
 
 
 def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
-    """Return the ``eps`` at which a falling ``profile(eps)`` is ``delta``; 0 if it starts below."""
+    """Return the ``eps`` at which a decreasing ``profile(eps)`` is ``delta``; 0 if it starts below."""
     delta = mp.mpf(delta)
     if profile(mp.mpf(0)) <= delta:
         return mp.mpf(0)
@@ -174,12 +175,12 @@ def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
 
 
 def delta_of_rule(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
-    """Return the ``delta`` at which a falling ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
+    """Return the ``delta`` at which a decreasing ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
     eps = mp.mpf(eps)
 
     def excess(s: Real) -> Real:
-        found = rule(mp.exp(-mp.exp(s)))
-        return mp.log(found / eps) if found < mp.inf else mp.mpf(10) ** 6
+        value = rule(mp.exp(-mp.exp(s)))
+        return mp.log(value / eps) if value < mp.inf else mp.mpf(10) ** 6
 
     return mp.exp(-mp.exp(find_root(excess, mp.log(-mp.log(mp.mpf(guess))), mp.mpf(1) / 4)))
 

@@ -17,7 +17,7 @@ def analytic(
 ) -> Real:
     """Return delta of ``T`` Gaussian releases, ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``.
 
-    One release may be on a Poisson sample at rate ``sampling_rate``. With a count ``mu`` is that of both (C31).
+    One release may be Poisson-subsampled at ``sampling_rate``. With a count ``mu`` is that of both (C31).
     """
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
@@ -39,7 +39,7 @@ def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
 
 
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
-    """Return ``eps`` by the rule with this constant, proved below ``eps = 1``, composed over ``steps``."""
+    """Return ``eps`` by the rule with this constant, proved for ``eps < 1``, composed over ``steps``."""
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
     )
@@ -65,7 +65,7 @@ def rdp(
 ) -> Real:
     """Return delta of ``T`` Gaussian releases by their Renyi curve at its best order.
 
-    On Poisson samples it is the best whole order, with the moments ``log_moment(j) = j (j-1) mu^2/2``.
+    With Poisson sampling it is the best integer order, with the moments ``log_moment(j) = j (j-1) mu^2/2``.
     """
     if sampling_rate == 1:
         return composition.delta_from_renyi(_divergence(noise_multiplier, steps, adaptive_clipping_sigma), epsilon)
@@ -97,6 +97,7 @@ DELTAS: dict[str, Function] = {
     "gaussian.gdp": gdp,
 }
 
+# ``mechanism.bound -> epsilon(delta, **parameters)``
 EPSILONS: dict[str, Function] = {
     "gaussian.classical": classical,
     "gaussian.classical-2": classical_2,

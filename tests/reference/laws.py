@@ -1,8 +1,7 @@
-"""Gaussian mechanisms with random sensitivity: ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a law of ``X`` (C4, C5).
+"""Compute ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a random squared sensitivity ``X`` (C4, C5).
 
-They are independent twins of :mod:`privproj.distributions.squared_sensitivity` and
-:mod:`privproj.distributions.mixture_profile` (floats), and of
-the ball arithmetic of certificates.
+:mod:`privproj.distributions.squared_sensitivity` and :mod:`privproj.distributions.mixture_profile` (floats) and the
+ball arithmetic of certificates compute the same independently.
 """
 
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from reference.special import beta_tail, gamma_upper, gaussian_delta, normal_den
 
 @dataclass(frozen=True)
 class ReferenceLaw:
-    """A positive ``X`` given in a coordinate ``t`` in which its density is smooth with one hill.
+    """A positive ``X`` as a function of a coordinate ``t`` whose density is smooth with one maximum.
 
     * ``density(t)``: the density of ``t``.
     * ``value(t)``: ``X`` at ``t``; it increases.
     * ``coordinate(x)``: its inverse, the ``t`` at which ``X`` is ``x``.
-    * ``hill``: ``(place, width)``, where most of ``t`` lies.
+    * ``hill``: ``(center, width)`` of the distribution of ``t``.
     * ``tail(x)``: ``P(X > x)``.
     * ``moment(x)``: ``E[X; X > x]``.
     * ``supremum``: the supremum of ``X``.
@@ -38,13 +37,13 @@ class ReferenceLaw:
 
 @lru_cache(maxsize=4000)
 def _log_beta(a: Real, b: Real, prec: int) -> Real:
-    """Return ``ln Beta(a, b)`` at this precision in bits, which is part of what is remembered."""
+    """Return ``ln Beta(a, b)`` at this precision in bits, which is part of the key of the cache."""
     return mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
 
 
 @lru_cache(maxsize=4000)
 def log_gamma(a: Real, prec: int) -> Real:
-    """Return ``ln Gamma(a)`` at this precision in bits, which is part of what is remembered."""
+    """Return ``ln Gamma(a)`` at this precision in bits, which is part of the key of the cache."""
     return mp.loggamma(a)
 
 
@@ -55,7 +54,7 @@ def beta_density(a: Real, b: Real, t: Real) -> Real:
 
 
 def gamma_density(a: Real, t: Real) -> Real:
-    """Return the density ``U^a e^-U / Gamma(a)`` of ``t = ln U``, ``U ~ Gamma(a)``; 0 far above its hill."""
+    """Return the density ``U^a e^-U / Gamma(a)`` of ``t = ln U``, ``U ~ Gamma(a)``; 0 far above its maximum."""
     if t > mp.log(a + 1) + 20:
         return mp.mpf(0)
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a))):
@@ -63,7 +62,7 @@ def gamma_density(a: Real, t: Real) -> Real:
 
 
 def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
-    """Return the law of ``X = scale B``, ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B/(1-B))`` (C7)."""
+    """Return the distribution of ``X = scale B``, ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B/(1-B))`` (C7)."""
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
     return ReferenceLaw(
         density=lambda t: beta_density(a, b, t),
@@ -78,7 +77,7 @@ def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
 
 
 def shifted_law(law: ReferenceLaw, shift: Real) -> ReferenceLaw:
-    """Return the law of ``X + shift``, in the coordinate of ``X`` (C31)."""
+    """Return the distribution of ``X + shift``, in the coordinate of ``X`` (C31)."""
     shift = mp.mpf(shift)
     if not shift:
         return law
@@ -96,7 +95,7 @@ def shifted_law(law: ReferenceLaw, shift: Real) -> ReferenceLaw:
 
 
 def gamma_law(a: Real, scale: Real) -> ReferenceLaw:
-    """Return the law of ``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln U`` (C7)."""
+    """Return the distribution of ``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln U`` (C7)."""
     a, scale = mp.mpf(a), mp.mpf(scale)
     return ReferenceLaw(
         density=lambda t: gamma_density(a, t),
@@ -110,7 +109,7 @@ def gamma_law(a: Real, scale: Real) -> ReferenceLaw:
 
 
 def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
-    """Return ``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``; in floats ``log_gaussian_delta_at``."""
+    """Return ``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``; in floats it is ``log_gaussian_delta_at``."""
     return gaussian_delta(eps, mp.sqrt(x))
 
 
@@ -127,7 +126,7 @@ def _inflection_point(eps: Real) -> Real:
 
 
 def expected_delta(eps: Real, law: ReferenceLaw) -> Real:
-    """Return ``E[h_eps(X)]``, delta of a change of rank one (C4)."""
+    """Return ``E[h_eps(X)]``, delta of a rank-one difference (C4)."""
     return integrate_line(lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), *law.hill)
 
 
@@ -139,7 +138,7 @@ def _expected_delta_below(eps: Real, law: ReferenceLaw, cut: Real) -> Real:
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the ``c < x0`` at which the tangent of ``h`` at ``p >= x0`` meets ``h``; 0 if it never is below ``h``."""
+    """Return the ``c < x0`` at which the tangent of ``h`` at ``p >= x0`` meets ``h``; 0 if it is never below ``h``."""
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
         return mp.mpf(0)
@@ -149,7 +148,7 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
         c = mp.exp(s)
         return (high + rise * (c - p) - gaussian_delta_of_square(eps, c)) / high
 
-    low = mp.log(p - high / rise)  # there the tangent is 0
+    low = mp.log(p - high / rise)  # the zero of the tangent
     return mp.exp(root_in_bracket(gap, low, gap(low), top, gap(top)))
 
 
@@ -163,9 +162,9 @@ def _expected_majorant(eps: Real, law: ReferenceLaw, p: Real) -> Real:
 
 
 def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
-    """Return ``min over p >= x0 of E[g_p(X)]``, delta of a change of any rank (C5).
+    """Return ``min over p >= x0 of E[g_p(X)]``, delta of a difference of any rank (C5).
 
-    The least is at ``p = E[X | X > c(p)]``, which is sought to half of the digits; ``E[g_p]`` then has nearly all.
+    The minimum is at ``p = E[X | X > c(p)]``, which is computed to half of the digits; ``E[g_p]`` then has nearly all.
     """
     eps, start = mp.mpf(eps), _inflection_point(eps)
     if law.supremum <= start:
@@ -180,13 +179,13 @@ def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
         return mp.log(law.moment(c) / (law.tail(c) * p))
 
     with mp.workdps(mp.mp.dps // 2 + 2):
-        # not from x0 itself, where the tangent hardly leaves h
+        # The search does not start at x0 itself, where the tangent nearly equals h.
         s = _best_tangent(excess, mp.log(max(start * mp.mpf("1.001"), mean)), mp.log(start), mp.log(law.supremum))
     return _expected_majorant(eps, law, max(start, mp.exp(s)))
 
 
 def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
-    """Return the root of a falling ``excess`` between ``low`` and ``high``, where that is finite."""
+    """Return the root of a decreasing ``excess`` between ``low`` and ``high``, which may be infinite."""
     if mp.isinf(high):
         return find_root(excess, first, mp.mpf(1) / 4)
     low = low + (high - low) * mp.mpf(10) ** -12

@@ -1,4 +1,4 @@
-"""References for M1 in mpmath: project first, then noise."""
+"""Compute references for M1 (projection first, then noise) in mpmath."""
 
 from functools import lru_cache
 
@@ -44,7 +44,7 @@ def _energy_density(a: Real, b: Real, y: Real) -> Real:
     It is ``sum over B of weight f((y - ln B)/2)/2``, where ``f``, the density of ``ln N``, is ``(N/2)^(a+b) e^(-N/2) /
     Gamma(a+b)`` at ``N = e^(y/2) B^(-1/2)``.
     """
-    # N/2 = (e^(y/2)/2) B^(-1/2): its power a + b is shared by all nodes but for B^(-(a+b)/2), which is in the weights.
+    # N/2 = (e^(y/2)/2) B^(-1/2): all nodes share its power a + b except for B^(-(a+b)/2), which is in the weights.
     n, half = a + b, mp.exp(y / 2) / 2
     total = mp.exp(-half) if b == 0 else mp.fsum(w * mp.exp(-half * s) for s, w in _beta_nodes(a, b, mp.mp.dps))
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + n))):
@@ -52,10 +52,10 @@ def _energy_density(a: Real, b: Real, y: Real) -> Real:
 
 
 def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw:
-    """Return the law of ``X = scale U (U + Y)/r^2``, ``U ~ chi2_first`` and ``Y ~ chi2_second`` independent (C7).
+    """Return the distribution of ``X = scale U (U + Y)/r^2``, ``U ~ chi2_first``, ``Y ~ chi2_second`` independent (C7).
 
     It is that of ``scale B N^2/r^2``, ``B ~ Beta(first/2, second/2)`` and ``N ~ chi2_(first+second)``. Tails and
-    moments are quadratures over ``y = ln(B N^2)``. Its twin in floats is
+    moments are quadratures over ``y = ln(B N^2)``. In floats it is
     :class:`privproj.distributions.densities.ProjectedEnergy`.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
@@ -85,12 +85,12 @@ def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw
 
 
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``: a change of rank one (C4, C7)."""
+    """Return ``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``: a rank-one difference (C4, C7)."""
     return expected_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``min_p E[g_p(mu^2 X)]`` (C5) for the law of :func:`known_projection_rank1`: a change of any rank."""
+    """Return ``min_p E[g_p(mu^2 X)]`` (C5) with ``X`` of :func:`known_projection_rank1`: a difference of any rank."""
     return any_rank_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
@@ -104,8 +104,8 @@ def operator_norm(
 ) -> Real:
     """Return delta of a run by the norm of the projection (C16).
 
-    It is ``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``. ``split`` is accepted as the bound has it;
-    delta is always at the best split.
+    It is ``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``. ``split`` is a parameter of the bound and
+    ignored; delta is always at the best split.
     """
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -126,8 +126,8 @@ def secret_projection(
 
         S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,  tau^2 = sigma^2 + g/r
 
-    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` where both signs
-    matter, else over ``xi`` and ``ln g``. Its twin in floats is :class:`privproj.distributions.densities.SecretShift`.
+    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` if both signs
+    matter, otherwise over ``xi`` and ``ln g``. In floats it is :class:`privproj.distributions.densities.SecretShift`.
     """
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
@@ -144,9 +144,9 @@ def secret_projection(
             lambda xi: normal_density(xi) * gaussian_delta_of_square(eps, (scale * (c + xi)) ** 2), 0, 1
         )
 
-    half, spread = mp.mpf(rank) / 2, mp.sqrt(mp.mpf(2) / rank)
+    half, deviation = mp.mpf(rank) / 2, mp.sqrt(mp.mpf(2) / rank)
     if parts(mp.mpf(0))[1] > 40:
-        return integrate_line(lambda v: gamma_density(half, v + mp.log(half)) * over_xi(v), 0, spread)
+        return integrate_line(lambda v: gamma_density(half, v + mp.log(half)) * over_xi(v), 0, deviation)
 
     def density(y: Real) -> Real:
         def at(v: Real) -> Real:
@@ -154,7 +154,7 @@ def secret_projection(
             u = mp.exp(y) / scale
             return gamma_density(half, v + mp.log(half)) * (normal_density(u - c) + normal_density(u + c)) * u
 
-        return integrate_line(at, 0, spread)
+        return integrate_line(at, 0, deviation)
 
     scale, c = parts(mp.mpf(0))
     start = mp.log(scale * (c + 1))
@@ -177,7 +177,7 @@ def residual(
     residual_norm: Real = 1,
     other_residual_norm: Real | None = None,
 ) -> Real:
-    """Return delta of the residual of one changed column (C13), the vector Wishart profile at ``(d-k, r-k)``.
+    """Return delta of the residual of one differing column (C13), the vector Wishart profile at ``(d-k, r-k)``.
 
     The norms of the residuals may differ; their ratio is that of the Wishart pair.
     """
@@ -197,9 +197,9 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return delta of one changed column where one of its two losses is all there is (C13).
+    """Return delta of one differing column if only one of its two losses is nonzero (C13).
 
-    For ``k = 0`` it is the residual. Within the span and with no residual, or for ``r <= k``, it is ``E[h_eps(|C
+    For ``k = 0`` it is the residual. Within the span and without a residual, or for ``r <= k``, it is ``E[h_eps(|C
     x|^2/sigma^2)]`` with ``|C x|^2`` as ``X_r (X_r + Y_(d-1))/r^2``, of squared norm ``mu^2``.
     """
     if span_dim == 0 and shift_in_span == 0:
@@ -211,8 +211,8 @@ def column_exact(
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest loss of the residual over corners, or 0, outside events of ``delta_T + delta_W`` (C13).
 
-    ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst angle up to the promised one), ``w_-+`` are the quantiles at
-    ``delta_W/2``, and both orders of ``tau`` are taken.
+    ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst angle up to the assumed one), ``w_-+`` are the quantiles at
+    ``delta_W/2``, and both signs of ``ln tau`` are used.
     """
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
@@ -233,7 +233,7 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 
 
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
-    """Return the shift that is not exceeded but for ``part`` at each of two or three events (C13)."""
+    """Return the shift that is exceeded with probability at most ``part`` in each of two or three events (C13)."""
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
         # (1/r)(sqrt d + sqrt r + t)(sqrt r + t) sqrt(alpha^2 + beta^2), t = sqrt(2 ln(1/part))
@@ -254,7 +254,7 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps_R + eps_C`` of one changed column (C13), at ``delta_T = delta_W = share delta/2`` and ``delta_C``.
+    """Return ``eps_R + eps_C`` of one differing column (C13), at ``delta_T = delta_W = share delta/2`` and ``delta_C``.
 
     ``delta_C`` is half of the rest. The other half of the rest goes to the events of the shift in equal parts.
     """
@@ -263,8 +263,8 @@ def column(
     norm, alpha = mp.mpf(residual_norm), mp.mpf(shift_in_span)
     beta = _residual_shift(norm, norm, m)
     count = 0 if k == 0 else 2 if rank <= k else 3
-    whole = 1 if count == 0 else share
-    loss = _column_loss(dim, rank, k, m, 0, delta * whole / 2, delta * whole / 2) if rank > k else mp.mpf(0)
+    part = 1 if count == 0 else share
+    loss = _column_loss(dim, rank, k, m, 0, delta * part / 2, delta * part / 2) if rank > k else mp.mpf(0)
     if count == 0:
         return loss
     rest = delta * (1 - share if rank > k else 1) / 2
@@ -282,20 +282,21 @@ def column_published(
     span_dim: int,
     residual_norm: Real = 1,
 ) -> Real:
-    """Return ``eps`` of one changed column as it was published, for comparison; it is no bound for ``r > k`` (C13).
+    """Return the published ``eps`` of one differing column, for comparison; it is not a bound for ``r > k`` (C13).
 
     ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts, and ``m = min(k, r)``.
     """
-    there = rank > span_dim
-    part, m = mp.mpf(delta) / (4 if there else 2), mp.sqrt(min(span_dim, rank))
+    has_residual = rank > span_dim
+    part, m = mp.mpf(delta) / (4 if has_residual else 2), mp.sqrt(min(span_dim, rank))
     t = mp.sqrt(2 * mp.log(2 / part))
     # eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu, t = sqrt(2 ln(1/d0))
     gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
     misalignment = mp.mpf(residual_misalignment)
-    loss = _column_loss(dim, rank, span_dim, misalignment, 0, part, part) if there else mp.mpf(0)
+    loss = _column_loss(dim, rank, span_dim, misalignment, 0, part, part) if has_residual else mp.mpf(0)
     return loss + gauss * gaussian_mu(noise_multiplier)
 
 
+# ``mechanism.bound -> delta(epsilon, **parameters)``
 DELTAS: dict[str, Function] = {
     "m1.known-projection": known_projection,
     "m1.known-projection-rank1": known_projection_rank1,
@@ -305,6 +306,7 @@ DELTAS: dict[str, Function] = {
     "m1.residual": residual,
 }
 
+# ``mechanism.bound -> epsilon(delta, **parameters)``
 EPSILONS: dict[str, Function] = {
     "m1.operator-norm": operator_norm_epsilon,
     "m1.column": column,

@@ -1,4 +1,4 @@
-"""References for M2 in mpmath: noise first, then a projection with the captured share ``B ~ Beta(r/2, (d-r)/2)``."""
+"""Compute references for M2 (noise, then a projection with ``B ~ Beta(r/2, (d-r)/2)``) in mpmath."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from reference.special import beta_tail, gaussian_delta, normal_density, two_sid
 
 
 def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real) -> ReferenceLaw:
-    """Return the law of ``X = mu^2 B``, the squared shift of a change of rank one (C7), with that of a count (C31)."""
+    """Return the distribution of ``X = mu^2 B``, the squared sensitivity of rank one (C7), with a count (C31)."""
     energy = beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_law(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
 
@@ -20,7 +20,7 @@ def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping
 def exact_rank1(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real = mp.inf
 ) -> Real:
-    """Return ``E[h_eps(mu^2 B)]`` (C4), delta of a change of rank one; the Gaussian profile where ``r = d``."""
+    """Return ``E[h_eps(mu^2 B)]`` (C4), delta of a rank-one difference; the Gaussian profile for ``r = d``."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
     return expected_delta(epsilon, _captured_law(dim, rank, noise_multiplier, adaptive_clipping_sigma))
@@ -34,7 +34,7 @@ def rank_free(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return ``min_p E[g_p(mu^2 B)]`` (C5), delta of a change of any rank; one release may be on a Poisson sample."""
+    """Return ``min_p E[g_p(mu^2 B)]`` (C5), delta of a difference of any rank; one release may be subsampled."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
     energy = _captured_law(dim, rank, noise_multiplier, adaptive_clipping_sigma)
@@ -63,7 +63,7 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
 def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
     """Return the least :func:`beta_tail_bound` over ``tau``.
 
-    It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` turns positive.
+    It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` becomes positive.
     """
     eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
 
@@ -91,7 +91,7 @@ def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
 
 
 def _turning_points(derivative: Function, center: Real, width: Real, count: int = 500) -> list[Real]:
-    """Return the places where ``derivative`` turns positive, on a grid that is finest around ``center``."""
+    """Return the points at which ``derivative`` becomes positive, on a grid that is finest around ``center``."""
     most = mp.asinh(150 / width)
     grid = [center + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
     with mp.workdps(20):
@@ -113,7 +113,7 @@ def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
     """Return delta of a run by a good event, ``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))`` (C16).
 
-    It is that of ``good-event`` and, as every record is in every batch, of ``good-event-q``.
+    It is that of ``good-event`` and, if every record is in every batch, of ``good-event-q``.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -130,7 +130,7 @@ def _good_event_split(
 
 
 def _log_moment(dim: int, rank: int, c: Real) -> Real:
-    """Return ``ln E[e^(c B)] = ln 1F1(r/2; d/2; c)``, by quadrature where the series is long."""
+    """Return ``ln E[e^(c B)] = ln 1F1(r/2; d/2; c)``, by quadrature if the series is long."""
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
         return mp.log(mp.hyp1f1(a, a + b, c))
@@ -151,8 +151,8 @@ def mixture_rdp(
 ) -> Real:
     """Return delta of ``T`` releases by their Renyi curve (C15), at its best order.
 
-    The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. On Poisson samples it is a
-    binomial mixture of these moments, at whole orders.
+    The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. With Poisson sampling it is a
+    binomial mixture of these moments, at integer orders.
     """
     mu, count = gaussian_mu(noise_multiplier), composition.adaptive_count_shift(adaptive_clipping_sigma)
 
@@ -174,10 +174,11 @@ def unprojected_delta(
     rank: int = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``T`` releases that are not projected: the plain Gaussian profile."""
+    """Return delta of ``T`` releases without a projection: the plain Gaussian profile."""
     return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma))
 
 
+# ``mechanism.bound -> delta(epsilon, **parameters)``
 DELTAS: dict[str, Function] = {
     "m2.rank-free": rank_free,
     "m2.exact-rank1": exact_rank1,
@@ -189,6 +190,7 @@ DELTAS: dict[str, Function] = {
     "m2.gaussian": unprojected_delta,
 }
 
+# ``mechanism.bound -> epsilon(delta, **parameters)``
 EPSILONS: dict[str, Function] = {"m2.good-event": _good_event_split, "m2.good-event-q": _good_event_split}
 
 LARGE_DIM_DIGITS = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}

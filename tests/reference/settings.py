@@ -14,23 +14,21 @@ WITHOUT = {
     "wishart.rp-gd": "no formula: refuted, its constant is open",
     "wishart-matrix.early-matrix": "no formula: refuted",
 }
-"""The bounds that evaluate no number."""
-REFUTED = ("m1.column-published", "sketch.lora-by-design")
-"""Evaluated with ``allow_refuted``."""
+REFUTED = ("m1.column-published", "sketch.lora-by-design")  # evaluated with ``allow_refuted``
 
-DOORLESS = (
+# beginnings of settings with parameters that only :func:`privproj.evaluate` has
+PARTIAL = (
     "rule.",
     "wishart.preprocess",
     "sketch.rdp order",
     "wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 t",
     "wishart.early.delta dim=50 rank=40 misalignment=1e-12 t",
 )
-"""How settings begin whose parameters one door alone knows."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One question."""
+    """One query."""
 
     quantity: str
     parameters: tuple[tuple[str, float | int | str], ...]
@@ -44,16 +42,16 @@ class Setting:
         return ".".join(self.quantity.split(".")[:2])
 
     @property
-    def is_for_every_door(self):
-        """False where a parameter is known to :func:`privproj.evaluate` alone."""
-        return not str(self).startswith(DOORLESS)
+    def has_every_entry_point(self):
+        """False if only :func:`privproj.evaluate` has all parameters."""
+        return not str(self).startswith(PARTIAL)
 
     def as_entry(self):
-        """The query, and the entry of a file: mechanism and bound by name, the number of steps where it is sampled."""
+        """Return the query and the entry of a file, with the number of steps if it is sampled."""
         mechanism, bound, query = self.quantity.split(".")
-        given = dict(self.parameters)
-        steps = {"steps": 1} if "sampling_rate" in given else {}
-        return query, {"mechanism": mechanism, "bound": bound, **steps, **given}
+        parameters = dict(self.parameters)
+        steps = {"steps": 1} if "sampling_rate" in parameters else {}
+        return query, {"mechanism": mechanism, "bound": bound, **steps, **parameters}
 
 
 def plain(text):
@@ -70,9 +68,9 @@ def settings(quick=False):
     found = []
     grids = "".join(getattr(family, "SETTINGS", "").lstrip("\n") for family in FAMILIES)
     for entry in grids.splitlines():
-        quantity, *words = entry.lstrip("* ").split()
-        names = [word.split("=")[0] for word in words]
-        values = [[plain(x) for x in word.split("=")[1].split(",")] for word in words]
+        quantity, *assignments = entry.lstrip("* ").split()
+        names = [word.split("=")[0] for word in assignments]
+        values = [[plain(x) for x in word.split("=")[1].split(",")] for word in assignments]
         grid = [Setting(quantity, tuple(zip(names, point, strict=True))) for point in itertools.product(*values)]
-        found += grid if not quick else grid[:1] * entry.startswith("*")
-    return found
+        selected += grid if not quick else grid[:1] * entry.startswith("*")
+    return selected

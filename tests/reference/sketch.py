@@ -24,7 +24,7 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta by the printed Renyi curve, which counts ``eigenvalues``, at the best order below ``Gamma``."""
+    """Return delta by the published Renyi curve, which counts ``eigenvalues``, at the best order below ``Gamma``."""
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
@@ -44,14 +44,14 @@ def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count:
 
 
 def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
-    """Return the printed Renyi curve at one order."""
+    """Return the published Renyi curve at one order."""
     return _tight_divergence(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
     """Return delta of one step of LoRA as a sketch, at ``Gamma = r sigma_g^2 / (2 B_F B_S)`` (C14).
 
-    ``sigma_A^2 = 1/r``, and there is no floor on the eigenvalues.
+    ``sigma_A^2 = 1/r``, and the eigenvalues have no lower bound.
     """
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
@@ -66,7 +66,7 @@ def by_design_delta(
     step_smoothness: Real,
     steps: int = 1,
 ) -> Real:
-    """Return delta of LoRA as a sketch by the printed design rule for ``Gamma``.
+    """Return delta of LoRA as a sketch by the published design rule for ``Gamma``.
 
     ``Gamma = (eta beta/4) b r sigma_g^2 / (C^2 T ((1 + eta beta)^T - 1))``, ``b = 2 C/B_S``.
     """
@@ -83,11 +83,11 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 
 
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return the exact delta of a secret sketch for a change of rank one, the larger of both orders (C14).
+    """Return the exact delta of a secret sketch for a rank-one difference, the larger direction (C14).
 
-    With ``nu = 1/Gamma``, one order is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0 unless
-    ``w > 0``), and the other the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. The ball
-    arithmetic of certificates has the same profile.
+    With ``nu = 1/Gamma``, one direction is ``F(w) - e^eps F(w/(1+nu))``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` (0
+    unless ``w > 0``). The other is the same at ``nu' = -nu/(1+nu)`` with upper tails. ``r`` adds over releases. The
+    ball arithmetic of certificates has the same profile.
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):
@@ -98,7 +98,7 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
 
 
 def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
-    """Return ``F(w) - e^eps F(w/(1+nu))`` for one order, ``F`` the given tail of a chi-square."""
+    """Return ``F(w) - e^eps F(w/(1+nu))`` for one direction, ``F`` a tail of a chi-square."""
     w = (degrees * mp.log(1 + nu) - 2 * mp.mpf(epsilon)) * (1 + nu) / nu
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
 

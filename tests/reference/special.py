@@ -1,7 +1,6 @@
-"""Normal, Beta and chi-square laws at any precision: series of positive terms, complements with guard digits.
+"""Compute normal, Beta and chi-square distributions at any precision, by series of positive terms and guard digits.
 
-The same functions stand in floats in :mod:`privproj.numerics.special` and in the ball arithmetic of
-certificates.
+:mod:`privproj.numerics.special` has the same functions in floats, the certificates have them in ball arithmetic.
 """
 
 import mpmath as mp
@@ -10,12 +9,12 @@ from reference.calculus import Real, find_root
 
 
 def normal_tail(x: Real) -> Real:
-    """Return ``1 - Phi(x)``; 0 where it is below ``e^-10^17``."""
+    """Return ``1 - Phi(x)``; 0 if it is below ``e^-10^17``."""
     return mp.mpf(0) if x > 10**9 else mp.erfc(mp.mpf(x) / mp.sqrt(2)) / 2
 
 
 def normal_density(x: Real) -> Real:
-    """Return ``phi(x)``, the density of the normal law."""
+    """Return ``phi(x)``, the density of the normal distribution."""
     return mp.exp(-(mp.mpf(x) ** 2) / 2) / mp.sqrt(2 * mp.pi)
 
 
@@ -36,16 +35,16 @@ def two_sided(eps: Real, mu: Real) -> Real:
 
 
 def beta_lower(a: Real, b: Real, x: Real) -> Real:
-    """Return ``I_x(a, b) = P(Beta(a, b) <= x)``, for ``2a`` and ``2b`` whole.
+    """Return ``I_x(a, b) = P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``.
 
-    It is ``x^a (1-x)^b / (a Beta(a, b)) * 2F1(1, a+b; a+1; x)``, a series of positive terms in whole numbers.
+    It is ``x^a (1-x)^b / (a Beta(a, b)) * 2F1(1, a+b; a+1; x)``, a series of positive terms in fixed-point integers.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     bits = mp.mp.prec + 40
     fixed_x, n, below, one = int(mp.ldexp(x, bits)), int(2 * (a + b)), int(2 * a) + 2, 1 << bits
     total, term, j = one, one, 0
     while j <= 6 or term > (total >> (mp.mp.prec + 8)) or (n + j) * fixed_x >= (below + j) << bits:
-        # sum_i x^i (a+b)(a+b+1)... / ((a+1)(a+2)...): n, below and j are twice what stands there.
+        # sum_i x^i (a+b)(a+b+1)... / ((a+1)(a+2)...): n, below and j are twice the terms of the formula.
         term = term * ((n + j) * fixed_x) // ((below + j) << bits)
         total += term
         j += 2
@@ -53,16 +52,16 @@ def beta_lower(a: Real, b: Real, x: Real) -> Real:
 
 
 def _beta_front(a: Real, b: Real, x: Real) -> Real:
-    """Return ``x^a (1-x)^b / Beta(a, b)``, whose logs cancel to all but ``log10(a + b)`` digits."""
+    """Return ``x^a (1-x)^b / Beta(a, b)``; the cancellation in its logs loses ``log10(a + b)`` digits."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         front = mp.loggamma(a + b) - mp.loggamma(a) - mp.loggamma(b)
         return mp.exp(a * mp.log(x) + b * mp.log(1 - x) + front)
 
 
 def beta_tail(a: Real, b: Real, x: Real) -> Real:
-    """Return ``P(Beta(a, b) > x)``, by the series for ``1 - B`` where that is short, else by that for ``B``.
+    """Return ``P(Beta(a, b) > x)``, by the series for ``1 - B`` if it is short, otherwise by the series for ``B``.
 
-    The second is a complement, computed with as many guard digits as Chernoff's bound says that it loses.
+    The second is a complement, computed with as many guard digits as it loses by Chernoff's bound.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     if x <= 0:
@@ -78,7 +77,7 @@ def beta_tail(a: Real, b: Real, x: Real) -> Real:
 
 
 def _power_front(a: Real, x: Real) -> Real:
-    """Return ``x^a e^-x / Gamma(a+1)``, whose logs cancel to all but ``log10(a + x)`` digits."""
+    """Return ``x^a e^-x / Gamma(a+1)``; the cancellation in its logs loses ``log10(a + x)`` digits."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + abs(a) + x))):
         return mp.exp(a * mp.log(x) - x - mp.loggamma(a + 1))
 
@@ -86,7 +85,8 @@ def _power_front(a: Real, x: Real) -> Real:
 def gamma_lower(a: Real, x: Real) -> Real:
     """Return ``P(a, x)``, the distribution function of ``Gamma(a)``.
 
-    Up to ``a + 1`` it is a series of positive terms in whole numbers, beyond it the complement of :func:`gamma_upper`.
+    Up to ``a + 1`` it is a series of positive terms in fixed-point integers, beyond it the complement of
+    :func:`gamma_upper`.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -106,10 +106,10 @@ def gamma_lower(a: Real, x: Real) -> Real:
 
 
 def gamma_upper(a: Real, x: Real) -> Real:
-    """Return ``Q(a, x) = 1 - P(a, x)``, for ``2a`` whole.
+    """Return ``Q(a, x) = 1 - P(a, x)``, for an integer ``2a``.
 
-    Beyond ``a + 1`` it is a sum that ends at ``Q(1, x) = e^-x`` or ``Q(1/2, x) = erfc(sqrt x)``, up to there the
-    complement of :func:`gamma_lower`.
+    Beyond ``a + 1`` it is a sum that ends at ``Q(1, x) = e^-x`` or ``Q(1/2, x) = erfc(sqrt x)``. Up to ``a + 1`` it is
+    the complement of :func:`gamma_lower`.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -132,24 +132,24 @@ def gamma_upper(a: Real, x: Real) -> Real:
 
 
 def chi2_below(degrees: Real, x: Real) -> Real:
-    """Return ``P(X <= x)`` for a chi-square ``X`` with so many degrees of freedom."""
+    """Return ``P(X <= x)`` for a chi-square ``X`` with this number of degrees of freedom."""
     return gamma_lower(mp.mpf(degrees) / 2, mp.mpf(x) / 2)
 
 
 def chi2_above(degrees: Real, x: Real) -> Real:
-    """Return ``P(X > x)`` for a chi-square ``X`` with so many degrees of freedom."""
+    """Return ``P(X > x)`` for a chi-square ``X`` with this number of degrees of freedom."""
     return gamma_upper(mp.mpf(degrees) / 2, mp.mpf(x) / 2)
 
 
 def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
     """Return the ``w`` with ``P(chi2 > w) = share`` (``upper``), or ``P(chi2 <= w) = share``."""
     tail, target = (chi2_above if upper else chi2_below), mp.log(share)
-    spread = mp.sqrt(mp.mpf(2) / degrees)
-    return mp.exp(find_root(lambda s: mp.log(tail(degrees, mp.exp(s))) - target, mp.log(degrees), spread))
+    deviation = mp.sqrt(mp.mpf(2) / degrees)
+    return mp.exp(find_root(lambda s: mp.log(tail(degrees, mp.exp(s))) - target, mp.log(degrees), deviation))
 
 
 def student_quantile(degrees: int, share: Real) -> Real:
-    """Return the ``t`` with ``P(|T| > t) = share``, ``T`` of Student's law."""
+    """Return the ``t`` with ``P(|T| > t) = share``, ``T`` of Student's t distribution."""
     half, target = mp.mpf(1) / 2, mp.log(share)
 
     # P(|T| > t) = P(Beta(1/2, r/2) > t^2/(r + t^2)), s = ln(t^2/r)
@@ -160,7 +160,7 @@ def student_quantile(degrees: int, share: Real) -> Real:
 
 
 def student_density(degrees: int, t: Real) -> Real:
-    """Return the density of Student's law at ``t``."""
+    """Return the density of Student's t distribution at ``t``."""
     r = mp.mpf(degrees)
     # Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi r)) (1 + t^2/r)^(-(r+1)/2)
     front = mp.loggamma((r + 1) / 2) - mp.loggamma(r / 2) - mp.log(mp.pi * r) / 2

@@ -1,4 +1,4 @@
-"""The reference of an epoch of balls in bins: its two ways agree, and the epoch itself, simulated, agrees with them."""
+"""Test the reference of a balls-in-bins epoch: its two methods and a simulated epoch agree."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_allocation_of_one_batch_is_the_release():
     ("z", "eps", "batches"), [(2, 0.1, 20), pytest.param(0.5, 0.8, 50, marks=pytest.mark.slow), (8, 0.02, 5)]
 )
 def test_allocation_agrees_with_simulated_epoch(z, eps, batches):
-    """Noise and a record in a batch at random: ``delta = E (1 - e^(eps - L))_+``, with (without) the record."""
+    """Compare with noise and a record in a random batch, ``delta = E (1 - e^(eps - L))_+``, in both directions."""
     rng, count, deltas = np.random.default_rng(5), 200_000, []
     noise = rng.standard_normal((count, batches))
     for order, present in (("remove", 1.0), ("add", 0.0)):

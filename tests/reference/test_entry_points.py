@@ -1,4 +1,4 @@
-"""The same question has one answer at every door: Python, the command line, a run file, an entry of a check."""
+"""Test that a query has one result from Python, the command line, a run file and an entry of a regression file."""
 
 import json
 
@@ -12,14 +12,14 @@ from privproj.io.run_file import from_data
 from privproj.result import Result, as_plain_value
 from reference.settings import REFUTED, Setting, settings
 
+# fields that must be equal for all entry points
 FACTS = ("value", "lower", "side", "outcome", "status", "promises", "epsilon", "delta", "log10_delta", "warnings")
-"""What no door may change."""
+# settings that take a second or more
 COSTLY = ("m1.", "m2.mixture", "m2.good", "m2.beta", "wishart.e", "jl-clip", "steps=", "rate=")
-"""Settings that take a second and more."""
 
 
 def facts(result):
-    """All that an answer says of its number, or the kind of an error."""
+    """Return all fields about the number of a result, or the kind of an error."""
     if isinstance(result, PrivprojError):
         return type(result).__name__
     if isinstance(result, Result):
@@ -29,9 +29,9 @@ def facts(result):
     return as_plain_value({**{name: result[name] for name in FACTS}, "assumes": sorted(result["assumes"])})
 
 
-def answer_or_error(ask):
+def result_or_error(evaluate):
     try:
-        return ask()
+        return evaluate()
     except PrivprojError as error:
         return error
 
@@ -48,24 +48,24 @@ def words_of(query, entry):
 
 
 def lists_of_files(entry):
-    """The entry with a layer under the name and in the type that files have."""
+    """Return the entry with a layer under the name and in the type of files."""
     return {("layer" if name == "layers" else name): value for name, value in entry.items()}
 
 
-def asked(quick):
-    return [s for s in settings(quick) if s.is_for_every_door and s.bound not in REFUTED]
+def selected(quick):
+    return [s for s in settings(quick) if s.has_every_entry_point and s.bound not in REFUTED]
 
 
-def check_doors(setting, run):
+def check_entry_points(setting, run):
     query, entry = setting.as_entry()
     entry = lists_of_files(entry)
-    python = facts(answer_or_error(lambda: privproj.evaluate(setting.quantity, **dict(setting.parameters))))
-    doors = {
+    python = facts(result_or_error(lambda: privproj.evaluate(setting.quantity, **dict(setting.parameters))))
+    entry_points = {
         "run file": lambda: from_run_file(query, entry),
         "entry": lambda: evaluate_entry(query, entry),
     }
-    for door, ask in doors.items():
-        assert facts(answer_or_error(ask)) == python, door
+    for name, evaluate in entry_points.items():
+        assert facts(result_or_error(evaluate)) == python, name
     code, out, err = run(words_of(query, entry))
     if isinstance(python, str):
         assert code in (2, 3, 5) and err.startswith("error: ")
@@ -73,15 +73,15 @@ def check_doors(setting, run):
         assert facts(json.loads(out)) == python, "command line"
 
 
-@pytest.mark.parametrize("setting", full_if(asked(quick=True), lambda s: any(w in str(s) for w in COSTLY)), ids=str)
+@pytest.mark.parametrize("setting", full_if(selected(quick=True), lambda s: any(w in str(s) for w in COSTLY)), ids=str)
 def test_entry_points_agree_on_one_setting_per_bound(setting, run):
-    check_doors(setting, run)
+    check_entry_points(setting, run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", asked(quick=False), ids=str)
+@pytest.mark.parametrize("setting", selected(quick=False), ids=str)
 def test_entry_points_agree_on_every_setting(setting, run):
-    check_doors(setting, run)
+    check_entry_points(setting, run)
 
 
 RUN = {"dim": 64, "rank": 4, "noise_multiplier": 1, "sampling_rate": 0.01, "steps": 50, "delta": 1e-5}
@@ -89,7 +89,7 @@ SAMPLED = Setting("m2.mixture-rdp.epsilon", tuple(RUN.items()))
 
 
 def test_entry_points_test_detects_a_smaller_value(run, monkeypatch):
-    check_doors(SAMPLED, run)
+    check_entry_points(SAMPLED, run)
     monkeypatch.setattr("privproj.accounting.schedule.Composition.side", lambda self, curve: "exact")
     with pytest.raises(AssertionError, match="run file"):
-        check_doors(SAMPLED, run)
+        check_entry_points(SAMPLED, run)

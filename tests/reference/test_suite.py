@@ -1,4 +1,4 @@
-"""Every bound against its mpmath reference: the quick settings always, all of them under ``slow``."""
+"""Compare every bound with its mpmath reference: the quick settings always, all of them under ``slow``."""
 
 import json
 import sys
@@ -16,12 +16,11 @@ from reference_suite import RESULTS, Row, compared, margins, table, truth
 
 from reference.settings import WITHOUT, settings
 
+# references of ten seconds and more; the normal run reads them from the stored results
 STORED = ("m1.secret-projection", "wishart.early-exact-tail")
-"""References of ten seconds and more, which the normal run reads from the results."""
 
 CLOSE = 1e-9
 ROUNDED = {"rule.basic-composition": 1e-15, "rule.advanced-composition": 1e-15}
-"""Plain formulas in floats, without an outward margin."""
 
 
 def allowed(setting):
@@ -29,15 +28,15 @@ def allowed(setting):
 
 
 def lawful(row, setting):
-    """``lower <= reference <= value``, and how close."""
+    """Return whether ``lower <= reference <= value``, and whether they are close enough."""
     if row.error is None:
         return row.outcome != "ok" or row.value == float("inf")
     safe = row.margin >= -ROUNDED.get(row.bound, 0.0) and (row.below is None or row.below >= 0.0)
     return safe and row.error <= allowed(setting)
 
 
+# settings whose reference takes longest, in the full run
 SECONDS = ("m1.", "m2.mixture", "m2.rank-free", "m2.good", "wishart.exact", "wishart.early", "sketch-public.rank")
-"""Settings whose reference takes longest: in the full run."""
 
 
 @pytest.mark.parametrize("setting", full_if(settings(quick=True), lambda s: str(s).startswith(SECONDS)), ids=str)
@@ -97,9 +96,9 @@ QUICK = [
 @pytest.mark.full
 @pytest.mark.parametrize("bound", slow_if(sorted({row["bound"] for row in QUICK}), lambda b: b == "m2.mixture-rdp"))
 def test_reference_stored_values_are_current(bound):
-    known = {str(setting): setting for setting in settings()}
+    by_name = {str(setting): setting for setting in settings()}
     for row in (row for row in QUICK if row["bound"] == bound):
-        setting = known[row["setting"]]
+        setting = by_name[row["setting"]]
         digits = reference.reference_digits(setting.quantity, dict(setting.parameters))
         with mp.workdps(60):
             now, then = mp.mpf(truth(setting)), mp.mpf(row["reference"])

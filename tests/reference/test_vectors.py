@@ -1,4 +1,4 @@
-"""Values of an independent 40-digit implementation."""
+"""Test values against an independent 40-digit implementation."""
 
 import json
 from pathlib import Path

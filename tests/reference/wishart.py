@@ -1,8 +1,7 @@
-"""References for the vector Wishart mechanism in mpmath: its exact profile, and bounds by quantiles.
+"""Compute references for the vector Wishart mechanism in mpmath: its exact profile, and bounds by quantiles.
 
-The exact profile stands in floats in :mod:`privproj.distributions.wishart_loss` and in the ball
-arithmetic of certificates. Here it is the mean over the law of ``A`` of what a pair gains given ``A``
-(C9, C12).
+:mod:`privproj.distributions.wishart_loss` has the exact profile in floats, the certificates have it in ball arithmetic.
+Here it is the mean over ``A`` of the conditional hockey-stick divergence of a pair given ``A`` (C9, C12).
 """
 
 import mpmath as mp
@@ -22,7 +21,7 @@ from reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the gain ``g(A)`` of a pair given ``A = kappa e^-x``, whose norms have the ratio ``kappa`` (C9, C12).
+    """Return the divergence ``g(A)`` of a pair with norm ratio ``kappa``, given ``A = kappa e^-x`` (C9, C12).
 
     With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2`` and ``w = (eps - b)/c`` it
     is ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))`` for ``A < kappa`` (``w <= 0``: ``1 - e^eps W``), with ``P`` for
@@ -40,20 +39,20 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
     """Return delta of one pair, ``P(A <= 0) + E_T[g(A); A > 0]``, ``A = rho + sqrt(1-rho^2) T/sqrt(r)`` (C9, C12).
 
-    The integral is over ``y = |ln A - ln kappa|``, split where ``w`` or the argument of ``ln`` passes 0.
+    The integral is over ``y = |ln A - ln kappa|``, split at the zeros of ``w`` and of the argument of ``ln``.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
         return max(mp.mpf(0), _conditional_gain(dim, rank, log_kappa, eps, log_kappa))
-    spread = mp.sqrt(m * (2 - m) / rank)
+    scale = mp.sqrt(m * (2 - m) / rank)
 
     def integrand(x: Real) -> Real:
-        excess = (mp.exp(log_kappa - x) - 1 + m) / spread
+        excess = (mp.exp(log_kappa - x) - 1 + m) / scale
         return (
             _conditional_gain(dim, rank, log_kappa, eps, x)
             * student_density(rank, excess)
             * mp.exp(log_kappa - x)
-            / spread
+            / scale
         )
 
     finite = _integrate_both_sides(integrand, dim, rank, eps + (rank - 1) * log_kappa, m + abs(log_kappa))
@@ -67,7 +66,7 @@ def _infinite_part(rank: int, m: Real) -> Real:
 
 
 def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
-    """Return the integral over ``x > 0`` and ``x < 0``, cut where ``eps - b`` is 0: at ``x = -eps'/a``."""
+    """Return the integral over ``x > 0`` and ``x < 0``, split at the zero of ``eps - b``, ``x = -eps'/a``."""
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
     cuts = [mp.mpf(0)] if a == 0 or shifted == 0 else [mp.mpf(0), -shifted / a]
@@ -83,7 +82,7 @@ def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) ->
 
 
 def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
-    """Return the integral between the two cuts where the gain is not 0 there: for ``x`` above 0."""
+    """Return the integral between the two cuts for ``x`` above 0; below 0 the divergence is 0."""
     low, high = min(cuts), max(cuts)
     if low == high or high <= 0:
         return mp.mpf(0)
@@ -96,10 +95,10 @@ def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
 
 
 def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
-    """Return delta of the worst pair (C10, C12): with equal norms that at the promised misalignment.
+    """Return delta of the worst pair (C10, C12): with equal norms, the pair at the assumed misalignment.
 
-    With norms in a ratio ``norm_ratio`` it is the largest over some better aligned pairs, in both orders: a lower bound
-    of the worst pair's.
+    With norms in a ratio ``norm_ratio`` it is the largest over some better aligned pairs, in both directions: a lower
+    bound of the worst pair's.
     """
     if dim == 1:
         return mp.mpf(0)
@@ -122,7 +121,7 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 
 
 def _published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the loss that Theorem 1 allows outside events of ``delta_T + delta_W`` (C11, ``quantile``)."""
+    """Return the loss of Theorem 1 outside events of ``delta_T + delta_W`` (C11, ``quantile``)."""
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
         return mp.inf
@@ -179,10 +178,10 @@ def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: 
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the loss that the early theorem allows at ``t`` and ``R = radius`` (C11).
+    """Return the loss of the early theorem at ``t`` and ``R = radius`` (C11).
 
-    The cosine in it is that of the promised angle, or 1 where a better aligned pair reaches ``theta_R``, ``cos theta_R
-    = t/R``: with ``theta <= theta_R`` the logarithm is ``ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1))``.
+    The cosine in it is that of the assumed angle, or 1 if a better aligned pair reaches ``theta_R``, ``cos theta_R =
+    t/R``. With ``theta <= theta_R`` the logarithm is ``ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1))``.
     """
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
     # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 (1-rho))/(2 t^2)
@@ -191,7 +190,7 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 
 
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
-    """Return the bound of ``P(S <= t or S' <= t)`` in the early theorem, made with ``eta`` (C11)."""
+    """Return the bound of ``P(S <= t or S' <= t)`` in the early theorem, for ``eta`` (C11)."""
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
     p, q = normal_tail(-z), chi2_below(rank, t + eta)
@@ -211,7 +210,7 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 
 
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
-    """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``, the tail of ``|Z|_op^2`` as it was printed."""
+    """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``, the published tail of ``|Z|_op^2``."""
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
 
@@ -225,13 +224,13 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``delta`` of the early theorem at given ``t``, ``eta`` and ``R``; ``epsilon`` does not enter."""
+    """Return ``delta`` of the early theorem for ``t``, ``eta`` and ``R``; it does not depend on ``epsilon``."""
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return the least loss over ``t`` with ``tail(t) < delta``, where ``R`` is for what is left of delta."""
+    """Return the least loss over ``t`` with ``tail(t) < delta``, where ``R`` uses the rest of delta."""
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
 
@@ -254,7 +253,7 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``eps`` of the early theorem at given ``t`` and ``R``, or at the best ones for delta."""
+    """Return ``eps`` of the early theorem for ``t`` and ``R``, or for the best ones at delta."""
     m = mp.mpf(misalignment)
     if t is not None:
         return _early_loss(dim, rank, m, mp.mpf(t), mp.mpf(R))
@@ -271,15 +270,17 @@ def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Re
 
 
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
-    """Return by how much the printed preprocessing raises the alignment, but for a probability ``beta``."""
+    """Return the increase of the alignment by the published preprocessing, which fails with probability ``beta``."""
     m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
     # (gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t), t = sqrt((2/d) ln(8/beta))
     t = mp.sqrt(mp.mpf(2) / dim * mp.log(8 / mp.mpf(beta)))
     return (gamma**2 * m - 2 * gamma * t * (2 - m)) / (1 + gamma**2 + 2 * gamma * t)
 
 
+# ``mechanism.bound -> delta(epsilon, **parameters)``
 DELTAS: dict[str, Function] = {"wishart.exact": exact_delta, "wishart.early": early_delta}
 
+# ``mechanism.bound -> epsilon(delta, **parameters)``
 EPSILONS: dict[str, Function] = {
     "wishart.quantile-sharp": quantile_sharp,
     "wishart.quantile": quantile,

@@ -1,6 +1,6 @@
-"""Audits: tests that can show a privacy claim false. None of them can show one true.
+"""Audit privacy claims: tests that can refute a claim and never confirm one.
 
-The names below are the public interface; importing the package loads none of them and no torch.
+The names below are the public interface; importing the package loads neither them nor torch.
 """
 
 from privproj.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""``privproj audit``: attacks that can refute a claimed epsilon, but not confirm one.
+"""Implement ``privproj audit``: attacks that can refute a claimed epsilon, but not confirm one.
 
 The parameters of each function below are the options of its command.
 """
@@ -42,36 +42,35 @@ Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0,
 Fault = Annotated[str | None, OneOf(FAULTS)]
 LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
 Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
-"""Types of options."""
 
+# outcome of an audit: its JSON record, the first line of its text, and further lines by label
 Finding = tuple[dict[str, Any], str, dict[str, Any]]
-"""The outcome of an audit: its JSON record, the first line of its text, and further lines by label."""
 
 
 def needing_torch(name: str) -> Any:
-    """Import an audit of the training code; the error names the extra if torch is not installed."""
+    """Import an audit of the training code; the error states the extra if torch is not installed."""
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
 def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
     """Return a verdict as a finding: the claim, the lower bound and the largest detectable epsilon."""
     claim = verdict.claimed_epsilon
-    named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
-    elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
-    weak = claim is not None and verdict.ceiling < claim and not verdict.refuted
+    claim_text = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
+    refuted_elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
+    too_few_trials = claim is not None and verdict.ceiling < claim and not verdict.refuted
     least, most = round_outward(verdict.epsilon_lower, up=False), round_outward(verdict.ceiling)
     parts = {
         "shown": f"epsilon at least {least} with {percent(verdict.confidence)} confidence",
         "ceiling": f"{most} is the most that {verdict.trials} {trials} can show; an audit never confirms",
         "attack": auc_words(verdict.auc),
-        "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * weak,
+        "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * too_few_trials,
     }
-    first = f"{verdict.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}"
+    first = f"{verdict.verdict}{' (at another epsilon of the claimed profile)' * refuted_elsewhere}: {claim_text}"
     return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
 
 
 def auc_words(area: float) -> str:
-    """Return the area under the ROC curve of an attack, with its scale."""
+    """Return the area under the ROC curve of an attack as text, with its scale."""
     return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
 
 
@@ -102,8 +101,8 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
     record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
-    words = "every release told neighboring matrices apart" if test.separates else "nothing can be concluded"
-    return record, f"{record['verdict']}: {words}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
+    text = "every release told neighboring matrices apart" if test.separates else "nothing can be concluded"
+    return record, f"{record['verdict']}: {text}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
 
 
 # --- the release itself -----------------------------------------------------------------------------
@@ -252,7 +251,7 @@ def membership(
 
 
 def rate_words(rate: dict[str, float], confidence: float) -> str:
-    """Return a true positive rate at a false positive rate, with its confidence interval."""
+    """Return a true positive rate at a false positive rate as text, with its confidence interval."""
     at, share, low, high, sure = map(percent, (*rate.values(), confidence))
     return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
 
@@ -270,8 +269,8 @@ def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
         return int(refuted.get(record["verdict"], False))
 
     options = [one for one in options_from(audit) if one.name not in [argument.name for argument in arguments]]
-    name, (words, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")
-    command.command(name, params=[*arguments, *options, json_option()], help=words, short_help=words)(run)
+    name, (help_text, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")
+    command.command(name, params=[*arguments, *options, json_option()], help=help_text, short_help=help_text)(run)
 
 
 add(symmetry)

@@ -1,8 +1,8 @@
-"""Lower bounds on epsilon from attacks: what a finished experiment can refute, and what its size cannot show.
+"""Compute lower bounds on epsilon from the scores of attacks, and the largest epsilon that an experiment can refute.
 
-An attack gives scores of runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the
-scores, before the other half is counted. Clopper-Pearson intervals of the two error rates then hold jointly with the
-stated confidence, and so does every bound that follows from them. An audit never certifies.
+An attack scores runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the scores, before
+the other half is counted. Clopper-Pearson intervals of the two error rates then hold jointly with the stated
+confidence, and so does every bound that follows from them. An audit never certifies.
 """
 
 import math
@@ -23,22 +23,22 @@ Array = NDArray[np.floating]
 
 
 def clopper_pearson_lower(successes: int, trials: int, error: float) -> float:
-    """The Clopper-Pearson lower end of a probability; it is above the true one with probability at most ``error``."""
+    """Return the Clopper-Pearson lower bound of a probability; it is too large with probability at most ``error``."""
     # The quantile at ``error`` of Beta(k, n - k + 1).
     return float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
 
 
 def clopper_pearson_upper(successes: int, trials: int, error: float) -> float:
-    """The Clopper-Pearson upper end of a probability; it is below the true one with probability at most ``error``."""
+    """Return the Clopper-Pearson upper bound of a probability; it is too small with probability at most ``error``."""
     # The quantile at 1 - ``error`` of Beta(k + 1, n - k).
     return float(special.betaincinv(successes + 1, trials - successes, 1.0 - error)) if successes < trials else 1.0
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many runs of each arm scored above a threshold that was chosen without them.
+    """Numbers of runs of each arm with scores above a threshold that was chosen on other runs.
 
-    ``members`` runs had the canary, ``others`` had not; ``true_positives`` and ``false_positives`` of them scored
+    ``members`` runs had the canary, ``others`` did not. ``true_positives`` and ``false_positives`` of them scored
     above.
     """
 
@@ -49,18 +49,18 @@ class Counts:
 
     @classmethod
     def above(cls, threshold: float, inside: Array, outside: Array) -> "Counts":
-        """The counts of these scores above a threshold, or at it."""
+        """Return the counts of these scores at or above a threshold."""
         return cls(int((inside >= threshold).sum()), len(inside), int((outside >= threshold).sum()), len(outside))
 
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
-        """The bounds ``(TPR_L, FPR_U, TNR_L, FNR_U)`` on the error rates, which hold jointly with this confidence."""
+        """Return bounds ``(TPR_L, FPR_U, TNR_L, FNR_U)`` on the rates, which hold jointly with this confidence."""
         error = 0.5 * (1.0 - confidence)
         tpr = clopper_pearson_lower(self.true_positives, self.members, error)
         fpr = clopper_pearson_upper(self.false_positives, self.others, error)
         return tpr, fpr, 1.0 - fpr, 1.0 - tpr
 
     def epsilon(self, delta: float, confidence: float) -> float:
-        """The epsilon at ``delta`` that these counts refute: the true one is at least this large, up to the confidence.
+        """Return a lower bound on epsilon at ``delta`` from these counts, which holds with this confidence.
 
         It is ``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``.
         """
@@ -71,29 +71,28 @@ class Counts:
 
 
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
-    """The largest epsilon at ``delta`` that so many runs can show, with perfect separation."""
+    """Return the largest lower bound on epsilon at ``delta`` from these numbers of runs, with perfect separation."""
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
 def counts_on_second_half(
     inside: Array, outside: Array, update_utility: Callable[[list[Counts]], Sequence[float]]
 ) -> Counts:
-    """Counts on the second halves of the scores, at the threshold that is worth most on the first halves.
+    """Return the counts on the second halves of the scores, at the best threshold of the first halves.
 
     Raises :class:`InvalidParameterError` for fewer than four scores in an arm.
     """
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameterError("trials", min(len(inside), len(outside)), "at least four runs in each arm")
     (chosen_in, counted_in), (chosen_out, counted_out) = (np.split(arm, [len(arm) // 2]) for arm in (inside, outside))
-    # How many quantiles of the scores are tried as thresholds, on the first halves only. Speed only: any threshold
-    # chosen there gives a valid bound.
+    # soundness: thresholds are candidates from the first halves only. Any number of them gives a valid bound.
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
     threshold = tried[int(np.argmax(update_utility([Counts.above(at, chosen_in, chosen_out) for at in tried])))]
     return Counts.above(threshold, counted_in, counted_out)
 
 
 def auc(inside: Array, outside: Array) -> float:
-    """The share of pairs in which the run with the canary scores higher, ties counting half (Mann-Whitney), 0 to 1."""
+    """Return the share of pairs in which the run with the canary scores higher (Mann-Whitney); ties count half."""
     ordered = np.sort(outside)
     # P(OUT < IN) + P(OUT = IN)/2.
     below = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
@@ -101,7 +100,7 @@ def auc(inside: Array, outside: Array) -> float:
 
 
 def balanced_accuracy(inside: Array, outside: Array) -> float:
-    """The best ``(TPR + TNR)/2`` over thresholds on the same scores: descriptive, and optimistic."""
+    """Return the best ``(TPR + TNR)/2`` over thresholds on the same scores, which is biased upward."""
     cuts = np.unique(np.concatenate([inside, outside]))
     tpr = 1.0 - np.searchsorted(np.sort(inside), cuts, "left") / len(inside)
     tnr = np.searchsorted(np.sort(outside), cuts, "left") / len(outside)
@@ -110,23 +109,23 @@ def balanced_accuracy(inside: Array, outside: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditVerdict:
-    """What an audit found. It can refute a claim and never confirms one.
+    """Verdict of an audit. It can refute a claim and never confirms one.
 
     Attributes:
         auc: The share of pairs of runs in which the one with the canary scores higher, from 0 to 1.
-        epsilon_lower: Epsilon at ``delta`` is at least this large, with the stated confidence.
+        epsilon_lower: A lower bound on epsilon at ``delta``, with the stated confidence.
         confidence: The probability that a true claim is not refuted, above 0 and below 1.
-        ceiling: The largest ``epsilon_lower`` that so many runs could have shown.
+        ceiling: The largest ``epsilon_lower`` that this number of runs can give.
         trials: The number of runs, both arms together.
-        claimed_epsilon: The epsilon that was claimed at ``delta``; None where none was.
+        claimed_epsilon: The epsilon that was claimed at ``delta``; None without a claim.
         delta: The delta of both epsilons.
         profile_refuted: True if the error rates contradict the claimed profile as a whole.
 
     >>> from privproj.contrib.audit import AuditVerdict
-    >>> found = AuditVerdict(
+    >>> verdict = AuditVerdict(
     ...     auc=0.9, epsilon_lower=1.5, confidence=0.999, ceiling=4.0, trials=2000, claimed_epsilon=1.0, delta=1e-5
     ... )
-    >>> found.verdict
+    >>> verdict.verdict
     'refuted'
     """
 
@@ -141,13 +140,13 @@ class AuditVerdict:
 
     @property
     def refuted(self) -> bool:
-        """True if the claim cannot be true, up to the confidence."""
+        """True if the claim is false, up to the confidence."""
         claim = self.claimed_epsilon
         return self.profile_refuted or (claim is not None and self.epsilon_lower > claim)
 
     @property
     def verdict(self) -> str:
-        """The verdict in words, "refuted" or "not refuted". An audit never says that something is private."""
+        """The verdict in words, "refuted" or "not refuted". An audit never states that something is private."""
         return "refuted" if self.refuted else "not refuted"
 
 
@@ -160,30 +159,31 @@ def judge(
     claim: float | None = None,
     curve: Curve | None = None,
 ) -> AuditVerdict:
-    """The verdict on a claim (``claim`` at ``delta``, and maybe a whole profile) from the scores of both arms.
+    """Return the verdict on a claim, and optionally on a whole profile, from the scores of both arms.
 
-    ``inside`` are the scores of runs with the canary, ``outside`` of those without, at least four each. With a profile,
-    each of the two tests gets half of the error that the confidence leaves, so that both hold together.
+    The claim is the epsilon ``claim`` at ``delta``. ``inside`` are the scores of runs with the canary, ``outside``
+    those without it, at least four each. With a profile, each of the two tests gets half of the error probability, so
+    that both hold together.
     """
     level, target = probability("confidence", confidence), probability("delta", delta)
     a, b = np.asarray(inside, float), np.asarray(outside, float)
     # Two tests share the error: 1 - c = (1 - c)/2 + (1 - c)/2.
-    each = level if curve is None else 1.0 - 0.5 * (1.0 - level)
-    counts = counts_on_second_half(a, b, lambda tried: [counts.epsilon(target, each) for counts in tried])
+    level_of_test = level if curve is None else 1.0 - 0.5 * (1.0 - level)
+    counts = counts_on_second_half(a, b, lambda tried: [counts.epsilon(target, level_of_test) for counts in tried])
     return AuditVerdict(
         auc=auc(a, b),
-        epsilon_lower=counts.epsilon(target, each),
+        epsilon_lower=counts.epsilon(target, level_of_test),
         confidence=level,
-        ceiling=ceiling(counts.members, counts.others, target, each),
+        ceiling=ceiling(counts.members, counts.others, target, level_of_test),
         trials=len(a) + len(b),
         claimed_epsilon=None if claim is None else privacy_epsilon(claim, zero=True),
         delta=target,
-        profile_refuted=curve is not None and _breaks_profile(a, b, curve, each),
+        profile_refuted=curve is not None and _breaks_profile(a, b, curve, level_of_test),
     )
 
 
 def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
-    """True if no mechanism with this whole profile has the error rates at the most telling threshold."""
+    """Return whether the error rates at the best threshold contradict the whole profile."""
 
     def margins(tried: list[Counts]) -> list[float]:
         # f(FPR_U) - FNR_U, with f the trade-off function of the profile.
@@ -198,10 +198,10 @@ def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: flo
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """The chance of at least ``correct`` right guesses of ``guesses``, if the run is ``(epsilon, delta)`` private.
+    """Return an upper bound on the probability of at least ``correct`` right guesses of an ``(epsilon, delta)``-DP run.
 
-    With ``W ~ Binomial(g, e^eps/(1 + e^eps))`` for ``g`` guesses, ``v`` of them right, and ``m`` canaries it is at most
-    ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski 2023), which is returned.
+    With ``W ~ Binomial(g, e^eps/(1 + e^eps))`` for ``g`` guesses, ``v`` of them right, and ``m`` canaries, the bound is
+    ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski 2023).
     """
     # W ~ Binomial(g, e^eps/(1 + e^eps)).
     rate = 1.0 / (1.0 + math.exp(-epsilon))
@@ -217,10 +217,10 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """The largest epsilon at ``delta`` that the guesses refute at this confidence, 0 if they refute none."""
+    """Return the largest epsilon at ``delta`` that the guesses refute at this confidence, 0 if they refute none."""
 
     def excess(epsilon: float) -> float:
         return 1.0 - confidence - one_run_p_value(canaries, guesses, correct, epsilon, delta)
 
-    # The search ends at epsilon 50. Speed only: a smaller epsilon than the largest is sound.
+    # soundness: the search ends at epsilon 50, and every smaller epsilon is a valid lower bound too.
     return find_crossing(excess, 1.0, low=1e-9, high=50.0).lower

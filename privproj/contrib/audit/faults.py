@@ -1,7 +1,6 @@
-"""The faults that can be planted in release code and loader, by name; plain text, which the command line can list."""
+"""List the bugs that audits can inject into release code and loader, without imports, for the command line."""
 
+# choices of ``privproj audit mechanism --fault``
 FAULTS = ("half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean")
-"""Contract: these are the choices of ``privproj audit mechanism --fault``."""
 
-LOADER_FAULTS = ("same-assignment", "two-bins", "uneven")
-"""Contract: these are the choices of ``privproj audit loader --fault``."""
+LOADER_FAULTS = ("same-assignment", "two-bins", "uneven")  # choices of ``privproj audit loader --fault``

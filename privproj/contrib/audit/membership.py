@@ -1,9 +1,9 @@
-"""Membership audits: is a record's presence visible in a trained model?
+"""Audit trained models by membership inference: detect the presence of a record from its loss.
 
-``poison``: shadow models trained with and without one canary record (features drawn from N(0, I), the least likely
-class), all training randomness fresh in each; the score is minus the canary's loss. Lower bounds on epsilon follow
-(arXiv 2601.21719, Appendix F.1). ``calibrated``: one model, its members against other records, losses compared with
-those of a reference model (arXiv 2409.17538v9); an average over records, which bounds no epsilon.
+``poison``: shadow models are trained with and without one canary record (features from N(0, I), the least likely
+class), with fresh training randomness in each. The score is minus the canary's loss, and lower bounds on epsilon follow
+(arXiv 2601.21719, Appendix F.1). ``calibrated``: the losses of one model on its members and on other records are
+compared with those of a reference model (arXiv 2409.17538v9). This is an average over records and bounds no epsilon.
 """
 
 import json
@@ -33,20 +33,17 @@ from privproj.training.algorithms import load as load_algorithm
 from privproj.training.classifier import load
 from privproj.version import __version__
 
+# noise multiplier of a model without noise, far below the single-precision rounding of a sum of gradients
 SILENT = 1e-9
-"""The noise multiplier that stands for no noise, far below the rounding of a sum of gradients in single precision.
-Contract."""
 
-NO_CLAIM = 1e-6
-"""A noise multiplier below this one counts as none, and no epsilon is claimed for it. Contract."""
+NO_CLAIM = 1e-6  # noise multiplier below which no epsilon is claimed
 
-RATES = (0.1, 0.01)
-"""False positive rates at which the calibrated-loss attack reports its true positive rate. Contract."""
+RATES = (0.1, 0.01)  # false positive rates of the reported true positive rates of the calibrated-loss attack
 
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """Training with a given noise on a few records, so that one of them matters.
+    """Training with given noise on so few records that one of them matters.
 
     The noise multiplier may be 0, for a model without noise. Raises :class:`InvalidParameterError` for fields outside
     their ranges.
@@ -69,10 +66,10 @@ class Game:
             raise InvalidParameterError("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
 
     def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
-        """A linear head trained on weighted records, and its optimizer.
+        """Return a linear head trained on weighted records, and its optimizer.
 
-        Weight 0 takes a record out without changing a public number. ``x`` is records x width, ``y`` and ``weights``
-        have one number for each record.
+        Weight 0 removes a record without changing a public number. ``x`` is records x width, ``y`` and ``weights`` have
+        one number per record.
         """
         torch.set_num_threads(1)
         module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
@@ -97,7 +94,7 @@ class Game:
         return module, optimizer
 
     def claim(self, delta: float) -> float | None:
-        """The tool's epsilon at ``delta`` for one such model, rounded up; None without noise."""
+        """Return privproj's epsilon at ``delta`` for one such model, rounded up; None without noise."""
         if self.noise_multiplier < NO_CLAIM:
             return None
         x, y = self.problem()[:2]
@@ -108,7 +105,7 @@ class Game:
         return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Records to train on and their classes, then other records and theirs; the same for every model."""
+        """Return training records and their classes, then other records and theirs; equal for every model."""
         digits = load("digits")
         if 2 * self.records > len(digits.x):
             raise InvalidParameterError(
@@ -119,7 +116,7 @@ class Game:
 
 
 def _canary(game: Game) -> tuple[Tensor, Tensor]:
-    """Features from N(0, I), and the class that a model without noise finds least likely."""
+    """Return features from N(0, I), and the class that a model without noise considers least likely."""
     x, y, _, _ = game.problem()
     module, _ = replace(game, noise_multiplier=0.0).train_model(x, y, torch.ones(len(x)), 0)
     features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
@@ -128,7 +125,7 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
 
 
 def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
-    """Minus the canary's loss, in nats, under models of even numbers trained with it, and of odd ones without."""
+    """Return minus the canary's loss, in nats, under models with it (even numbers) and without it (odd)."""
     rows = ""
     x, y, _, _ = game.problem()
     for i in numbers:
@@ -149,9 +146,9 @@ def poisoned(
     journal: Path | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> tuple[Array, Array]:
-    """Scores of ``models`` shadow models with the canary and as many without, each minus the canary's loss in nats.
+    """Return the scores of ``models`` shadow models with the canary and as many without: minus its loss in nats.
 
-    A journal makes it resumable. ``progress`` is called with the number of models that are done since the last call.
+    A journal makes it resumable. ``progress`` is called with the number of models completed since the last call.
     """
     count = integer("models", models, "a whole number of models of at least 4", 4, 10**6)
     work, pool = partial(_shadow_rows, game, *_canary(game)), partial(open_pool, workers)
@@ -165,11 +162,13 @@ def poisoned(
 
 
 def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
-    """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, and whether the AUC is beyond chance.
+    """Return the result of the calibrated-loss attack on one model.
 
-    A rate is the ``value`` of the true positive rate ``at`` a false positive rate, and its Clopper-Pearson interval.
+    It is the AUC, the rates at false positive rates of 10 % and 1 %, and whether the AUC is significantly above 1/2.
+    Each rate has the ``value`` of the true positive rate ``at`` a false positive rate, and its Clopper-Pearson
+    interval.
 
-    The score is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the loosest whose false positive rate is below
+    The score is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the smallest whose false positive rate is below
     the target on the non-members.
     """
     x, y, other_x, other_y = game.problem()

@@ -1,4 +1,4 @@
-"""What the feature adds to the core: a command."""
+"""Register the command ``audit``."""
 
 COMMANDS = {
     "audit": (

@@ -1,8 +1,8 @@
-"""Audits of the real code: a canary through release code and loader, the exact log-likelihood ratio as score.
+"""Audit the real release code and loader with a canary, scored by its exact log-likelihood ratio.
 
-All other records contribute nothing and the canary a gradient of norm ``C = 1`` in one direction, so what is released
-is a known shift plus noise. The statistic is the log-likelihood ratio of the claimed mechanism given the projections.
-The faults are the ways in which such code goes wrong. Each is planted in the real code and has to be found.
+All other records contribute nothing, and the canary contributes a gradient of norm ``C = 1`` in one direction. So the
+release is a known shift plus noise. The statistic is the log-likelihood ratio of the claimed mechanism given the
+projections. Injected bugs are typical errors of such code; an audit of each must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -27,25 +27,23 @@ from privproj.training.generators import Streams, normal, pick_batches
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.release import NoisySum
 
-COLUMNS = 16
-"""Outputs of the layer that is audited; any number of at least 1 does. Speed only."""
+COLUMNS = 16  # outputs of the audited layer; any number >= 1 works
 
-RECORDS = 8
-"""Records in the data set, all but the canary without a gradient; any number of at least 1 does. Speed only."""
+RECORDS = 8  # records in the dataset, all without gradient except the canary; any number >= 1 works
 
 
 class _IsotropicNoise(Projected):
-    """Planted: noise of one size on every coordinate of ``G A^T``, not on those of ``G Q``."""
+    """Injected bug: noise of equal variance on every coordinate of ``G A^T`` instead of ``G Q``."""
 
     def refresh(self, streams: Streams) -> None:
-        """Draw ``A^T`` itself in place of its orthonormal basis."""
+        """Draw ``A^T`` itself instead of its orthonormal basis."""
         super().refresh(streams)
         draw = normal(tuple(self.q.shape), self.q, streams.projection)
         self.q = draw / self.rank**0.5
 
 
 class _ReusedProjection(Projected):
-    """Planted: one projection serves all releases."""
+    """Injected bug: one projection for all releases."""
 
     def refresh(self, streams: Streams) -> None:
         """Draw a projection for the first release only."""
@@ -55,21 +53,21 @@ class _ReusedProjection(Projected):
 
 
 class _ClipAfterMean(NoisySum):
-    """Planted: the mean of the batch is clipped, and the noise is that of a mean of clipped records."""
+    """Injected bug: the mean of the batch is clipped, with the noise of a mean of clipped records."""
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Clip no single record; the canary's own size stands for a mean clipped to ``C``."""
+        """Clip no single record; the canary's norm represents a mean clipped to ``C``."""
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 
 
+# the view or the release code with a bug; other bugs are in the noise, the claim or the neighbor
 PLANTED = {"isotropic": _IsotropicNoise, "reused-projection": _ReusedProjection, "clip-after-mean": _ClipAfterMean}
-"""The view or the release code that has a fault; the other faults are in the noise, the claim or the neighbor."""
 
 
 def _real_run(
     module: nn.Module, data: TensorDataset, noise_multiplier: Any, insecure_seed: int | None, **options: Any
 ) -> tuple[PrivateOptimizer, PrivateLoader]:
-    """The private optimizer and the loader of a run by the real code with the clip 1, whose steps move nothing."""
+    """Return the private optimizer and loader of a run of the real code with clipping norm 1 and learning rate 0."""
     return make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
         max_grad_norm=1.0, noise_multiplier=noise_multiplier, insecure_seed=insecure_seed, **options,
@@ -77,13 +75,13 @@ def _real_run(
 
 
 def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
-    """The tool's own epsilon, rounded up."""
+    """Return privproj's epsilon, rounded up."""
     return float(epsilon(mechanism, delta=delta, **run).value)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Audited:
-    """What is audited: a mechanism as it is claimed, and maybe a fault that is planted in the code."""
+    """The audited mechanism as it is claimed, and optionally a bug injected into the code."""
 
     mechanism: M2 | Gaussian
     fault: str | None = None
@@ -97,20 +95,20 @@ class _Audited:
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism that the accountant was told about."""
+        """The mechanism that the accountant assumes."""
         return self.mechanism
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene(_Audited):
-    """A mechanism to audit: a number of releases by the real release code, maybe with a planted fault.
+    """Audit experiment for a mechanism: releases by the real release code, optionally with an injected bug.
 
     Args:
-        mechanism: What is claimed of each release: a :class:`privproj.Gaussian`, or a :class:`privproj.M2` with ``dim``
-            and ``rank``, with its noise multiplier.
+        mechanism: The claimed mechanism of each release: a :class:`privproj.Gaussian`, or a :class:`privproj.M2` with
+            ``dim`` and ``rank``, with its noise multiplier.
         steps: Number of releases of one run, from 1 to 1e6.
-        fault: The fault that is planted, one of :data:`privproj.contrib.audit.faults.FAULTS`. None: the code as it is.
-        seed: A whole number of at least 0 that makes the scores repeatable. None: every call draws anew.
+        fault: The injected bug, one of :data:`privproj.contrib.audit.faults.FAULTS`. None: the code is unchanged.
+        seed: A whole number of at least 0 that makes the scores repeatable. None: every call uses fresh randomness.
 
     Raises:
         InvalidParameterError: ``steps`` is outside its range, or ``fault`` is unknown or does not apply to the
@@ -135,21 +133,21 @@ class Scene(_Audited):
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism that the accountant was told about, another one where its dimension is wrong."""
+        """The mechanism that the accountant assumes, with a different dimension if the bug is the wrong dimension."""
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
         return self.mechanism
 
     @property
     def run(self) -> RunOptions:
-        """One run, as the accountant is told of it."""
+        """The parameters of one run for the accountant."""
         return {"steps": self.steps}
 
     def release_code(self, worker: int) -> NoisySum:
-        """Make the real release code for one linear layer, with the fault in it.
+        """Return the real release code for one linear layer, with the injected bug.
 
         Args:
-            worker: Number of the process, from 0 to 999, so that processes with one seed draw differently.
+            worker: Number of the process, from 0 to 999, so that processes with one seed have different randomness.
 
         Returns:
             The release boundary of a run without a ledger.
@@ -164,7 +162,7 @@ class Scene(_Audited):
             algorithm=Method("m2", self.mechanism.rank) if isinstance(self.mechanism, M2) else "dp-sgd",
         )  # fmt: skip
         noisy_sum = optimizer._noisy_sum
-        # The projections of the first release are drawn by the code that has the fault.
+        # The code with the bug draws the projections of the first release.
         noisy_sum.record, noisy_sum.fresh = lambda: None, False
         if self.fault in PLANTED:
             kind = PLANTED[self.fault]
@@ -173,12 +171,12 @@ class Scene(_Audited):
         return noisy_sum
 
     def scores(self, inside: int, outside: int, worker: int = 0) -> tuple[Array, Array]:
-        """Make runs with and without the canary and score them.
+        """Return the scores of runs with and without the canary.
 
         Args:
             inside: Number of runs with the canary.
             outside: Number of runs without it.
-            worker: Number of the process, from 0 to 999, so that processes with one seed draw differently.
+            worker: Number of the process, from 0 to 999, so that processes with one seed have different randomness.
 
         Returns:
             The log-likelihood ratios of both arms, in nats: one array for the runs with the canary, one for the others.
@@ -189,9 +187,9 @@ class Scene(_Audited):
         return scores[0], scores[1]
 
     def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
-        """Make one run and score it by ``(<S, m> - |m|^2/2)/sigma^2``, summed over its releases.
+        """Return the score ``(<S, m> - |m|^2/2)/sigma^2`` of one run, summed over its releases.
 
-        ``S`` is the released sum, ``m`` the shift that the canary makes, ``sigma`` the deviation of the claimed noise.
+        ``S`` is the released sum, ``m`` the shift by the canary, ``sigma`` the standard deviation of the claimed noise.
 
         Args:
             noisy_sum: The release code.
@@ -217,7 +215,9 @@ class Scene(_Audited):
         return score
 
     def canary(self, view: Any) -> tuple[Tensor, Tensor]:
-        """One record's input and output gradient: a fixed direction, or one that a reused projection gave away.
+        """Return the input and output gradient of the canary.
+
+        They have a fixed direction, or one that a reused projection reveals.
 
         Args:
             view: The view of the audited layer.
@@ -233,18 +233,18 @@ class Scene(_Audited):
 def judge_scene(
     scene: "Scene | LoaderScene", scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
 ) -> AuditVerdict:
-    """Judge a claim, or the tool's own epsilon and its whole profile, by the scores of an audit.
+    """Return the verdict on a claim, or on privproj's epsilon and whole profile, from the scores of an audit.
 
     Args:
         scene: The audited mechanism, or loader.
-        scores: The scores of runs with the canary and of runs without it, as :meth:`Scene.scores` gives them; at least
-            four each. Where there are several for each run, an array of rows.
+        scores: The scores of runs with the canary and of runs without it, in the form of :meth:`Scene.scores`; at least
+            four each. With several scores per run, an array of rows.
         delta: The delta of the claim, above 0 and below 1.
         confidence: The probability that a true claim is not refuted, above 0 and below 1.
-        claim: An epsilon of at least 0 at ``delta`` to be judged. None: the tool's own epsilon and profile are.
+        claim: The claimed epsilon at ``delta``, at least 0. None: the claim is privproj's epsilon and profile.
 
     Returns:
-        The verdict by the score that shows most.
+        The verdict of the score with the strongest result.
 
     Raises:
         InvalidParameterError: A number is outside its range, or an arm has fewer than four scores.
@@ -266,33 +266,31 @@ def judge_scene(
     if not 0 < len(rows[0]) == len(rows[1]):
         raise InvalidParameterError("scores", [arm.shape for arm in rows], "as many rows of scores in both arms")
     pairs = list(zip(*rows, strict=True))
-    # All scores of a run share the error: 1 - c = n (1 - c)/n.
-    each = 1.0 - (1.0 - confidence) / len(pairs)
-    verdicts = [judge(*pair, delta=delta, confidence=each, claim=claim, curve=curve) for pair in pairs]
+    # All n scores of a run share the error: 1 - c = n (1 - c)/n.
+    level_of_score = 1.0 - (1.0 - confidence) / len(pairs)
+    verdicts = [judge(*pair, delta=delta, confidence=level_of_score, claim=claim, curve=curve) for pair in pairs]
     best = max(verdicts, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
     return replace(best, confidence=confidence)
 
 
 # --- the loader -------------------------------------------------------------------------------------------
-#
-# With balls-in-bins an epoch is private only where each record picks its batch afresh, uniformly and alone. So epochs
-# of the real loader are recorded. What is released of each batch is a Gaussian sum, to which only the canary
-# contributes.
+# Balls-in-bins epochs are private only if each record picks its batch freshly, uniformly and independently. So epochs
+# of the real loader are recorded. The release of each batch is a Gaussian sum to which only the canary contributes.
 
 
 class _SameAssignment(BinSampler):
-    """Planted: the batches of the first epoch are those of all."""
+    """Injected bug: all epochs have the batches of the first epoch."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """The batches of the first epoch."""
+        """Return the batches of the first epoch."""
         return super().members(0)
 
 
 class _TwoBins(BinSampler):
-    """Planted: the canary is in the batch that it picked, and in the one behind it."""
+    """Injected bug: the canary is in the batch that it picked, and in the next one."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """The batches, the canary in two of them."""
+        """Return the batches with the canary in two of them."""
         members = super().members(epoch)
         picked = next(i for i, numbers in enumerate(members) if 0 in numbers)
         behind = (picked + 1) % self.batches
@@ -300,27 +298,28 @@ class _TwoBins(BinSampler):
 
 
 class _Uneven(BinSampler):
-    """Planted: half of the records get the first batch, whatever they picked."""
+    """Injected bug: half of the records get the first batch, whichever they picked."""
 
     def picks(self, epoch: int) -> np.ndarray:
-        """The picks, half of them replaced by the first batch."""
+        """Return the picks, half of them replaced by the first batch."""
         return super().picks(epoch) * pick_batches(f"{self.secret(epoch)} coins", epoch, self.records, 2)
 
 
+# the sampler with each bug
 PLANTED_IN_LOADER = {"same-assignment": _SameAssignment, "two-bins": _TwoBins, "uneven": _Uneven}
-"""The sampler that has each of the faults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderScene(_Audited):
-    """A loader to audit: runs of some epochs by the real balls-in-bins loader, maybe with a planted fault.
+    """Audit experiment for a loader: epochs of the real balls-in-bins loader, optionally with an injected bug.
 
     Args:
-        mechanism: What is released of each batch: a :class:`privproj.Gaussian` with its noise multiplier.
+        mechanism: The mechanism of each batch: a :class:`privproj.Gaussian` with its noise multiplier.
         batches: ``t``, the number of batches of an epoch, from 1 to 1e6.
         epochs: The number of epochs of one run, from 1 to 1e6.
-        fault: The fault that is planted, one of :data:`privproj.contrib.audit.faults.LOADER_FAULTS`. None: the loader
-        as it is. seed: A whole number of at least 0 that makes the audit repeatable. None: every call draws anew.
+        fault: The injected bug, one of :data:`privproj.contrib.audit.faults.LOADER_FAULTS`. None: the loader is
+            unchanged.
+        seed: A whole number of at least 0 that makes the audit repeatable. None: every call uses fresh randomness.
 
     Raises:
         InvalidParameterError: A number is outside its range, or ``fault`` is unknown.
@@ -338,23 +337,23 @@ class LoaderScene(_Audited):
 
     @property
     def run(self) -> RunOptions:
-        """One run, as the accountant is told of it."""
+        """The parameters of one run for the accountant."""
         return {"steps": self.epochs, "sampling": "balls-in-bins", "batches": self.batches}
 
     def record(self, runs: int) -> Array:
-        """Let the real loader draw the batches of some runs, one after the other.
+        """Return how often the canary is in each batch of runs whose batches the real loader samples.
 
         Args:
             runs: The number of runs.
 
         Returns:
-            How often the canary is in each batch, runs x epochs x batches.
+            The number of copies of the canary in each batch, runs x epochs x batches.
         """
         optimizer, loader = _real_run(
             nn.Linear(1, 1), TensorDataset(torch.arange(RECORDS)), self.mechanism.noise_multiplier, self.seed,
             epochs=runs * self.epochs, batches=BallsInBins(count=self.batches),
         )  # fmt: skip
-        # Batches are looked at and not trained on.
+        # Batches are recorded and not trained on.
         loader.keeps_empty, loader.on_open = True, lambda: None
         if self.fault is not None:
             loader.bins = PLANTED_IN_LOADER[self.fault]
@@ -369,17 +368,17 @@ class LoaderScene(_Audited):
         return np.array(counts, float).reshape(runs, self.epochs, self.batches)
 
     def scores(self, inside: int, outside: int) -> tuple[Array, Array]:
-        """Make runs with and without the canary, and score them in two ways.
+        """Return two scores for each run with and without the canary.
 
-        The first score is the log-likelihood ratio of what is claimed. The second one is that of a loader that prefers
-        batches as much as the first half of the runs shows, on which no count of a verdict rests.
+        The first score is the log-likelihood ratio of the claimed sampling. The second one is that of a loader whose
+        batch probabilities are estimated from the first half of the runs, which no verdict counts.
 
         Args:
             inside: The number of runs with the canary, at least 1.
             outside: The number of runs without it.
 
         Returns:
-            The scores of both arms, in nats: of the runs with the canary, and of the others. Each arm is ways x runs.
+            The scores of both arms, in nats: of the runs with the canary, and of the others. Each arm is scores x runs.
         """
         present, rng = self.record(inside), np.random.default_rng(self.seed)
         counts = present[: inside // 2].sum((0, 1)) + 1.0
@@ -389,7 +388,7 @@ class LoaderScene(_Audited):
         return arm.T, np.array([self.score_run(absent, laws, rng) for _ in range(outside)]).T
 
     def score_run(self, present: Array, laws: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
-        """Release the batches of one run, and score them for each law of the canary's batch.
+        """Return the scores of one run for each distribution of the canary's batch, after a simulated release.
 
         Args:
             present: How often the canary is in each batch, epochs x batches.
@@ -420,11 +419,12 @@ def one_run(
     claim: float | None = None,
     seed: int | None = None,
 ) -> tuple[AuditVerdict, int]:
-    """Audit by one release: orthogonal canary gradients, each in it with probability 1/2, by the real code.
+    """Return the verdict of an audit by one release of orthogonal canary gradients, each in it with probability 1/2.
 
-    The released sum scores every canary, and the highest and the lowest ``guesses / 2`` scores are guessed to be in and
-    out. A lower bound on epsilon follows from how many guesses are right. One run is enough, where the audit above
-    makes thousands, but the bound is the weaker for it. Every canary has norm 1, which is the clip.
+    The real code computes the release. The released sum scores every canary, and the highest and the lowest ``guesses /
+    2`` scores are guessed to be in and out. A lower bound on epsilon follows from the number of right guesses. One run
+    suffices, where the audit above makes thousands, but the bound is weaker. Every canary has norm 1, the clipping
+    norm.
 
     Args:
         mechanism: The claimed mechanism, a :class:`privproj.Gaussian` with its noise multiplier.
@@ -432,8 +432,8 @@ def one_run(
         guesses: Number of guesses, from 2 to ``canaries``; an odd number is lowered by one.
         delta: The delta of the lower bound, above 0 and below 1; the caller checks it.
         confidence: The probability that the lower bound holds, above 0 and below 1; the caller checks it.
-        claim: An epsilon at ``delta`` to be judged. None: the tool's own is.
-        seed: A whole number of at least 0 that makes the audit repeatable. None: it is drawn anew.
+        claim: The claimed epsilon at ``delta``. None: the claim is privproj's epsilon.
+        seed: A whole number of at least 0 that makes the audit repeatable. None: the randomness is fresh.
 
     Returns:
         The verdict, whose trials are guesses, and the number of right guesses.
@@ -443,8 +443,8 @@ def one_run(
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.audit.scenes import one_run
-    >>> found, right = one_run(Gaussian(noise_multiplier=0.1), 100, 40, delta=1e-5, confidence=0.95, seed=0)
-    >>> found.epsilon_lower > 1.0, right
+    >>> verdict, right = one_run(Gaussian(noise_multiplier=0.1), 100, 40, delta=1e-5, confidence=0.95, seed=0)
+    >>> verdict.epsilon_lower > 1.0, right
     (True, 40)
     """
     count = integer("canaries", canaries, "a whole number of canaries from 10 to 1e5", 10, 10**5)
@@ -457,7 +457,7 @@ def one_run(
     inside = rng.random(count) < 0.5
     noisy_sum = optimizer._noisy_sum
     (view,) = noisy_sum.views
-    # Canaries that go through the release code together; bounds memory. Speed only.
+    # Number of canaries that go through the release code together; it bounds the memory.
     for rows in torch.as_tensor(np.flatnonzero(inside)).split(256):
         g = nn.functional.one_hot(rows, count).double()
         view.tap.keep((view.tap.modules[0],), torch.ones(len(rows), 1, dtype=torch.float64), g)
@@ -466,7 +466,7 @@ def one_run(
     scores = noisy_sum.release()[0][:, 0].numpy()
     order = inside[np.argsort(scores)]
     right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())
-    # The p-value of Steinke, Nasr, Jagielski 2023 at this number of right guesses, and at no wrong one.
+    # The p-value of Steinke, Nasr, Jagielski 2023 at this number of right guesses, and if all guesses are right.
     lower, most = (one_run_epsilon(count, guessed, hits, delta, confidence) for hits in (right, guessed))
     return AuditVerdict(
         auc=auc(scores[inside], scores[~inside]),

@@ -1,8 +1,8 @@
-"""The symmetry test: a matrix query after a Wishart projection without noise gives itself away.
+"""Test the symmetry of releases: a matrix query is identified by a Wishart projection without noise.
 
-``M`` is symmetric, so ``V^T Y = V^T M V`` is symmetric under the true ``V``; under a wrong ``V'`` it is with
-probability zero, unless ``V`` and ``V'`` are proportional or both of rank one with the same right factor (the vector
-case). This is the counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without
+``M`` is symmetric, so ``V^T Y = V^T M V`` is symmetric under the true ``V``. Under a wrong ``V'`` it is symmetric with
+probability zero. The exceptions are proportional ``V`` and ``V'``, and both of rank one with the same right factor (the
+vector case). This is the counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without
 noise (2601.21719, Proposition 2).
 """
 
@@ -16,16 +16,16 @@ from privproj.parameters import integer
 
 Array = NDArray[np.floating]
 
+# soundness (measured): differences of asymmetry up to this many units of rounding are ties, and a tie never separates
+# two queries. The asymmetry under the true query is about ten units.
 TIE = 1e3
-"""Differences of asymmetry up to this many units of rounding are ties. Under the true query the asymmetry is about ten
-units (measured). Soundness (measured): a tie never counts as telling two queries apart."""
 
 
 def asymmetry(output: Array, query: Array) -> float:
-    """How far ``V^T Y`` is from symmetric, ``|V^T Y - Y^T V|_F / |V^T Y|_F``, for an output ``Y`` and a query ``V``.
+    """Return the relative asymmetry ``|V^T Y - Y^T V|_F / |V^T Y|_F`` of an output ``Y`` and a query ``V``.
 
-    It has no unit, is 0 where ``V^T Y = 0``, and is about ten units of rounding where ``Y = M V`` for a symmetric
-    ``M``. For an update ``Y = G A^T A``, which is projected from the right, pass the transposes of ``Y`` and ``G``.
+    It has no unit, is 0 if ``V^T Y = 0``, and is about ten units of rounding if ``Y = M V`` for a symmetric ``M``. For
+    an update ``Y = G A^T A``, which is projected from the right, pass the transposes of ``Y`` and ``G``.
 
     Args:
         output: ``Y``, a matrix of shape dim x columns.
@@ -35,7 +35,7 @@ def asymmetry(output: Array, query: Array) -> float:
         A number from 0 to 2.
 
     Raises:
-        InvalidParameterError: The arguments are no matrices of one shape.
+        InvalidParameterError: The arguments are not matrices of one shape.
 
     >>> import numpy as np
     >>> from privproj.contrib.audit import asymmetry
@@ -56,11 +56,12 @@ def asymmetry(output: Array, query: Array) -> float:
 
 @dataclass(frozen=True)
 class SymmetryTest:
-    """What the symmetry test found, over a number of releases.
+    """Result of the symmetry test over a number of releases.
 
     Attributes:
-        auc: The share of releases in which the asymmetry against the true query is the smaller one, ties counting half:
-            from 0 to 1, and 1/2 where nothing tells the queries apart.
+        auc: The share of releases in which the asymmetry against the true query is the smaller one, from 0 to 1; ties
+            count
+            half, so it is 1/2 if nothing separates the queries.
         draws: The number of releases.
 
     >>> from privproj.contrib.audit import SymmetryTest
@@ -73,22 +74,22 @@ class SymmetryTest:
 
     @property
     def separates(self) -> bool:
-        """True if every single release told the two queries apart."""
+        """True if every release separates the two queries."""
         return self.auc == 1.0
 
 
 def symmetry_test(
     query: Array, other: Array, rank: int, draws: int = 1000, rng: np.random.Generator | None = None
 ) -> SymmetryTest:
-    """Release a query after a Wishart projection without noise many times, and see whether the releases give it away.
+    """Return whether releases of a query after a Wishart projection without noise identify the query.
 
     A release is ``M query`` with a fresh ``M ~ W_dim(I/rank, rank)``. Its asymmetry against ``query`` is compared with
-    that against ``other``. Differences below a thousand units of rounding count as ties: where ``query`` and ``other``
-    are proportional, or single columns, nothing separates them.
+    the asymmetry against ``other``. Differences below a thousand units of rounding count as ties. If ``query`` and
+    ``other`` are proportional, or single columns, nothing separates them.
 
     Args:
         query: The query that is released, a matrix of shape dim x columns.
-        other: The query of a neighboring data set, a matrix of the same shape.
+        other: The query of a neighboring dataset, a matrix of the same shape.
         rank: Degrees of freedom of the Wishart matrix, at least 1.
         draws: Number of releases, at least 1.
         rng: Random generator. None: a fresh one.
@@ -97,7 +98,7 @@ def symmetry_test(
         A :class:`SymmetryTest`.
 
     Raises:
-        InvalidParameterError: The queries are no matrices of one shape, or ``rank`` or ``draws`` is outside its range.
+        InvalidParameterError: The queries are not matrices of one shape, or ``rank`` or ``draws`` is outside its range.
 
     >>> import numpy as np
     >>> from privproj.contrib.audit import symmetry_test

@@ -1,13 +1,12 @@
-"""Enclosures that are proofs: the profiles in ball arithmetic (python-flint), each with its own error bound (C21).
+"""Prove numbers in ball arithmetic (python-flint): enclosures of privacy profiles with their own error bounds (C21).
 
-One formula stands in three arithmetics on purpose: *numerics* and the rooms on top of it (floats with an outward
-margin) give the answers, *rigorous* (balls) proves them, ``tests/reference`` (mpmath at any precision) tests them. The
-three share no formula's code.
+Each formula is implemented three times, without shared code. The floating-point code with outward margins computes the
+results, this package proves them, and ``tests/reference`` (mpmath at any precision) tests both.
 
-Every function here takes and returns balls ``[mid +/- rad]``: the exact value lies inside, whatever was rounded. Only
-two things come from the floats, and neither is trusted: how a sum is laid out (its step, its ends, the grid of a run),
-which decides how narrow a ball is, and free parameters of a bound (``tau``, the tangent), of which every admissible
-value proves a bound.
+Every function takes and returns balls ``[mid +/- rad]``. The exact value lies in the ball, whatever was rounded. Two
+inputs come from floating point, and no proof depends on them. The first is the layout of a sum (its step, its ends, the
+grid of a run), which decides how narrow a ball is. The second is the free parameters of a bound (``tau``, the tangent):
+every admissible value proves a bound.
 """
 
 from privproj.lazy import lazy_names

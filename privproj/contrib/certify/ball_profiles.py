@@ -27,7 +27,7 @@ class _BallEntry(NamedTuple):
 
 
 def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of T releases, which are one release at ``mu = sqrt(T)/z`` (C3)."""
+    """Return the profile of T releases, which equal one release at ``mu = sqrt(T)/z`` (C3)."""
     from privproj.contrib.certify.profiles import BallGaussianProfile
 
     return BallGaussianProfile(mechanism.z, steps)
@@ -75,7 +75,7 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of T releases, which are one release of rank ``T r`` (C14)."""
+    """Return the profile of T releases, which equal one release of rank ``T r`` (C14)."""
     from privproj.contrib.certify.profiles import BallSecretSketch
 
     return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)

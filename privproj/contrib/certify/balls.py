@@ -1,4 +1,4 @@
-"""Precision of the ball arithmetic, exact decimal numbers in it, and the ladder of precisions."""
+"""Set the precision of the ball arithmetic, and convert balls to exact decimal numbers."""
 
 from collections.abc import Callable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
@@ -7,21 +7,19 @@ from flint import arb, ctx
 
 from privproj.errors import PrecisionError
 
+# soundness: neither rounds the numbers written here nor underflows
 EXACT_DECIMALS = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
-"""Decimal arithmetic that neither rounds what is written here nor underflows. Soundness."""
 
-GOAL_BITS = 64
-"""Bits of relative accuracy that an enclosure must have (C21). Soundness."""
+GOAL_BITS = 64  # soundness: bits of relative accuracy that an enclosure must have (C21)
 
-PRECISION_LADDER = (128, 256, 512, 1024)
-"""Working precisions tried in turn, in bits; where none is enough the certificate is refused. Contract."""
+PRECISION_LADDER = (128, 256, 512, 1024)  # bits of working precision, tried in turn before PrecisionError
 
 
 def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISION_LADDER) -> tuple[arb, int]:
-    """Return ``(ball, bits)``: ``value()`` at the first working precision that is enough for :data:`GOAL_BITS` bits.
+    """Return ``(ball, bits)``: ``value()`` at the first precision that gives :data:`GOAL_BITS` bits of accuracy.
 
-    ``value`` must return a ball that holds the exact value at every precision; then the ball returned holds it. Raises
-    :class:`PrecisionError` where no precision of the ladder is enough.
+    ``value`` must return a ball that contains the exact value at every precision. The returned ball then contains it
+    too. Raises :class:`PrecisionError` if no precision of the ladder suffices.
     """
     for bits in ladder:
         with ctx.workprec(bits):
@@ -34,10 +32,10 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 
 
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
-    """Return ``(lower, upper)`` of a ball as decimal numbers of so many digits, rounded outward.
+    """Return ``(lower, upper)`` of a ball as decimal numbers with ``digits`` digits, rounded outward.
 
-    They are text, because they may lie far outside double precision. Raises :class:`PrecisionError` for a ball that is
-    not finite, which holds every number.
+    The numbers are text because they may lie far outside double precision. Raises :class:`PrecisionError` for a ball
+    that is not finite, because it contains every number.
     """
     if not ball.is_finite():
         raise PrecisionError("expected a finite enclosure, got one that the working precision cannot bound")
@@ -47,6 +45,6 @@ def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
 
 
 def log_of_upper_end(ball: arb) -> float:
-    """Return ``ln`` of (nearly) the upper end as a float, to guide searches only; ``-inf`` if it is not positive."""
+    """Return an approximate ``ln`` of the upper end as a float, to guide searches; ``-inf`` if it is not positive."""
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")

@@ -1,10 +1,11 @@
-"""Balls-in-bins in balls: the excess of an epoch in which each record picks one of several batches (C25, C29 epochs).
+"""Bound the excess of a balls-in-bins epoch, in which each record picks one of several batches, in balls (C25, C29).
 
-With ``W = dP/dQ`` under ``Q`` for one release and ``S`` the sum of ``t`` independent copies, an epoch has the profile
-``m + E (S/t - s)_+`` at ``s``. A pair whose losses are logarithms of multiples of a step puts ``W``, and so ``S``, on a
-linear lattice, where Arb's transform gives the law of ``S``. The grid (:class:`EpochGrid`) may be any at all.
+Let ``W = dP/dQ`` under ``Q`` for one release, and let ``S`` be the sum of ``t`` independent copies. An epoch has the
+profile ``m + E (S/t - s)_+`` at ``s``. If the privacy losses of a pair are logarithms of multiples of a step, ``W`` and
+``S`` lie on a linear grid. Arb's discrete Fourier transform then computes the distribution of ``S``. The bounds are
+sound for every grid (:class:`EpochGrid`).
 
-The second part of the file proposes such grids in floats; nothing there is trusted.
+The second part of the file proposes such grids in floating point. No proof depends on it.
 """
 
 import math
@@ -35,16 +36,16 @@ from privproj.contrib.certify.profiles import BallProfile
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
-SLACK_SHARE = 10.0
-"""How many times what lies outside of a window an excess is to be, to be looked at. Speed only."""
+SLACK_SHARE = 10.0  # least ratio of an excess to the mass outside of its window that is evaluated
 
 
 @dataclass(frozen=True)
 class EpochGrid:
-    """Where the ratio ``W`` of a release and the sum ``S`` of ``t`` of them are looked at; every choice is sound.
+    """Grid for the ratio ``W`` of a release and the sum ``S`` of ``t`` copies; every choice is sound.
 
-    ``2^level`` is the step of the lattice of both. ``knots`` are the cells above 0, in increasing order, at which the
-    profile of a release is looked at. ``window`` holds the cells of ``S``; its orders are Chernoff's for ``S``.
+    ``2^level`` is the step of the grid of both. ``knots`` are the cells above 0, in increasing order, at which the
+    profile of a release is evaluated. ``window`` contains the cells of ``S``; its orders are those of Chernoff's bound
+    for ``S``.
     """
 
     level: int
@@ -53,15 +54,15 @@ class EpochGrid:
 
     @property
     def step(self) -> arb:
-        """The step of the lattice, exact."""
+        """The step of the grid, exact."""
         return arb(2) ** self.level
 
 
 class BallEpochs(Releases):
     """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
 
-    Every grid gives bounds of its own, of which the best count: a coarse grid reaches far, a fine one is close nearby.
-    The bounds hold at the working precision at which this is built.
+    The best bounds of all grids are used. A coarse grid covers large losses, a fine one is tight for small losses. The
+    bounds hold at the working precision at which the object is built.
     """
 
     one_sided = True
@@ -71,7 +72,7 @@ class BallEpochs(Releases):
         self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)`` in the remove order; 0 below if unknown.
+        """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)``, remove direction; 0 if unknown.
 
         It is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
         """
@@ -84,8 +85,8 @@ class BallEpochs(Releases):
 
 
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
-    """Return the sums of an epoch from below, or None where too little is known, and from above."""
-    # W = 1 is the cell 0 of the pairs, as the one from below needs it.
+    """Return the sums of an epoch from below, or None without an inner knot ``W = 1`` or a pair, and from above."""
+    # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
     h = grid.step
     knots = [_knot(release, cell - unit, cell * h) for cell in grid.knots]
@@ -104,10 +105,10 @@ def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
 
 
 class _Sum:
-    """The law of ``S`` of one pair on a window, what may lie elsewhere, and both parts of the excess on a safe side.
+    """The distribution of ``S`` of one pair on a window, bounds of the mass outside, and both parts of the excess.
 
-    The pair dominates a release if ``above``; else its profile is at most that of a release and its rest. The costs of
-    the right and the left part are added from above, and subtracted from below.
+    If ``above``, the pair dominates a release. Otherwise its profile is at most the profile of a release plus its rest.
+    The costs of the right and the left part are added for upper bounds and subtracted for lower bounds.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -132,7 +133,7 @@ class _Sum:
         # S >= 0
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
         self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
-        # Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only.
+        # Bits to which the masses of S are rounded outward before they are added up
         with ctx.workprec(64):
             law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
             self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
@@ -151,7 +152,7 @@ class _Sum:
             gain, slack = self._gain_and_slack(place.min(arb(self.last)))
             return ((gain + slack) * self.h / self.batches + self.costs[0]).upper()
         gain = self.from_right.at((self.end - 1 - place).lower())
-        # What lies before the window is counted in it.
+        # The mass before the window is included in the sum.
         gain = gain - (self.end - place).max(arb(0)) * self.before
         return (gain * self.h / self.batches - self.costs[0]).max(arb(0)).lower()
 
@@ -165,25 +166,25 @@ class _Sum:
             share = place / near if self.least > 0 else arb(1)
             return ((loss + slack) * share * self.h / self.batches + self.costs[1]).upper()
         loss = self.from_left.at((place - self.start).lower())
-        # What lies beyond the window is counted in it.
+        # The mass beyond the window is included in the sum.
         loss = loss - (place - self.start).max(arb(0)) * self.beyond
         return (loss * self.h / self.batches - self.costs[1]).max(arb(0)).lower()
 
     def _gain_and_slack(self, place: arb) -> Ends:
-        """Return ``E (S - c)_+`` over the window from above, in cells, and what lies beyond it."""
+        """Return an upper bound of ``E (S - c)_+`` over the window, in cells, and a bound of the part beyond it."""
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
-        room = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
-        return self.from_right.at((self.end - 1 - place).upper()), room * self.beyond
+        largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
+        return self.from_right.at((self.end - 1 - place).upper()), largest_excess * self.beyond
 
     def _loss_and_slack(self, place: arb) -> Ends:
-        """Return ``E (c - S)_+`` over the window from above, in cells, and what lies before it."""
+        """Return an upper bound of ``E (c - S)_+`` over the window, in cells, and a bound of the part before it."""
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before
 
     def _is_slack(self, ends: Ends) -> bool:
-        """Return True where little is found but what lies outside of the window and what is wrapped into it."""
-        room = self.end - self.start
-        return not ends[0] > SLACK_SHARE * (ends[1] + room * (self.beyond + self.before))
+        """Return whether the value is small relative to the mass outside of the window and the mass wrapped into it."""
+        cells = self.end - self.start
+        return not ends[0] > SLACK_SHARE * (ends[1] + cells * (self.beyond + self.before))
 
 
 class _Hinges:
@@ -204,7 +205,7 @@ class _Hinges:
 
 
 def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[EpochGrid]]) -> list[Releases]:
-    """Return the epochs of a balls-in-bins run, from the profile of one release and grids for each size of block.
+    """Return the epochs of a balls-in-bins run, from the profile of one release and grids for each block size.
 
     A record that picks ``k`` of ``t`` batches picks one of each of ``k`` blocks (C25).
     """
@@ -217,23 +218,20 @@ def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[Epo
 
 # --- grids, in floats --------------------------------------------------------------------------------
 
-RESOLUTION = 48.0
-"""Knots to a standard deviation of the loss of a release. Speed only."""
+RESOLUTION = 48.0  # knots per standard deviation of the loss of a release
 
-ORDERS = np.geomspace(1e-9, 1e3, 241)
-"""Orders of Chernoff's bound that are tried, in units of one standard deviation of ``S``. Speed only."""
+ORDERS = np.geomspace(1e-9, 1e3, 241)  # orders of Chernoff's bound, in units of 1 / (standard deviation of S)
 
-Atoms = tuple[FloatArray, FloatArray]
-"""Places of ``W`` and masses under ``Q``, in floats."""
+Atoms = tuple[FloatArray, FloatArray]  # values of W, and masses under Q, in floats
 
 
 def propose_epochs(
     profile: PrivacyProfile, run: Run, log_delta: float, composed: int, fineness: float = 1.0
 ) -> tuple[tuple[EpochGrid, ...], ...]:
-    """Return grids for each size of block of a balls-in-bins run that are good near the delta ``e^log_delta``.
+    """Return grids for each block size of a balls-in-bins run that are tight near the delta ``e^log_delta``.
 
-    ``composed`` is how many releases are composed in all, each epoch of a block counted as one. Where ``fineness`` is
-    larger, the grids are as much finer than they are by default.
+    ``composed`` is the number of releases in total; each epoch of a block counts as one. ``fineness`` multiplies the
+    number of knots per standard deviation.
     """
     blocks = []
     for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
@@ -250,25 +248,25 @@ def propose_epochs(
         losses = pair.step * pair.cells
         atoms = np.exp(losses), pair.masses * np.exp(-losses)
         places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
-        # Relative share of epsilon that the step of the lattice may cost, by Chernoff's bound. Speed only.
+        # Relative error of epsilon that the step of the grid may cause, by Chernoff's bound
         search = _Search(atoms, places, batches, 3e-4 / fineness**2)
-        # A larger W than t s does not count at s but as if it were infinite.
+        # A value of W above t s counts at s as if it were infinite.
         log_mass = log_delta - math.log(composed)
-        # Log of the part of delta that may be at infinity where epochs are composed. Speed only.
+        # Log of the share of delta that may be at infinity if epochs are composed
         least = log_mass + (math.log(1e-3) if composed > 1 else -2.0)
         right = last.losses >= 0.0
         log_excess, right = -last.log_excess[right], last.losses[right]
         reach = float(np.interp(-least, log_excess, right))
         depths = sorted({log_delta, log_delta / composed})
         shared = search.grid(reach, (1, -1), depths, log_mass)
-        # Cells up to which one window serves for both parts of the excess. Speed only.
+        # Cells up to which one window serves both parts of the excess
         if shared.window.size <= 2**17:
             blocks.append((shared,))
             continue
         grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
         if grids[1].level <= grids[0].level:
             grids = [shared]
-        # Loss of an epoch, in nats, up to which the finest of several grids reaches at least. Speed only.
+        # Loss of an epoch, in nats, that the finest of several grids covers
         while len(grids) > 1 and composed > 1 and reach > 1.0:
             reach *= 0.5
             log_mass = -float(np.interp(reach, right, log_excess))
@@ -279,7 +277,7 @@ def propose_epochs(
 
 @dataclass(frozen=True)
 class _Search:
-    """What grids are wanted for, in floats: the law of ``W``, the places of knots, and how many batches there are."""
+    """Search for a grid, in floats, with the distribution of ``W``, candidate knots and a tolerance."""
 
     atoms: Atoms
     places: FloatArray
@@ -287,15 +285,15 @@ class _Search:
     tolerance: float
 
     def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
-        """Return the coarsest grid with which the losses of an epoch on these sides are as they are, nearly.
+        """Return the coarsest grid that changes the losses of an epoch on these sides by less than the tolerance.
 
-        ``reach`` is the largest loss that counts, in nats. The losses are those that masses ``e^depth`` exceed, and
-        about ``e^log_mass`` counts as nothing.
+        ``reach`` is the largest loss that matters, in nats. The losses are those exceeded with the masses ``e^depth``.
+        A mass of about ``e^log_mass`` is negligible.
         """
-        # Log of the part of delta that may lie outside of a window, by Chernoff's bound. Speed only.
+        # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
         exact = _split(self.atoms, places)
-        wanted = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
+        targets = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
         largest = max(self.loss(exact, depths[0], side) for side in (1, -1))
         level = math.floor(math.log2(places[-1]))
         while True:
@@ -308,23 +306,23 @@ class _Search:
             size = 1 << (math.ceil(end / h) + 1 - first).bit_length()
             close = all(
                 abs(self.loss(law, depth, side) / loss - 1.0)
-                # At the ends of windows, and where the epsilon of one order is below this part of the larger one, the
-                # step of the lattice may cost this share of it. Speed only.
+                # The tolerance is larger at the ends of windows, and for a direction whose epsilon is below this share
+                # of the larger one.
                 <= (1e-2 if depth == log_mass or loss < 0.8 * largest else self.tolerance)
-                for depth, side, loss in wanted
+                for depth, side, loss in targets
             )
-            # Cells of a window that are not exceeded, and those that are always spent. Speed only.
+            # Number of cells that a window does not exceed, and the number that it has at least
             if size >= 2**19 or (close and size >= 2**15):
                 return EpochGrid(level, tuple(int(knot) for knot in knots), Window(first, size, right, left))
             level -= 1
 
     def loss(self, law: Atoms, log_mass: float, side: int) -> float:
-        """Return the loss of an epoch beyond which Chernoff's bound leaves ``e^log_mass`` on this side."""
+        """Return the loss of an epoch that is exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound."""
         return side * math.log(max(_edge(law, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 
 
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
-    """Return the law on 0 and these places: each atom split between its neighbors, or moved to the last one."""
+    """Return the distribution on 0 and ``places``; each atom is split between its neighbors or moved to the last."""
     places = np.concatenate([[0.0], places])
     w, q = atoms
     at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
@@ -332,13 +330,13 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
     masses: FloatArray = np.zeros(len(places))
     np.add.at(masses, at + 1, q * share)
     np.add.at(masses, at, q - q * share)
-    # Mass at ``W = 0`` that rounding may leave in balls: a large order of a tail bound would blow it up. Speed only.
+    # Least mass at W = 0, which rounding may leave in balls: a large order of a tail bound would amplify it
     masses[0] = max(masses[0] + 1.0 - float(masses.sum()), 1e-33)
     return places, masses
 
 
 def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
-    """Return the sum beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
+    """Return the sum exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
     places, masses = law
     mean = float(masses @ places)
     orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))

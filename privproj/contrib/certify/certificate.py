@@ -1,8 +1,8 @@
 """Certificates: proofs in ball arithmetic of the result of a query, saved as JSON and checked by a new proof.
 
-A certificate contains a query in the form of a run file, an epsilon, and two decimal numbers that enclose the delta of
-the bound at this epsilon (doubles are taken exactly). Assumptions follow from the query. The check computes a new
-enclosure and uses nothing of the old one. Claims C21 and C29 state what is proved.
+A certificate contains a query in the form of a run file and an epsilon. Two decimal numbers enclose the delta of the
+bound at this epsilon; doubles are taken exactly. Assumptions follow from the query. The check computes a new enclosure,
+independent of the old one. Claims C21 and C29 state the proved bounds.
 
 A proof has free parameters: the grid on which the phases of a run are composed (C29), or for one release for instance a
 tangent. Every choice proves a bound, and a good choice a tight one. They are proposed in floating point, for the proof
@@ -61,11 +61,7 @@ MOST_TRIES = 12  # times that a number is raised before a run is refused
 WRITTEN_DIGITS = 25  # decimal digits of the written bounds
 
 NOT_PROVED = "not proved"
-"""The verdict on a certificate whose enclosure was not proved again, or does not meet its target."""
-
 DECIMAL = files.text_matching(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", "a decimal number")
-"""The text of a bound: decimal digits with an exponent, no sign, no spaces, no nan."""
-
 
 MOST_CELLS = 1 << 19  # cells of a window: a run of 1e5 releases has a quarter of them
 
@@ -89,7 +85,7 @@ LEAST_EPSILON = 1e-9  # smallest positive epsilon of the search
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A proof that ``lower <= delta(epsilon) <= upper`` for one query, with the target that it meets.
+    """Proof that ``lower <= delta(epsilon) <= upper`` for one query, with the target that it meets.
 
     :func:`privproj.contrib.certify.certify` returns one.
 
@@ -103,8 +99,8 @@ class Certificate:
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.contrib.certify import certify
-    >>> found = certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5))
-    >>> round(found.epsilon, 4), found.target, float(found.upper) <= 1e-5
+    >>> certificate = certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5))
+    >>> round(certificate.epsilon, 4), certificate.target, float(certificate.upper) <= 1e-5
     (4.3772, {'delta': 1e-05}, True)
     """
 
@@ -121,7 +117,7 @@ class Certificate:
         return {"certificate": as_plain_value(asdict(self))}
 
     def save(self, path: str | Path) -> None:
-        """Write the certificate to a JSON file, whole or not at all.
+        """Write the certificate to a JSON file, atomically.
 
         Args:
             path: The file, which is replaced if it exists.
@@ -131,14 +127,14 @@ class Certificate:
         files.write_text(str(path), json.dumps(self.record, indent=2, allow_nan=False) + "\n")
 
 
-# --- a question and its data --------------------------------------------------------------------------
+# --- a query and its data ------------------------------------------------------------------------------
 
 
 def _question_from(data: dict[str, Any]) -> Composition:
-    """The question of a certificate; names of phases and what is merely planned are no part of what it claims.
+    """Return the query of a certificate, without the names of phases and without marks of planned phases.
 
-    Raises :class:`InvalidParameterError` for what no run file has, and :class:`UnsupportedError` where there is no
-    enclosure of it.
+    Raises :class:`InvalidParameterError` for data that no run file has, and :class:`UnsupportedError` if there is no
+    enclosure.
     """
     if list(data) != ["phase"]:
         raise InvalidParameterError("question", quoted([*data]), "phases and nothing else")
@@ -150,12 +146,12 @@ def _question_from(data: dict[str, Any]) -> Composition:
 
 
 def _data_of(question: Composition) -> dict[str, Any]:
-    """A question as the data of a run file, without the names of its phases: the one way in which it is written."""
+    """Return a query as the data of a run file in its canonical form, without the names of its phases."""
     return {"phase": without_names(phase.as_dict() for phase in question.phases)}
 
 
 def _question_of(result: Result) -> Composition:
-    """The question that a result answers; raises as :func:`_question_from` does."""
+    """Return the query of a result; raises as :func:`_question_from` does."""
     phases: Any = result.mechanism.get("phases")
     if phases is None:
         parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
@@ -168,7 +164,7 @@ def _question_of(result: Result) -> Composition:
 
 
 def is_run(phases: Sequence[Phase]) -> bool:
-    """True unless there is one release on the whole data set, or a closed form in balls for several."""
+    """Return False for one release on the full dataset, or several with a closed form in balls, True otherwise."""
     run, bound = phases[0].run, phases[0].bound
     if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
         return True
@@ -177,14 +173,12 @@ def is_run(phases: Sequence[Phase]) -> bool:
 
 
 def check_provable(phases: Sequence[Phase]) -> None:
-    """Raise :class:`UnsupportedError` where there is no enclosure of one of the phases, or of the way its batches are
-    drawn.
-    """
+    """Raise :class:`UnsupportedError` if there is no enclosure of a phase or of its sampling."""
     for phase in phases:
         run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
         is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
         is_sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
-        # The steps of a person with several records have an enclosure (C37).
+        # The steps of a user with several records have an enclosure (C37).
         group_in_balls = is_gaussian and is_sampled and run.group_size <= MOST_IN_GROUP
         lacks = {
             f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on Poisson "
@@ -202,7 +196,7 @@ def check_provable(phases: Sequence[Phase]) -> None:
 
 
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
-    """The profile of one release (or of several, where a closed form is known) in balls, as the relation has it."""
+    """Return the profile in balls of one release, or of several with a closed form, for the neighboring relation."""
     entry = ball_entry(phase.bound)
     assert entry is not None
     built: Mechanism = phase.mechanism
@@ -212,27 +206,27 @@ def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
 
 
 def _one_layer(mechanism: Mechanism) -> Mechanism:
-    """The mechanism of one layer, where several of one shape are as private as one."""
+    """Return the mechanism of one layer if several layers of one shape have the same privacy as one."""
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """True where a record picks its batches at random, and an epoch is one release."""
+    """Return whether a record picks its batches at random, so that an epoch is one release."""
     return phase.run.allocates and not phase.run.single
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """The run in balls on its default grid, or on a coarser one where that takes too much work, and its epsilon there.
+    """Return the run in balls on its default grid, or on a coarser one if that is too much work, and its epsilon.
 
-    That is the one at the delta ``e^log_delta``; ``guess`` tells where to look first. Raises as :func:`_prove` and
-    :func:`_certified_epsilon` do.
+    The epsilon is the one at the delta ``e^log_delta``. ``guess`` is where the search starts. Raises as :func:`_prove`
+    and :func:`_certified_epsilon` do.
     """
     run = _prove(phases, log_delta)
     return run, _certified_epsilon(run, log_delta, guess)
 
 
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
-    """The least epsilon, to about a relative 1e-9, whose delta is certainly at most ``e^log_delta``."""
+    """Return the least epsilon, to a relative error of about 1e-9, whose delta is certainly at most ``e^log_delta``."""
     from privproj.contrib.certify.balls import log_of_upper_end
 
     def excess(eps: float) -> float:
@@ -251,19 +245,19 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
 
 
 def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
-    """The run in balls on the grid that is good near the delta ``e^log_delta``, or on one up to four times as coarse.
+    """Return the run in balls on a grid that is tight near ``e^log_delta``, or on one up to 4 times as coarse.
 
-    Raises :class:`PrecisionError` where even a coarse grid takes too long a window or too high a precision.
+    Raises :class:`PrecisionError` if even a coarse grid needs too long a window or too high a precision.
     """
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
         if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
             raise PrecisionError(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
-    # An epoch has grids of its own.
+    # An epoch has its own grids.
     if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
         raise PrecisionError(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
         raise PrecisionError(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
-    # Whoever verifies a delta that was proved meets the grid on which it was proved.
+    # The check of a proved delta must use the grid of the proof, so log delta is rounded.
     log_delta = float(math.floor(log_delta))
     for fineness in (1.0, 0.5):
         with suppress(PrecisionError):
@@ -272,12 +266,12 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
 
 
 def _effort(phase: Phase) -> int:
-    """How much work each value of the profile of a phase is, where it is 1 for Gaussian releases of one record."""
+    """Return the cost of a value of the profile of a phase, relative to a Gaussian release of one record."""
     return ball_profile(phase).effort * phase.run.group_size
 
 
 def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> "RunInBalls":
-    """The run in balls on one grid, at a precision at which its balls are narrow, which is checked."""
+    """Return the run in balls on one grid, at a precision at which its balls are narrow, which is checked."""
     from flint import arb, ctx
 
     from privproj.contrib.certify.balls_in_bins import propose_epochs
@@ -285,29 +279,29 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
     from privproj.contrib.certify.grids import propose_grid
 
     steps = sum(phase.run.steps for phase in phases)
-    # log2(T / delta) bits are lost beside 1, and a hundred are kept.
+    # log2(T / delta) bits are lost relative to 1, and a hundred are kept.
     bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
-    dearest = max(map(_effort, phases))
-    # Several phases are numbered in what a refusal says of one.
+    largest_effort = max(map(_effort, phases))
+    # Error messages name phases by their numbers.
     profiles = [replace(phase, name=str(i + 1)).profile() for i, phase in enumerate(phases)]
     releases = [release for phase in profiles for release in releases_of(*phase)]
-    grid = propose_grid(releases, log_delta, fineness, 64 * MOST_PLACES // (bits * dearest))
+    grid = propose_grid(releases, log_delta, fineness, 64 * MOST_PLACES // (bits * largest_effort))
     composed = sum(run.steps for _, run in releases)
     epochs = [
-        propose_epochs(*floats, log_delta, composed, fineness) if _in_epochs(phase) else ()
-        for floats, phase in zip(profiles, phases, strict=True)
+        propose_epochs(*float_profile, log_delta, composed, fineness) if _in_epochs(phase) else ()
+        for float_profile, phase in zip(profiles, phases, strict=True)
     ]
-    _check_work(grid, [one for blocks in epochs for block in blocks for one in block], bits, dearest)
+    _check_work(grid, [one for blocks in epochs for block in blocks for one in block], bits, largest_effort)
     with ctx.workprec(bits):
         run = RunInBalls(_releases_in_balls(phases, epochs), grid)
-        # The radii of the balls are at most a millionth of delta.
+        # The radii of the balls must be at most a millionth of delta.
         if not run.blur <= arb(log_delta).exp() / 10**6:
             raise PrecisionError(f"expected a run whose delta {bits} bits tell from rounding; ask for a larger delta")
     return run
 
 
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
-    """Raise :class:`PrecisionError` for a run that takes too long, before any work is done in balls."""
+    """Raise :class:`PrecisionError` for a run that takes too long, before any work in balls."""
     sizes = [window.size for window in grid.windows]
     cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)
     places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
@@ -320,7 +314,7 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
 
 
 def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Sequence[EpochGrid]]]") -> "list[Releases]":
-    """The releases of all phases in balls, sampled as their runs say, with the grids of the epochs of each."""
+    """Return the releases of all phases in balls, with the sampling of their runs and the grids of their epochs."""
     from privproj.contrib.certify.balls_in_bins import epochs_in_balls
     from privproj.contrib.certify.composition import BallGroup, BallPhase
 
@@ -354,16 +348,17 @@ def certify(result: Result) -> Certificate:
         The certificate.
 
     Raises:
-        InvalidParameterError: python-flint is not installed, or the parameters are not those that the tool writes.
-        UnsupportedError: There is no enclosure for this bound or run, or the result is no such answer or was altered.
-        ConvergenceError: The floating-point answer is on the unsafe side of its enclosure; this is a defect, please
+        InvalidParameterError: python-flint is not installed, or the parameters are not those that privproj writes.
+        UnsupportedError: There is no enclosure for this bound or run, or the result is not such a result or was
+            altered.
+        ConvergenceError: The floating-point result is on the unsafe side of its enclosure; this is a defect, please
             report it.
-        PrecisionError: The enclosure stays too wide at every precision, or takes too long a lattice.
+        PrecisionError: The enclosure stays too wide at every precision, or needs too long a grid.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.contrib.certify import certify
-    >>> found = certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))
-    >>> float(found.lower) <= float(found.upper) <= 1e-5
+    >>> certificate = certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))
+    >>> float(certificate.lower) <= float(certificate.upper) <= 1e-5
     True
     """
     return prove(result)[1]
@@ -373,30 +368,30 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     """Return a result with the number that is proved in ball arithmetic, and its certificate.
 
     Args:
-        result: As :func:`privproj.contrib.certify.certify` takes it.
+        result: The result of an epsilon, delta or sigma query, or of a run file.
 
     Returns:
         The result with the number that is proved and the enclosure under "certified" in its numerics, and the
         certificate. For one release the number is unchanged. For a run it may differ slightly.
 
     Raises:
-        InvalidParameterError: As :func:`privproj.contrib.certify.certify` raises it.
+        InvalidParameterError: python-flint is not installed, or the parameters are not those that privproj writes.
         UnsupportedError: There is no enclosure for this bound or run.
-        ConvergenceError: The floating-point answer is on the unsafe side.
-        PrecisionError: The enclosure stays too wide, or takes too long a lattice.
+        ConvergenceError: The floating-point result is on the unsafe side.
+        PrecisionError: The enclosure stays too wide, or needs too long a grid.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.contrib.certify import prove
-    >>> plain = epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, steps=100, sampling_rate=0.01)
-    >>> answer, certificate = prove(plain)
-    >>> answer.value == certificate.epsilon, abs(answer.value / plain.value - 1) < 1e-3
+    >>> result = epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, steps=100, sampling_rate=0.01)
+    >>> proved, certificate = prove(result)
+    >>> proved.value == certificate.epsilon, abs(proved.value / result.value - 1) < 1e-3
     (True, True)
     """
     _check_answered(result)
     flint = import_extra("flint", "a certificate", "certify")
-    # A proof in balls does not rest on the rounding of floats.
+    # A proof in balls does not depend on the rounding of floats.
     if Requirement.MEASURED_ROUNDING in result.promises:
-        promises = tuple(words for words in result.promises if words != Requirement.MEASURED_ROUNDING)
+        promises = tuple(requirement for requirement in result.promises if requirement != Requirement.MEASURED_ROUNDING)
         result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
     if is_run(question.phases):
@@ -426,7 +421,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
 
 
 def _check_answered(result: Result) -> None:
-    """Raise :class:`UnsupportedError` for what is no answer that a certificate could be about."""
+    """Raise :class:`UnsupportedError` for a result that cannot have a certificate."""
     if result.risk is not None:
         raise UnsupportedError(
             "a risk has no certificate; expected a target of epsilon and delta, or certify the delta at epsilon 0 of "
@@ -441,7 +436,7 @@ def _check_answered(result: Result) -> None:
 
 
 def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composition, RunInBalls]":
-    """The answer for a run with its number raised until the balls prove it, its question, and the run in balls."""
+    """Return the result for a run with its number raised until the balls prove it, its query, and the run in balls."""
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
     proved, delta = result, Decimal(0)
     for _ in range(MOST_TRIES):
@@ -454,7 +449,7 @@ def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composit
         if result.quantity == "epsilon":
             return _with_value(result, least, epsilon=least), question, run
         if result.quantity == "sigma":
-            # Epsilon falls at least as fast as 1/z, nearly.
+            # Epsilon decreases at least about as fast as 1/z.
             sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
             question = question.with_mechanism(noise_multiplier=sigma)
         else:
@@ -467,38 +462,38 @@ def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composit
 
 
 def _log_goal(target: dict[str, float]) -> float:
-    """``ln`` of the delta that a run is to have so that the end that is written above it meets the target."""
+    """Return ``ln`` of the delta that a run must have so that its written upper bound meets the target."""
     log_delta = math.log(target["delta"]) if "delta" in target else target["log10_delta"] * math.log(10.0)
     return log_delta - 2.0 * float(RUN_SPREAD)
 
 
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
-    """Raise :class:`ConvergenceError` unless the floating-point ends enclose what the balls enclose."""
+    """Raise :class:`ConvergenceError` unless the floating-point interval contains the enclosure of the balls."""
     assert result.epsilon is not None
-    # A lower end of 0 says nothing: where delta is covered at epsilon 0, what is proved there meets the target too.
+    # A lower end of 0 is trivial: if delta is reached at epsilon 0, the proved value meets the target there too.
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
         raise ConvergenceError("the lower end of the floating-point epsilon is above what is proved; please report it")
     _check_side(result, run.lower(result.epsilon))
 
 
 def _with_delta(result: Result, upper: Decimal) -> Result:
-    """The answer of a delta query for a run with the delta that is proved, rounded up."""
+    """Return the result of a delta query for a run with the proved delta, rounded up."""
     if upper >= 1:
         raise PrecisionError("expected a delta below 1 to be proved; ask at a larger epsilon")
     power = float(upper.log10())
-    # The logarithm is rounded up by far more than its rounding.
+    # The logarithm is increased by much more than its rounding error.
     powers = {"log10_delta": min(power + 1e-12 * abs(power), 0.0)}
     return _with_value(result, _rounded_up(upper), delta=_rounded_up(upper), **powers)
 
 
 def _with_value(result: Result, value: float, **changes: Any) -> Result:
-    """The answer with another value that is proved, and what else that changes."""
+    """Return the result with another proved value and the changes of other fields."""
     interval = Enclosure(-math.inf if result.lower is None else min(result.lower, value), value)
     return replace(result, value=value, interval=interval, **changes)
 
 
 def _rounded_up(value: Decimal) -> float:
-    """The least float that is not below a decimal number."""
+    """Return the least float that is not below a decimal number."""
     near = float(value)
     return near if Decimal(near) >= value else math.nextafter(near, math.inf)
 
@@ -507,9 +502,9 @@ def _rounded_up(value: Decimal) -> float:
 
 
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
-    """``(ball, bits)``: delta at this epsilon, at the first precision that makes the ball narrow enough.
+    """Return ``(ball, bits)``: delta at this epsilon, at the first precision that makes the ball narrow enough.
 
-    The search begins at rung ``first`` of the ladder of precisions.
+    The search begins at index ``first`` of the ladder of precisions.
     """
     from flint import arb
 
@@ -519,12 +514,12 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
 
 
 def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)) -> tuple[str, str]:
-    """Ends around the delta of a run at this epsilon, as :func:`_written_ends` writes them."""
+    """Return bounds of the delta of a run at this epsilon, in the form of :func:`_written_ends`."""
     return _written_ends(run.lower(epsilon), run.upper(epsilon), spread)
 
 
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
-    """Ends around two balls as decimal text, each a relative ``spread`` further out; 0 below where nothing is known."""
+    """Return bounds of two balls as decimal text, each a relative ``spread`` further out; "0" if unknown."""
     from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
 
     down, up = EXACT_DECIMALS.copy(), EXACT_DECIMALS.copy()
@@ -536,7 +531,7 @@ def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tupl
 
 
 def target_field(result: Result) -> dict[str, float]:
-    """What the enclosure must not exceed: the delta that was asked or answered, or its decimal logarithm."""
+    """Return the target of the enclosure: the delta of the query or the result, or its decimal logarithm."""
     if result.delta is not None and result.delta > 1.01e-300:
         return {"delta": result.delta}
     assert result.log10_delta is not None
@@ -544,18 +539,18 @@ def target_field(result: Result) -> dict[str, float]:
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise :class:`ConvergenceError` unless the answer is on the safe side of its enclosure."""
+    """Raise :class:`ConvergenceError` unless the result is on the safe side of its enclosure."""
     if not ball_meets(target_field(result), ball):
         sentence = f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
         raise ConvergenceError(sentence)
 
 
 def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
-    """True if a whole ball, or a decimal number, is at most the target; a delta of 1 is met by definition."""
+    """Return whether a whole ball, or a decimal number, is at most the target; a target of 1 is always met."""
     from flint import arb, ctx
 
     with ctx.workprec(320):
-        # A decimal number is read as a ball that holds it.
+        # arb encloses a decimal number in a ball.
         most = arb(target["delta"]) if "delta" in target else arb(10) ** arb(target["log10_delta"])
         return bool(arb(delta).upper() <= most) or most >= 1
 
@@ -589,7 +584,10 @@ def load_certificate(path: str | Path) -> Certificate:
 
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
-    """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
+    """Return the certificate in the bytes of a file; ``path`` is for messages.
+
+    Raises as :func:`load_certificate` does.
+    """
     data = files.read_json(content, "FILE", path, "a certificate as `privproj certify` writes it")
     with within("certificate"):
         return _from_record(data)
@@ -603,11 +601,10 @@ KINDS = {
     "upper": DECIMAL,
     "schema": WHOLE,
 }
-"""What the fields of a certificate may be. Contract."""
 
 
 def _from_record(content: object) -> Certificate:
-    """The certificate that a JSON object describes: every key known, none missing, each of its kind.
+    """Return the certificate of a JSON object: every key known, none missing, each of its kind.
 
     Raises :class:`InvalidParameterError` for anything else.
     """
@@ -636,8 +633,8 @@ class CertificateVerdict(files.Verdict):
         claims: Every claim of the certificate as text, and whether it holds.
         lower: The lower end of the new enclosure of delta, as decimal text.
         upper: The upper end of the new enclosure of delta, as decimal text.
-        result: What the tool says of the question: what was run, and the bound with its side, status, promises,
-            assumptions and source. Its value is that upper end, rounded up.
+        result: The result of the query: the run, and the bound with its side, status, assumptions and source. Its
+            value is the upper end, rounded up.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.contrib.certify import certify, verify
@@ -652,27 +649,27 @@ class CertificateVerdict(files.Verdict):
 
     @property
     def word(self) -> str:
-        """The verdict in words: what could not be proved here need not be false."""
+        """The verdict in words: a claim that could not be proved again need not be false."""
         return "holds" if self.holds else NOT_PROVED
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate by a new enclosure of delta for its query.
 
-    Free parameters of the proof, such as the grid of a run, are proposed again, and that of one release has a higher
-    precision. So a claim that does not hold is one that could not be proved here; it need not be false. It needs
-    python-flint (the extra ``certify``).
+    Free parameters of the proof, such as the grid of a run, are proposed again. One release is enclosed at a higher
+    precision. A claim that does not hold could not be proved here; it need not be false. It needs python-flint (the
+    extra ``certify``).
 
     Args:
         certificate: The certificate, made here or read from a file.
 
     Returns:
-        A verdict with every claim and whether it holds, and what the number rests on.
+        A verdict with every claim and whether it holds, and the result with its assumptions.
 
     Raises:
-        InvalidParameterError: python-flint is not installed, or the tool does not write such a certificate.
+        InvalidParameterError: python-flint is not installed, or privproj does not write such a certificate.
         UnsupportedError: There is no enclosure for this bound or run.
-        PrecisionError: The new enclosure stays too wide at every precision, or takes too long a lattice.
+        PrecisionError: The new enclosure stays too wide at every precision, or needs too long a grid.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.contrib.certify import certify, verify
@@ -684,13 +681,13 @@ def verify(certificate: Certificate) -> CertificateVerdict:
         claim = _from_record(certificate.record)
         question = _question_from(claim.question)
         if not files.json_equal(as_plain_value(_data_of(question)), claim.question):
-            words = "a question in the words in which privproj writes it"
-            raise InvalidParameterError("question", quoted(claim.question), words)
+            expected = "a question in the words in which privproj writes it"
+            raise InvalidParameterError("question", quoted(claim.question), expected)
         return _verdict_on(claim, question)
 
 
 def _verdict_on(claim: Certificate, question: Composition) -> CertificateVerdict:
-    """The verdict on a certificate about this question."""
+    """Return the verdict on a certificate with this query."""
     lower, upper = _ends_anew(claim, question.phases)
     side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
     value = _rounded_up(Decimal(upper))
@@ -705,7 +702,7 @@ def _verdict_on(claim: Certificate, question: Composition) -> CertificateVerdict
 
 
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
-    """The ends of a new enclosure: of one release at a higher precision, of a run on a grid that is proposed again."""
+    """Return the ends of a new enclosure: at a higher precision for one release, on a new grid for a run."""
     if is_run(phases):
         return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)
     profile = ball_profile(phases[0], phases[0].run.steps)

@@ -1,4 +1,4 @@
-"""``privproj certify``: prove the answer to a query in ball arithmetic, and save the proof."""
+"""Implement ``privproj certify``: prove the result of a query in ball arithmetic, and save the proof."""
 
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ def proof_option() -> Once:
 
 
 def proved(result: Result, path: str | None) -> Result:
-    """Return the result with the number that is proved, and save the certificate if there is a path."""
+    """Return the result with the number that is proved, and save the certificate if a path is set."""
     try:
         result, certificate = prove(result)
     except QueryError as error:
@@ -50,13 +50,13 @@ def certify_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool,
     output: str | None, **options: Any,
 ) -> int:  # fmt: skip
-    """Answer a query about a mechanism, prove the answer and print it; returns the exit code."""
+    """Evaluate a query for a mechanism, prove the result and print it; return the exit code."""
     result = getattr(privproj, quantity)(mechanism, **options, **run)
     return show_result(proved(result, output), mechanism, run, clip, json, verbose)
 
 
 class CertifiedQueries(QueryGroup):
-    """The queries of one quantity, with the words that they have without ``certify``."""
+    """The queries of one quantity, documented as without ``certify``."""
 
     path = "privproj certify"
 

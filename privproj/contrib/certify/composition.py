@@ -1,11 +1,11 @@
-"""A whole run in balls: from the profiles of its releases to an enclosure of its delta (C29).
+"""Enclose the delta of a run in balls, from the profiles of its releases (C29).
 
-This file is the proof of a certificate of a run, step by step; its claim in docs/proofs.md says why each step is sound.
-It takes the profiles of single releases from :mod:`privproj.contrib.certify.profiles` and nothing on trust: the grid
-(:class:`Grid`) may be any at all, and decides only how narrow the enclosure is.
+This module is the proof of a certificate of a run, step by step. Claim C29 in docs/proofs.md states why each step is
+sound. It depends only on the profiles of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid
+(:class:`Grid`) gives a sound enclosure and decides only how narrow it is.
 
-Write ``t = e^eps``, ``H(t)`` for the profile of one release in one order, ``E(t) = H(t) - max(0, 1 - t)`` for its
-excess, and ``t_j = e^(j h)`` for the places (cells) of a lattice of losses with the step ``h``.
+Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
+excess. ``t_j = e^(j h)`` are the points (cells) of a grid of privacy losses with the step ``h``.
 """
 
 import math
@@ -18,39 +18,36 @@ from flint import acb, arb, ctx
 
 from privproj.contrib.certify.profiles import BallProfile
 
-Ends = tuple[arb, arb]
-"""A lower and an upper bound of one number."""
+Ends = tuple[arb, arb]  # a lower and an upper bound of one number
 
 
 class Releases:
-    """Releases of one kind in a run: how many, and the excess of one of them, whose bounds the class guarantees."""
+    """Releases of one kind in a run: their number, and bounds of the excess of one, which each subclass guarantees."""
 
-    steps: int
-    """How many releases there are."""
+    steps: int  # number of releases
 
-    one_sided: bool
-    """True where both orders must be composed."""
+    one_sided: bool  # True if both directions must be composed
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown.
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction; the lower is 0 if unknown.
 
-        Where both orders are alike only cells from 0 on are asked.
+        If both directions are equal, it is called for cells from 0 on only.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class BallPhase(Releases):
-    """Releases of one profile on the whole data set, or each on a batch at a rate."""
+    """Releases of one profile on the full dataset, or each on a batch at a sampling rate."""
 
     profile: BallProfile
     steps: int
     rate: float = 1.0
+    # True for Poisson sampling; at other rates below 1, batches have a fixed size, and both directions are equal
     one_sided: bool = False
-    """True for Poisson batches; at any other rate below 1 batches have a fixed size, and both orders are alike."""
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove order, sampled at the rate (C17)."""
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction, subsampled at the rate (C17)."""
         q = arb(self.rate)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
         share = 1 + (cell * h).expm1() / q
@@ -63,7 +60,7 @@ class BallPhase(Releases):
 
 @dataclass(frozen=True)
 class BallGroup(Releases):
-    """Poisson steps of Gaussian noise for a person with ``size`` records, whose shifts are all alike (C37)."""
+    """Poisson-sampled Gaussian steps for a user with ``size`` records whose sensitivities are all equal (C37)."""
 
     noise_multiplier: float
     steps: int
@@ -72,9 +69,10 @@ class BallGroup(Releases):
     one_sided: bool = True
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove order, from one event ``A = {X > x}``.
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction, from one event ``A = {X > x}``.
 
-        Any ``x`` is sound: the event shows the lower bound, and what the weights miss of ``t`` is in the upper one.
+        Every ``x`` is sound. The event proves the lower bound, and the part of ``t`` that the weights do not cover is
+        added to the upper bound.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
@@ -83,20 +81,21 @@ class BallGroup(Releases):
         x = self._threshold(weights, t, mu)
         half = arb(2).rsqrt()
         tails = [((x - j * mu) * half).erfc() / 2 for j in range(self.size + 1)]
-        held = [w * (j * mu * (x - j * mu / 2)).exp() for j, w in enumerate(weights)]
+        weighted_ratios = [w * (j * mu * (x - j * mu / 2)).exp() for j, w in enumerate(weights)]
         # sum_(j >= 1) w_j [P_j(A) - r_j P_0(A)] = sum_(j >= 1) w_j D_j(ln r_j), r_j the likelihood ratio at x
         gain = (
-            sum((w * p for w, p in zip(weights[1:], tails[1:], strict=True)), arb(0)) - sum(held[1:], arb(0)) * tails[0]
+            sum((w * p for w, p in zip(weights[1:], tails[1:], strict=True)), arb(0))
+            - sum(weighted_ratios[1:], arb(0)) * tails[0]
         )
-        over = sum(held, arb(0)) - t
-        if not over < weights[0]:  # more than t is handed out already
+        over = sum(weighted_ratios, arb(0)) - t
+        if not over < weights[0]:  # the weights of j >= 1 already exceed t
             return arb(0), t
         # H >= P(A) - t P_0(A);  H <= the sum + (w_0 - t + sum_(j >= 1) w_j r_j)_+
         plain = (1 - t) if cell < 0 else arb(0)
         return gain + over * tails[0] - plain, gain + over.max(arb(0)) - plain
 
     def _threshold(self, weights: list[arb], t: arb, mu: arb) -> arb:
-        """Return an exact ``x`` near that with ``sum_j w_j r_j = t``, by Newton's method from the right."""
+        """Return an exact ``x`` near the solution of ``sum_j w_j r_j = t``, by Newton's method from the right."""
         goal = (t - weights[0]).log()
         x = arb(min(float((goal - w.log()) / (j * mu) + j * mu / 2) for j, w in enumerate(weights) if j))
         for _ in range(60):
@@ -117,9 +116,9 @@ def _scale(ends: Ends, factor: arb) -> Ends:
 
 @dataclass(frozen=True)
 class Window:
-    """Where the law of the sum of losses is looked at: the cells ``first <= S < first + size``.
+    """Window of cells ``first <= S < first + size`` on which the distribution of the sum of losses is evaluated.
 
-    ``right`` and ``left`` are positive orders of Chernoff's bound for what lies beyond; any are sound.
+    ``right`` and ``left`` are positive orders of Chernoff's bound for the mass beyond; every order is sound.
     """
 
     first: int
@@ -130,10 +129,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Grid:
-    """The free parameters of an enclosure, of which all are sound: they decide how narrow it is.
+    """Free parameters of an enclosure; every choice is sound, and they decide how narrow it is.
 
-    ``step`` is the lattice's, in nats. ``knots`` are the cells, for each phase, at which its profile is looked at, in
-    increasing order, 0 among them. ``windows`` are those of the remove and the add order.
+    ``step`` is the step of the grid, in nats. ``knots`` are, for each phase, the cells at which its profile is
+    evaluated, in increasing order, including 0. ``windows`` are the windows of the remove and the add direction.
     """
 
     step: float
@@ -143,7 +142,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Knot:
-    """A place of the lattice and what is known of ``H`` there."""
+    """A point of the grid with bounds of ``H`` there."""
 
     cell: int
     t: arb
@@ -155,8 +154,8 @@ class Knot:
 class BallPair:
     """Non-negative masses at losses ``cell h``: the finite part of a pair ``(P, Q)``, with ``Q`` masses ``p / t``.
 
-    From above the pair has the mass ``rest`` at infinity besides, and dominates. From below its profile exceeds that
-    of the release by at most ``rest``, everywhere.
+    A pair from above has in addition the mass ``rest`` at infinity, and dominates the release. The profile of a pair
+    from below exceeds the profile of the release by at most ``rest``, everywhere.
     """
 
     cells: tuple[int, ...]
@@ -173,7 +172,7 @@ def _knot(cell: int, excess: Ends, h: arb) -> Knot:
 
 
 def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
-    """Return these cells and the excesses there, on one side only where both orders are alike."""
+    """Return these cells and the excesses there, computed on one side only if both directions are equal."""
     if phase.one_sided:
         return [(cell, phase.excess(cell, h)) for cell in cells]
     right = {cell: phase.excess(cell, h) for cell in {abs(cell) for cell in cells}}
@@ -182,15 +181,15 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
 
 
 def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
-    """Return the knots of the other order, where the excess at ``1/t`` is ``E(t) / t`` (C1)."""
+    """Return the knots of the other direction, in which the excess at ``1/t`` is ``E(t) / t`` (C1)."""
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
 
 def pair_above(knots: Sequence[Knot]) -> BallPair:
     """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
 
-    The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex, and the profile of a pair, but for
-    rounding. What is missing at a corner is added to the mass at infinity, which lifts the whole profile.
+    The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex. Except for rounding, it is the profile
+    of a pair. The deficit at a corner is added to the mass at infinity, which raises the whole profile.
     """
     falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
     points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
@@ -200,15 +199,15 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
     profile = _profile_of_masses(hull, masses, hull)
     # v_k <= m + sum_(j > k) p_j (1 - t_k/t_j) at every corner k, and 1 <= m + sum_j p_j
     lack = arb(0).max(1 - sum(masses, arb(0)) - infinite)
-    for (_, _, wanted), value in zip(hull, profile, strict=True):
-        lack = lack.max(wanted - value - infinite)
+    for (_, _, least), value in zip(hull, profile, strict=True):
+        lack = lack.max(least - value - infinite)
     return BallPair(cells, masses, (infinite + lack).upper())
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     """Return a pair whose profile is at most ``H`` plus its rest, for every release within these knots (C29, 2).
 
-    None where too little is known: a lower bound is positive next to no kink at ``t = 1``.
+    It returns None if the lower bound is not positive on both sides of the kink at ``t = 1``.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -220,20 +219,20 @@ def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     profile = _profile_of_masses(hull, masses, points)
     # sum_(j > k) p_j (1 - t_k/t_j) <= w_k + rest for every k, and sum_j p_j <= 1 + rest
     excess = (sum(masses, arb(0)) - 1).max(arb(0))
-    for (_, _, wanted), value in zip(points, profile, strict=True):
-        excess = excess.max(value - wanted)
+    for (_, _, most), value in zip(points, profile, strict=True):
+        excess = excess.max(value - most)
     return BallPair(cells, masses, excess.upper())
 
 
-Point = tuple[int, arb, arb]
-"""A cell, its ``t``, and a value of a polygon there, which is exact."""
+Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon there
 
 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
-    """Return the corners of a polygon that lies below ``H``: at every other knot, as far as it is above ``1 - t``.
+    """Return the corners of a polygon below ``H``: at every other knot, on the range on which it exceeds ``1 - t``.
 
     Between the knots ``i`` and ``i + 2`` the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
-    ``H`` on the other side of ``i + 1``, as ``H`` is convex. The segment between the far ends of both lies below both.
+    ``H`` on the other side of ``i + 1``, because ``H`` is convex. The segment between the far ends of both lies below
+    both.
     """
     corners = knots[::2]
     plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
@@ -252,19 +251,20 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
         last += 1
     if not first < zero < last:
         return None
-    # Where two segments meet the lower end is taken; at both ends of the polygon max(0, 1 - t), which is lower still.
+    # At a common end of two segments the lower value is used, at both ends of the polygon max(0, 1 - t), which is
+    # lower.
     values = [ends[i - 1][1].min(ends[i][0]) for i in range(first + 1, last)]
     values = [plain[first], *values, plain[last]]
     return [(knot.cell, knot.t, value.lower()) for knot, value in zip(corners[first : last + 1], values, strict=True)]
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
-    """Return the corners of the lower convex hull of these points, as far as the balls can tell."""
+    """Return the corners of the lower convex hull of these points, as far as the balls decide it."""
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1:
             (_, t, value), (_, next_t, next_value), (_, last_t, last_value) = hull[-2], hull[-1], point
-            # The polygon through these three is certainly convex at the middle one.
+            # Break if the polygon through these three points is certainly convex at the middle one.
             if (next_value - value) * (last_t - next_t) < (last_value - next_value) * (next_t - t):
                 break
             hull.pop()
@@ -273,9 +273,9 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
-    """Return cells and ``P`` masses ``t`` times the change of slope at each point, rounded, none negative.
+    """Return the cells and the ``P`` masses, ``t`` times the change of slope at each point, rounded and non-negative.
 
-    To the left of the first point the line goes to ``(0, 1)``, or with ``start`` is ``1 - t``; to the right it is flat.
+    To the left of the first point the line goes to ``(0, 1)``, or is ``1 - t`` if ``start``. To the right it is flat.
     """
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]
@@ -288,7 +288,7 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 
 
 def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
-    """Return ``sum over t_j > t of p_j (1 - t / t_j)`` at places in increasing order, by sums from the right."""
+    """Return ``sum over t_j > t of p_j (1 - t / t_j)`` at points in increasing order, by sums from the right."""
     values, k, mass, weight = [], len(hull), arb(0), arb(0)
     for cell, t, _ in reversed(places):
         while k > 0 and hull[k - 1][0] > cell:
@@ -299,14 +299,14 @@ def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Seq
 
 
 def _or_else(value: arb, certain: int) -> arb:
-    """Return the value, or a bound that is always known where the balls are too wide to tell."""
+    """Return the value, or the trivial bound ``certain`` if the ball is not finite."""
     return value if value.is_finite() else arb(certain)
 
 
 class RunInBalls:
-    """The delta of a run, enclosed: the larger of both orders, each from above and, where that is known, from below.
+    """Bounds of the delta of a run: the larger of both directions, each from above and, if available, from below.
 
-    The bounds are computed at the working precision at which this is built, ``bits``.
+    The bounds are computed at ``bits``, the working precision at which the object is built.
     """
 
     def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
@@ -329,7 +329,8 @@ class RunInBalls:
 
     def upper(self, eps: float) -> arb:
         """Return an upper bound of delta at ``eps >= 0``, an exact number."""
-        # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + what infinity costs
+        # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + cost of the masses at
+        # infinity
         with ctx.workprec(self.bits):
             delta = arb(0)
             for law in self.above:
@@ -337,8 +338,8 @@ class RunInBalls:
             return _or_else(delta.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
-        """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
-        # delta >= the same sum - P(S outside of the window) - what the rests cost
+        """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 if none is known."""
+        # delta >= the same sum - P(S outside of the window) - cost of the rests
         with ctx.workprec(self.bits):
             delta = arb(0)
             for law in self.below:
@@ -347,7 +348,7 @@ class RunInBalls:
 
     @property
     def blur(self) -> arb:
-        """What the radii of all balls of the composed laws add to a bound of delta, at most."""
+        """An upper bound of the share of the radii of all balls of the composed distributions in a bound of delta."""
         widest = arb(0)
         for law in (*self.above, *self.below):
             widest = widest.max(sum((ball.rad() for ball in law.law), arb(0)))
@@ -355,7 +356,7 @@ class RunInBalls:
 
 
 class ComposedLaw:
-    """The law of the sum of the losses of a run on a window of the lattice, and what may lie elsewhere."""
+    """The distribution of the sum of the losses of a run on a window of the grid, and bounds of the mass elsewhere."""
 
     def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
         self.pairs, self.step, self.window = pairs, step, window
@@ -365,16 +366,16 @@ class ComposedLaw:
 
     @property
     def rest(self) -> arb:
-        """What the rests of all releases together change of delta, at most (C29, 3)."""
+        """An upper bound of the change of delta by the rests of all releases together (C29, 3)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
-        spent, total = arb(0), arb(1)
+        total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
-            total = total * (sum(pair.masses, arb(0)).max(arb(1)) + pair.rest) ** steps
-            spent = spent + steps * pair.rest
-        return (spent * total).upper()
+            mass_bound = mass_bound * (sum(pair.masses, arb(0)).max(arb(1)) + pair.rest) ** steps
+            total_rest = total_rest + steps * pair.rest
+        return (total_rest * mass_bound).upper()
 
     def _chernoff(self, edge: int, x: arb) -> arb:
-        """Return Chernoff's bound of the mass on the side of ``edge`` to which ``x`` points."""
+        """Return Chernoff's bound of the mass beyond ``edge``, to the right if ``x > 0`` and to the left otherwise."""
         # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
         h = arb(self.step)
         bound = (-x * h * edge).exp()
@@ -384,7 +385,7 @@ class ComposedLaw:
         return bound.upper()
 
     def gain(self, eps: float, *, above: bool) -> arb:
-        """Return ``sum over the window of P(S) (1 - e^(eps - S h))_+``, every mass taken at its upper or lower end."""
+        """Return ``sum over the window of P(S) (1 - e^(eps - S h))_+`` with the upper or lower ends of all masses."""
         start = max(math.floor(Fraction(eps) / Fraction(self.step)) + 1, self.window.first)
         h, mass, weighted = arb(self.step), arb(0), arb(0)
         # e^(eps - S h) from cell to cell
@@ -398,7 +399,7 @@ class ComposedLaw:
 
 
 def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
-    """Return the masses of the sum, wrapped modulo the window's size, from the window's first cell on."""
+    """Return the masses of the sum, wrapped modulo the size of the window, from its first cell on."""
     product: list[acb] = []
     for pair, steps in pairs:
         wrapped = [acb(0)] * window.size
@@ -407,5 +408,5 @@ def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> l
         spectrum = [value**steps for value in acb.dft(wrapped)]
         product = [x * y for x, y in zip(product, spectrum, strict=True)] if product else spectrum
     law = [value.real for value in acb.dft(product, inverse=True)]
-    turn = window.first % window.size
-    return law[turn:] + law[:turn]
+    shift = window.first % window.size
+    return law[shift:] + law[:shift]

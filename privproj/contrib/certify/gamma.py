@@ -1,7 +1,6 @@
-"""Incomplete gamma functions of real balls, and Chernoff's bound of them.
+"""Enclose incomplete gamma and Beta functions in balls, with Chernoff's bound of the gamma tails.
 
-The same functions stand in floats in :mod:`privproj.numerics.special` and in mpmath in
-``tests/reference/special.py``.
+:mod:`privproj.numerics.special` has the same functions in floats, and ``tests/reference/special.py`` in mpmath.
 """
 
 import math
@@ -12,18 +11,18 @@ from flint import arb, arb_poly, ctx
 
 from privproj.errors import PrecisionError
 
-LEAST_SHAPE = 400.0
-"""Shape from which series around points replace Arb's functions. Below it a radius would reach 0. Speed only."""
+LEAST_SHAPE = (
+    400.0  # shape from which Taylor series replace Arb's functions; below it a disc of convergence could reach 0
+)
 
-MOST_TERMS = 1_000_000
-"""Terms of a series after which the certificate is refused. Contract."""
+MOST_TERMS = 1_000_000  # terms of a series before PrecisionError
 
 
 def lower(k: arb, z: arb) -> arb:
-    """Return a ball that holds ``P(k, z)``, the distribution function of ``Gamma(k)`` at a real ``z``.
+    """Return a ball that contains ``P(k, z)``, the distribution function of ``Gamma(k)``, at a real ``z``.
 
-    It is a series of positive terms whose rest a geometric series bounds. Near and above ``k`` it is the complement of
-    Arb's own ``Q(k, z)``.
+    It sums a series of positive terms, and a geometric series bounds the remainder. Near and above ``k`` it is the
+    complement of Arb's ``Q(k, z)``.
     """
     if not z > 0:
         return arb(0).union(lower(k, z.upper())) if z.upper() > 0 else arb(0)
@@ -34,9 +33,9 @@ def lower(k: arb, z: arb) -> arb:
 
 
 def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
-    """Return a ball that holds ``1 + r_0 + r_0 r_1 + ...`` for positive ratios that go to ``limit`` one way.
+    """Return a ball that contains ``1 + r_0 + r_0 r_1 + ...`` for positive ratios that tend to ``limit`` monotonically.
 
-    So they are at most the larger of the limit and the last one, and a geometric series bounds the rest.
+    The ratios are at most the larger of the limit and the last one, so a geometric series bounds the remainder.
     """
     total = term = arb(1)
     least = arb(2) ** -ctx.prec
@@ -53,9 +52,9 @@ def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
 
 
 def lower_beta(a: arb, b: arb, u: arb) -> arb:
-    """Return a ball that holds ``P(B <= u)`` of ``B ~ Beta(a, b)`` at ``0 < u < 1``, for large shapes too.
+    """Return a ball that contains ``P(B <= u)`` of ``B ~ Beta(a, b)`` at ``0 < u < 1``, also for large shapes.
 
-    It is a series of positive terms, below the mean of ``B`` or of ``1 - B``, whose rest a geometric series bounds.
+    It sums a series of positive terms below the mean of ``B`` or of ``1 - B``. A geometric series bounds the remainder.
     """
     if u * (a + b) > a:
         return 1 - lower_beta(b, a, 1 - u)
@@ -65,35 +64,35 @@ def lower_beta(a: arb, b: arb, u: arb) -> arb:
 
 
 def upper(k: arb, z: arb) -> arb:
-    """Return a ball that holds ``Q(k, z) = 1 - P(k, z)`` at a real ``z``."""
+    """Return a ball that contains ``Q(k, z) = 1 - P(k, z)`` at a real ``z``."""
     return z.gamma_upper(k, regularized=1)
 
 
 class NearbyValues:
-    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from Taylor series around points (C29, Wishart).
+    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from Taylor series (C29, Wishart).
 
-    Far from ``k``, and for a small one, they are :func:`lower` and :func:`upper`.
+    Far from ``k``, and for small ``k``, they are :func:`lower` and :func:`upper`.
     """
 
     def __init__(self, k: arb) -> None:
-        # Distance of the points of series in deviations. Speed only.
+        # Distance of the expansion points is 1/8 standard deviation.
         self.k, self.shape, self.width = k, float(k), 0.125 * math.sqrt(float(k))
-        # Deviations from the shape at which there are such points. Speed only.
+        # Expansion points lie within 16 standard deviations of the shape.
         self.farthest = 16.0 * math.sqrt(self.shape)
         self._points: dict[tuple[int, int], _Point | None] = {}
 
     def lower(self, z: arb) -> arb:
-        """Return a ball that holds ``P(k, z)``."""
+        """Return a ball that contains ``P(k, z)``."""
         near = self._rise(z)
         return lower(self.k, z) if near is None else near[0].below + near[1]
 
     def upper(self, z: arb) -> arb:
-        """Return a ball that holds ``Q(k, z)``."""
+        """Return a ball that contains ``Q(k, z)``."""
         near = self._rise(z)
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the point next to ``z``, and how much ``P`` rises from there to ``z``."""
+        """Return the expansion point next to ``z`` and the increase of ``P`` up to ``z``, or None."""
         place = float(z.mid())
         if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
             return None
@@ -107,16 +106,16 @@ class NearbyValues:
         return (point, point.series(y)) if abs(y) <= point.reach else None
 
     def _expand(self, point: arb) -> "_Point | None":
-        """Return the point with the series of the rise of ``P`` in ``y``, its rest in the first term.
+        """Return the point with the series of the increase of ``P`` in ``y``, whose first term contains the remainder.
 
-        None is returned where that is too large.
+        It returns None if the remainder is too large.
         """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
         k = self.k
         front = (k * point.log() - point - k.lgamma()).exp()
         series, before, now = [arb(0)], arb(0), front
-        # Terms of the series, an eighth of a decimal digit each. Speed only.
+        # Number of terms: each reduces the remainder by about a factor 8
         terms = ctx.prec // 4
         for n in range(1, terms):
             series.append(now / n)
@@ -129,7 +128,7 @@ class NearbyValues:
         part = rho / radius
         rest = front * size * radius * part**terms / (terms * (1 - part))
         below, above = lower(k, point), upper(k, point)
-        # What the rest of the series may be beside ``P`` and ``Q``; else Arb's functions are taken. Speed only.
+        # Largest remainder of the series relative to P and Q; otherwise Arb's functions are used
         if not rest < arb(2) ** (40 - ctx.prec) * below.min(above):
             return None
         series[0] = arb(0, rest.abs_upper())
@@ -137,7 +136,7 @@ class NearbyValues:
 
 
 class _Point(NamedTuple):
-    """``P`` and ``Q`` at a place, and the series of the rise of ``P`` from there, for ``|y| <= reach``."""
+    """``P`` and ``Q`` at a point, and the series of the increase of ``P`` from there, for ``|y| <= reach``."""
 
     below: arb
     above: arb
@@ -147,5 +146,5 @@ class _Point(NamedTuple):
 
 
 def chernoff_bound(k: arb, y: arb) -> arb:
-    """Return ``e^-(y - k - k ln(y/k))``, a bound of the tail of ``Gamma(k)`` beyond ``y``, on either side of ``k``."""
+    """Return ``e^-(y - k - k ln(y/k))``, which bounds the tail of ``Gamma(k)`` beyond ``y`` on either side of ``k``."""
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)

@@ -1,15 +1,14 @@
-"""The Gaussian profile and its derivative in balls (C3).
+"""Enclose the Gaussian profile and its derivative in balls (C3).
 
-The same functions stand in floats in :mod:`privproj.numerics.special` and
-:mod:`privproj.distributions.squared_sensitivity`, and in
-mpmath in ``tests/reference/special.py`` and ``tests/reference/laws.py``.
+:mod:`privproj.numerics.special` and :mod:`privproj.distributions.squared_sensitivity` have the same functions in
+floats, ``tests/reference/special.py`` and ``tests/reference/laws.py`` in mpmath.
 """
 
 from flint import arb
 
 
 def delta(eps: arb, mu: arb) -> arb:
-    """Return a ball that holds the Gaussian delta ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3)."""
+    """Return a ball that contains the Gaussian delta ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3)."""
     u = eps / mu - mu / 2
     half = arb(2).rsqrt()
     # Phi(-u) - e^eps Phi(-u - mu), u = eps/mu - mu/2, and Phi(-x) = erfc(x/sqrt 2)/2
@@ -17,13 +16,13 @@ def delta(eps: arb, mu: arb) -> arb:
 
 
 def two_sided(eps: arb, mu: arb) -> arb:
-    """Return a ball that holds ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, the two-sided tail (C3)."""
+    """Return a ball that contains the two-sided tail ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)`` (C3)."""
     half = arb(2).rsqrt()
     return (((eps / mu - mu / 2) * half).erfc() + ((eps / mu + mu / 2) * half).erfc()) / 2
 
 
 def slope(eps: arb, x: arb) -> arb:
-    """Return a ball that holds the slope ``h_eps'(x)`` of the Gaussian delta in the squared shift ``x > 0`` (C3)."""
+    """Return a ball that contains the slope ``h_eps'(x)`` at the squared sensitivity ``x > 0`` (C3)."""
     root = x.sqrt()
     u = root / 2 - eps / root
     # h'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))
@@ -31,6 +30,6 @@ def slope(eps: arb, x: arb) -> arb:
 
 
 def inflection(eps: arb) -> arb:
-    """Return a ball that holds ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns concave (C3)."""
+    """Return a ball that contains ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, above which ``h_eps`` is concave (C3)."""
     # 2 (sqrt(1 + eps^2) - 1), without cancellation
     return 2 * eps * eps / (1 + (1 + eps * eps).sqrt())

@@ -1,4 +1,4 @@
-"""Which grid encloses a run tightly, chosen in floats: nothing here is trusted (:class:`..composition.Grid`)."""
+"""Propose grids that enclose a run tightly, in floats; no proof depends on them (:class:`..composition.Grid`)."""
 
 import math
 
@@ -19,33 +19,29 @@ from privproj.errors import PrecisionError
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
+# log of the share of delta at which the tails of the steps may be truncated; a floor may be truncated 1e8 above
 SHARE_TRUNCATED = math.log(1e-16)
-"""Log of the part of delta at which the tails of the steps may be cut. A floor may be cut 1e8 above. Speed only."""
 
-LOG_LEAST_TRUNCATED = math.log(1e-280)
-"""Log of the least mass of the tails of the steps that the floats follow. Speed only."""
+LOG_LEAST_TRUNCATED = math.log(1e-280)  # log of the least mass of the tails of the steps that floats represent
 
-ORDERS = np.geomspace(1e-4, 1e4, 161)
-"""Orders of Chernoff's bound that are tried. Speed only."""
+ORDERS = np.geomspace(1e-4, 1e4, 161)  # orders of Chernoff's bound
 
-LOG_OF_NOTHING = -600.0
-"""Log of a delta that is taken for 0: losses are bounded there. Speed only."""
+LOG_OF_NOTHING = -600.0  # log of a delta that is treated as 0, which bounds the losses
 
-FloatPairs = list[tuple[DominatingPair, int]]
-"""The pairs of the composer for each phase, and how many releases it has."""
+FloatPairs = list[tuple[DominatingPair, int]]  # the dominating pair of each phase, and its number of releases
 
 
 def propose_grid(
     phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0, most_knots: float = math.inf
 ) -> Grid:
-    """Return a grid for the run of these phases that is good near the delta ``e^log_delta``.
+    """Return a grid for the run of these phases that is tight near the delta ``e^log_delta``.
 
-    Where ``fineness`` is larger, the grid is as much finer than it is by default. Raises :class:`PrecisionError` where
-    it would have more knots than this.
+    ``fineness`` multiplies the number of cells per standard deviation. Raises :class:`PrecisionError` if the grid would
+    have more than ``most_knots`` knots.
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [describe_coarsely(profile, run, beyond) for profile, run in phases]
-    # Cells of the lattice to a standard deviation of the loss of one release. Speed only.
+    # 24 cells of the grid per standard deviation of the loss of one release
     step = min(shape.deviation for shape in shapes) / (fineness * 24.0)
     largest = [_largest_losses(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
     if len(phases) == 1 and len(largest[0]):
@@ -64,14 +60,14 @@ def propose_grid(
     orders: list[FloatPairs] = [[(shape.pairs(step).above, shape.run.steps) for shape in shapes]]
     if any(shape.needs_both_directions for shape in shapes):
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
-    # Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only.
+    # Log of the share of delta that the mass outside of a window may be, by Chernoff's bound
     windows = tuple(_window(order, step, log_delta + math.log(1e-6)) for order in orders)
     return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
 
 
 def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription) -> FloatArray:
-    """Return the least and the largest loss of a release in nats, where losses are bounded; else nothing."""
-    # ln(1 + q (e^eps - 1)) at the eps from which on the profile is 0, and at -eps (C17)
+    """Return the least and the largest loss of a release in nats, or an empty array if losses are unbounded."""
+    # ln(1 + q (e^eps - 1)) at the least eps at which the profile is 0, and at -eps (C17)
     q, eps = run.sampling_rate, math.log1p(math.expm1(min(float(shape.losses[-1]), LARGEST_LOSS)) / run.sampling_rate)
     if profile.excess is not None or profile.log_delta(eps).upper > LOG_OF_NOTHING:
         return np.zeros(0)
@@ -85,8 +81,8 @@ def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription)
 def _place_knots(
     shape: CoarseDescription, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
-    """Return the knots of a phase; where the pair is its own mirror image so are they, as each value serves twice."""
-    # Knots beyond the core: four to this many lengths in which the excess falls by e. Speed only.
+    """Return the knots of a phase; they are symmetric if the pair is, because each value serves both signs."""
+    # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
     # A bounded loss is rounded up to the next knot.
     ends = np.concatenate([np.floor(largest / step), np.rint(largest / step), np.ceil(largest / step)])
@@ -98,13 +94,13 @@ def _place_knots(
 
 
 def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
-    """Return these knots without some of those in the tails, where the excess is small beside ``e^log_share``."""
-    # A chord over s lengths of decay is about E s^2/8 too high, E(t)/t in the mirrored order.
+    """Return these knots without some of those in the tails, where the excess is small relative to ``e^log_share``."""
+    # A chord over s decay lengths is about E s^2/8 too high, E(t)/t in the other direction.
     losses = cells * step
     log_excess = np.interp(losses, shape.losses, shape.log_excess) + np.maximum(-losses, 0.0)
-    # Part of delta that straight lines between far knots may add, nearly. Speed only.
+    # Approximate share of delta that straight lines between distant knots may add
     enough = np.sqrt(8.0 * 1e-5) * np.exp(np.minimum(0.5 * (log_share - log_excess), 50.0))
-    # Distance of knots at most, in lengths in which the excess falls by e. Speed only.
+    # Largest distance of knots, in lengths over which the excess decreases by a factor e
     lengths = np.abs(np.diff(log_excess)) / np.minimum(enough, 2.0)[:-1]
     passed = np.concatenate([[0.0], np.cumsum(np.minimum(lengths, 1.0))])
     chosen = np.concatenate([[True], np.diff(np.floor(passed)) > 0.0]) | (np.abs(cells) <= 1)
@@ -113,28 +109,28 @@ def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: 
 
 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
-    """Return the window outside of which there is about ``e^log_mass`` on either side."""
+    """Return the window outside of which there is a mass of about ``e^log_mass`` on either side."""
     (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
     size = 1 << max(4, (end - start).bit_length())
     return Window(end - size, size, right, left)
 
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
-    """Return the cell beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
-    # The pair in balls may end a few cells further out, which a larger order would blow up.
-    # Largest order of Chernoff's bound, times the step of the lattice. Speed only.
+    """Return the cell exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
+    # The pair in balls may end a few cells further out, which a larger order would amplify. So the order times the step
+    # of the grid is bounded.
     orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]
-    laws = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
-    edge, order = chernoff_edge(laws, orders, log_mass)
+    distributions = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
+    edge, order = chernoff_edge(distributions, orders, log_mass)
     return side * math.ceil(edge / step), order
 
 
 def chernoff_edge(
     laws: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
 ) -> tuple[float, float]:
-    """Return what a sum exceeds with a mass of at most ``e^log_mass``, by Chernoff's bound, and the best order.
+    """Return the value that a sum exceeds with mass at most ``e^log_mass``, by Chernoff's bound, and the best order.
 
-    The sum is that of independent copies of laws, each given by its places, masses and the number of copies.
+    The sum has independent terms. Each distribution is given by its values, its masses and its number of copies.
     """
     # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
     moments = np.zeros(len(orders))

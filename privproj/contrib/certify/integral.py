@@ -1,4 +1,4 @@
-"""Integrals over the line by the trapezoidal rule, whose error has a closed form (C21)."""
+"""Enclose integrals over the real line by the trapezoidal rule, whose error has a closed form (C21)."""
 
 import math
 from collections.abc import Callable
@@ -10,62 +10,54 @@ from privproj.contrib.certify.balls import GOAL_BITS, log_of_upper_end
 from privproj.errors import PrecisionError
 from privproj.numerics.root_finding import largest_integer
 
-FIRST_NATS = 16.0
-"""Nats of absolute accuracy that are sought first. Speed only."""
+FIRST_NATS = 16.0  # nats of absolute accuracy of the first attempt
 
-MOST_NATS = 1e5
-"""Accuracy beyond which no more is sought. Speed only."""
+MOST_NATS = 1e5  # largest accuracy, in nats
 
-MOST_NODES = 2_000_000
-"""Nodes of a rule after which the certificate is refused. Contract."""
+MOST_NODES = 2_000_000  # nodes of a rule before PrecisionError
 
-FARTHEST_PLACE = 2**22 - 2
-"""Nodes that are looked at in search of an end of a rule, more than :data:`MOST_NODES`. Speed only."""
+FARTHEST_PLACE = 2**22 - 2  # nodes searched for an end of a rule; larger than MOST_NODES
 
-REMEDY = "ask for a larger delta, or a smaller epsilon"
-"""What makes an integral easier to enclose. Contract."""
+REMEDY = "ask for a larger delta, or a smaller epsilon"  # how to make an integral easier to enclose
 
-OfOdds = Callable[[arb], arb]
-"""A function of the odds ``E = e^s`` at a place ``s`` of the line."""
+OfOdds = Callable[[arb], arb]  # a function of the odds ``E = e^s`` at a point ``s`` of the line
 
 
 class Line(NamedTuple):
-    """A function ``F(s)`` that is non-negative on the line and analytic around it, as a function of ``E = e^s``.
+    """A function ``F(s)``, non-negative on the line and analytic around it, as a function of ``E = e^s``.
 
-    Arguments and results are balls that hold the exact values.
+    Arguments and results are balls that contain the exact values.
     """
 
-    value: OfOdds
-    """``F``."""
+    value: OfOdds  # F
 
-    left: OfOdds
-    """A bound of the sum of ``step F`` over all nodes before one."""
+    left: OfOdds  # a bound of the sum of ``step F`` over all nodes before one
 
-    right: OfOdds
-    """A bound of the sum of ``step F`` over all nodes beyond one."""
+    right: OfOdds  # a bound of the sum of ``step F`` over all nodes beyond one
 
+    # the half width of a strip for an accuracy in nats, and M, which bounds ``int |F|`` on lines in the strip
     strip: Callable[[float], tuple[float, arb]]
-    """The half width of a strip that is good for so many nats, and ``M``, which bounds ``int |F|`` on lines in it."""
 
-    highest: arb = arb(1)
-    """The height that nats of accuracy are counted from. It is free."""
+    highest: arb = arb(1)  # the height relative to which nats of accuracy are counted; every value is sound
 
     def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that holds ``int F``.
+        """Return a ball that contains ``int F``.
 
-        ``goal`` is the relative accuracy that is sought, in bits, beside the ``addend``, to which it will be added.
+        ``goal`` is the relative accuracy of the sum of the integral and ``addend``, in bits. It is sought, not
+        guaranteed.
         """
         nats = FIRST_NATS
         while True:
-            total, missed = self.sum_nodes(nats)
-            # The value is not known well before enough of it is found, so a step is at most fourfold.
-            missing = (goal + 4) * math.log(2.0) + log_of_upper_end(missed) - log_of_upper_end(total + addend)
+            total, error = self.sum_nodes(nats)
+            # The value is not known precisely before most of it is summed, so the accuracy grows at most fourfold at a
+            # time.
+            missing = (goal + 4) * math.log(2.0) + log_of_upper_end(error) - log_of_upper_end(total + addend)
             if not 0.0 < missing < math.inf or nats > MOST_NATS:
-                return total + arb(0, missed.abs_upper())
+                return total + arb(0, error.abs_upper())
             nats = min(nats + missing + 1.0, 4.0 * nats)
 
     def sum_nodes(self, nats: float) -> tuple[arb, arb]:
-        """Return the sum of the rule, right to about ``nats``, and how far the integral is from it (C21)."""
+        """Return the sum of the rule, accurate to about ``nats``, and a bound of its error (C21)."""
         angle, most = self.strip(nats)
         floor = log_of_upper_end(self.highest) - nats
         step = 2.0 * math.pi * angle / (log_of_upper_end(most) - floor)
@@ -76,7 +68,7 @@ class Line(NamedTuple):
         def is_little_before(place: int) -> bool:
             return log_of_upper_end(self.left(odds_at(place))) < floor
 
-        # Outward from the middle of the line, and from there inward.
+        # Search outward from the middle of the line, and from there inward.
         start = -1 - _last_place(0, lambda places: not is_little_before(-places))
         first = _last_place(start, is_little_before)
         last = _last_place(first, lambda place: log_of_upper_end(self.right(odds_at(place))) > floor) + 1
@@ -91,6 +83,6 @@ class Line(NamedTuple):
 
 
 def _last_place(place: int, holds: Callable[[int], bool]) -> int:
-    """Return a place, this one or a later one, up to which a condition seems to hold."""
+    """Return a point, ``place`` or a later one, up to which a condition appears to hold."""
     last = largest_integer(holds, place, place + FARTHEST_PLACE)
     return place if last is None else last

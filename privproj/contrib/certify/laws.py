@@ -1,7 +1,7 @@
-"""Laws of the squared shift ``X`` in balls, and means of the Gaussian profile over them by the trapezoidal rule (C21).
+"""Enclose distributions of the squared sensitivity ``X``, and means of the Gaussian profile over them (C21).
 
-They are independent twins of :mod:`privproj.distributions.squared_sensitivity` (floats) and
-``tests/reference/laws.py`` (mpmath).
+The means use the trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and
+``tests/reference/laws.py`` (mpmath) compute the same independently.
 """
 
 import math
@@ -14,43 +14,33 @@ from privproj.contrib.certify.balls import GOAL_BITS
 from privproj.contrib.certify.integral import Line
 from privproj.errors import PrecisionError
 
-DEEPEST = 8000
-"""Nats below which is what a mean over an inverse law leaves out. Speed only."""
+DEEPEST = 8000  # nats: a mean over an inverse distribution omits a part below e^-DEEPEST
 
-FLAT = 12
-"""Deviations beyond which the Gaussian profile is taken for what lies between it and 1. Speed only."""
+FLAT = 12  # standard deviations beyond which the Gaussian profile is only bounded by 1
 
-WIDEST_STRIP = 1.25
-"""Half width of the strip around the line that is used at most, below ``pi/2``. Speed only."""
+WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi/2
 
 
 class BallLaw(ABC):
     """``X = scale U``, or ``scale / U`` if ``inverse``, where ``U`` is a Beta or Gamma variable of the shape ``a``.
 
-    ``U`` up to a cut ``c`` is ``c E/(1 + E)`` with the odds ``E = e^s``, so that it is a law of ``s`` on the line.
-    Arguments and results are balls that hold the exact values.
+    ``U`` up to a cut ``c`` is ``c E/(1 + E)`` with the odds ``E = e^s``, so its distribution is one of ``s`` on the
+    line. Arguments and results are balls that contain the exact values.
     """
 
-    a: arb
-    """The first shape of the law."""
+    a: arb  # first shape of the distribution
 
-    scale: arb
-    """The factor of ``X``."""
+    scale: arb  # factor of X
 
-    mean: arb
-    """The mean ``E X``."""
+    mean: arb  # E X
 
-    supremum: arb | None = None
-    """The supremum of ``X``; None where ``X`` is unbounded."""
+    supremum: arb | None = None  # supremum of X; None if X is unbounded
 
-    inverse: bool = False
-    """True for ``X = scale / U``."""
+    inverse: bool = False  # True for ``X = scale / U``
 
-    steepness: arb
-    """The power ``m`` of ``1/C`` that bounds the density in the strip (C21)."""
+    steepness: arb  # power m of 1/C that bounds the density in the strip (C21)
 
-    log_norm: arb
-    """The logarithm of the complete Beta or gamma function."""
+    log_norm: arb  # logarithm of the complete Beta or gamma function
 
     @abstractmethod
     def weight(self, u: arb, rest: arb) -> arb:
@@ -66,14 +56,14 @@ class BallLaw(ABC):
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
-        """Return a ball that holds ``P(U > u)``."""
+        """Return a ball that contains ``P(U > u)``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return where a mean over the whole law is cut, and a ball of the part beyond."""
+        """Return the cut of a mean over the whole distribution, and a ball of the part beyond."""
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
             return cut, arb(0).union(gamma.chernoff_bound(self.a, cut))
-        # There h is nearly 1: Phi(-u) at u = eps/mu - mu/2 = -FLAT
+        # h is nearly 1 from here on: Phi(-u) at u = eps/mu - mu/2 = -FLAT
         edge = (FLAT + (FLAT**2 + 2 * eps).sqrt()).mid() ** 2
         if self.supremum is not None and not edge < self.supremum:
             return arb(1), arb(0)
@@ -86,14 +76,14 @@ class BallLaw(ABC):
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
 
     def mean_above(self, u: arb, tail: arb) -> arb:
-        """Return a ball that holds ``E[X | U > u]``, where ``tail`` holds ``P(U > u)``."""
+        """Return a ball that contains ``E[X | U > u]``, where ``tail`` contains ``P(U > u)``."""
         # E[U; U > u] = E U (P(U > u) + k(u)/a)
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
 
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that holds ``E[h_eps(X); U <= cut]`` (C4), or the whole mean without a cut.
+        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4), or the whole mean without a cut.
 
-        ``goal`` is the relative accuracy that is sought, in bits, beside the ``addend``, to which it will be added.
+        ``goal`` is the relative accuracy of the sum of the mean and ``addend``, in bits. It is sought, not guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
@@ -141,8 +131,9 @@ def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
 
 
 class BallBetaLaw(BallLaw):
-    """``X = scale U``, ``U ~ Beta(a, b)``. Its twin in floats is
-    :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity`.
+    """``X = scale U``, ``U ~ Beta(a, b)``.
+
+    In floats it is :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity`.
     """
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
@@ -155,7 +146,7 @@ class BallBetaLaw(BallLaw):
         return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return ``k(u) / (1 + (1-c) E)``, as ``1 - u = (1 + (1-c) E)/(1 + E)``."""
+        """Return ``k(u) / (1 + (1-c) E)``, because ``1 - u = (1 + (1-c) E)/(1 + E)``."""
         lifted = 1 + (1 - cut) * odds
         return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
 
@@ -165,11 +156,10 @@ class BallBetaLaw(BallLaw):
         return (self.a * cut.log() + (self.b - least) * rest.log() - least * odds.log() - self.log_norm).exp() / least
 
     def tail(self, u: arb) -> arb:
-        """Return the regularised incomplete Beta function of ``1 - u``; raises where ``u`` may not be below 1."""
+        """Return the regularized incomplete Beta function of ``1 - u``; raise if ``u`` may be 1 or more."""
         if not u < 1:
             raise PrecisionError(f"expected a place below the end of the law, got {float(u):.17g} of it")
-        # Arb's own takes minutes where both shapes are large.
-        # Shape of a Beta law above which its incomplete function is summed here. Speed only.
+        # Arb's function takes minutes if both shapes are large, so above this shape lower_beta sums the series.
         balanced = min(float(self.a), float(self.b)) > 200.0 and 0.02 < float(self.a / (self.a + self.b)) < 0.98
         rest = 1 - u
         return gamma.lower_beta(self.b, self.a, rest) if balanced else rest.beta_lower(self.b, self.a, regularized=True)
@@ -178,7 +168,7 @@ class BallBetaLaw(BallLaw):
 class BallGammaLaw(BallLaw):
     """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
 
-    Its twins in floats are :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` and
+    In floats it is :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` or
     :class:`privproj.contrib.jl_clip.exact.InverseGamma`.
     """
 
@@ -201,5 +191,5 @@ class BallGammaLaw(BallLaw):
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
     def tail(self, u: arb) -> arb:
-        """Return the regularised incomplete gamma function."""
+        """Return the regularized upper incomplete gamma function."""
         return gamma.upper(self.a, u)

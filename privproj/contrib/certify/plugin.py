@@ -1,4 +1,4 @@
-"""What the feature adds to the core: a command that proves a number, and certificates as documents."""
+"""Register the command ``certify`` and the certificate as a kind of document."""
 
 COMMANDS = {
     "certify": (

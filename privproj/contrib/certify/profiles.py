@@ -1,8 +1,8 @@
-"""What can be certified: privacy profiles whose value at an epsilon is enclosed by balls (C21).
+"""Enclose privacy profiles by balls (C21).
 
-A profile may have a free parameter, its witness: any admissible value of it proves a bound, so it is chosen in floating
-point, and again where a certificate is verified. A class here is the twin of a bound: the same formula stands in floats
-in :mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
+A profile may have a free parameter, its witness. Every admissible value proves a bound, so it is chosen in floating
+point, and chosen again by the check of a certificate. Each class implements one bound: the same formula is in floats in
+:mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
 """
 
 import math
@@ -14,32 +14,28 @@ from privproj.contrib.certify.balls import GOAL_BITS
 from privproj.contrib.certify.laws import BallBetaLaw, BallGammaLaw, BallLaw
 from privproj.errors import PrecisionError
 
-Witness = dict[str, float]
-"""The values of the free parameters of a profile, by name."""
+Witness = dict[str, float]  # free parameters of a profile: name to value
 
 
-BITS_OF_LAWS = 32
-"""Relative accuracy sought of a mean over a law at one knot of a run, in bits. Speed only."""
+BITS_OF_LAWS = 32  # bits of relative accuracy of a mean over a distribution at one knot of a run
 
-EVALUATION_BITS = 128
-"""Working precision of these means, in bits: a run asks for fewer. Speed only."""
+EVALUATION_BITS = 128  # bits of working precision of these means in a run
 
 
 class BallProfile:
-    """``delta(eps)`` of a bound in balls, at the working precision of the call; without free parameters unless named.
+    """``delta(eps)`` of a bound in balls, at the working precision of the call, by default without free parameters.
 
-    Whoever extends it guarantees that :meth:`delta` holds the exact value of the bound for every admissible witness.
+    A subclass guarantees that :meth:`delta` contains the exact value of the bound for every admissible witness.
     """
 
-    effort: int = 1
-    """How many values of a law in closed form take as long as one value."""
+    effort: int = 1  # cost of a value, relative to a profile in closed form
 
     def witness(self, eps: float) -> Witness:
-        """Return good values of the free parameters at this epsilon; none for a profile without any."""
+        """Return good values of the free parameters at this epsilon; empty if there are none."""
         return {}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return a ball that holds the value of the bound at ``eps`` and these free parameters."""
+        """Return a ball that contains the value of the bound at ``eps`` and these free parameters."""
         raise NotImplementedError
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
@@ -66,14 +62,14 @@ class BallBetaTail(BallProfile):
     """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16).
 
     ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if ``sharp``,
-    else the two-sided tail. The witness is ``tau``.
+    otherwise the two-sided tail. The witness is ``tau``.
     """
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
 
     def witness(self, eps: float) -> Witness:
-        """Return the ``tau`` that the optimization in floating point finds."""
+        """Return the ``tau`` of the optimization in floating point."""
         from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_delta
 
         if self.dim == self.rank or (eps == 0.0 and not self.sharp):
@@ -93,15 +89,15 @@ class BallBetaTail(BallProfile):
         return term + self.k * law.tail(tau)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return 0, as no lower bound is known, and the bound at the ``tau`` of the floats."""
+        """Return 0, because no lower bound is known, and the bound at the ``tau`` of the floats."""
         return arb(0), self.delta(eps, self.witness(float(eps))).upper()
 
 
 class BallMean(BallProfile):
-    """A profile that is an integral, of which a run asks for fewer bits than a certificate of one release."""
+    """A profile that is an integral; a run needs fewer bits of it than a certificate of one release."""
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that holds the profile at ``eps``, right to so many bits if the working precision allows."""
+        """Return a ball that contains the profile at ``eps``, to ``goal`` bits if the precision allows it."""
         raise NotImplementedError
 
     def delta(self, eps: arb, witness: Witness) -> arb:
@@ -116,17 +112,20 @@ class BallMean(BallProfile):
 
 
 class BallRandomSensitivity(BallMean):
-    """The profile ``delta(eps) = E[h_eps(X)]`` of a change of rank one whose squared shift is ``X`` (C4).
+    """The profile ``delta(eps) = E[h_eps(X)]`` of a rank-one difference with the squared sensitivity ``X`` (C4).
 
-    ``shape`` is ``(d, r)`` for M2, whose law is a Beta law, or the rank ``r`` of a public sketch, whose law is a Gamma
-    law.
+    ``shape`` is ``(d, r)`` for M2, whose distribution is a Beta distribution, or the rank ``r`` of a public sketch,
+    whose distribution is a Gamma distribution.
     """
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
 
     def law(self) -> BallLaw:
-        """Return the law of ``X``: ``mu^2 Beta(r/2, (d-r)/2)`` for M2, ``mu^2 chi2_r / r`` for a public sketch (C7)."""
+        """Return the distribution of ``X``.
+
+        It is ``mu^2 Beta(r/2, (d-r)/2)`` for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7).
+        """
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
             return BallGammaLaw(arb(self.shape) / 2, 2 * scale / self.shape)
@@ -134,19 +133,19 @@ class BallRandomSensitivity(BallMean):
         return BallBetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return the mean of ``h_eps`` under the law."""
+        """Return the mean of ``h_eps`` under the distribution."""
         return self.law().expected_delta(eps, goal=goal)
 
 
 class BallAnyRank(BallRandomSensitivity):
-    """The bound ``delta(eps) <= E[g_p(X)]`` for a change of any rank, at a tangent point ``p >= x0(eps)`` (C5).
+    """The bound ``delta(eps) <= E[g_p(X)]`` for a difference of any rank, at a tangent point ``p >= x0(eps)`` (C5).
 
     ``g_p`` is the convex majorant of ``h_eps`` with its tangent at ``p``: ``h`` below the crossing ``c`` of the two,
-    and the tangent above. The witness is ``p``; it is empty where ``h_eps`` is convex on the whole range of ``X``.
+    and the tangent above. The witness is ``p``; it is empty if ``h_eps`` is convex on the whole range of ``X``.
     """
 
     def witness(self, eps: float) -> Witness:
-        """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
+        """Return the tangent point of the floats; empty if ``h_eps`` is convex on the whole range."""
         from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
         from privproj.distributions.squared_sensitivity import BetaGammaSensitivity
@@ -164,9 +163,9 @@ class BallAnyRank(BallRandomSensitivity):
         return {"tangent": best_tangent(eps, BetaGammaSensitivity(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the bound at the tangent point, or the rank-one value where that is the worst case.
+        """Return the bound at the tangent point, or the rank-one value if rank one is the worst case.
 
-        Raises :class:`PrecisionError` where the witness is not admissible.
+        Raises :class:`PrecisionError` if the witness is not admissible.
         """
         if not witness and not self._is_convex(eps):
             raise PrecisionError("expected a tangent: the profile is not convex on the whole range")
@@ -182,7 +181,7 @@ class BallAnyRank(BallRandomSensitivity):
             return lower.lower(), upper.upper()
 
     def _is_convex(self, eps: arb) -> bool:
-        """Return True if ``h_eps`` is convex on the whole range of ``X``, so that rank one is the worst case."""
+        """Return whether ``h_eps`` is convex on the whole range of ``X``, so that rank one is the worst case."""
         most = self.law().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
 
@@ -193,7 +192,7 @@ class BallAnyRank(BallRandomSensitivity):
             raise PrecisionError(
                 f"expected a tangent at or above the inflection {float(least):.6g}, got {float(p):.6g}"
             )
-        # h(p) and h'(p). Where the tangent is not negative at 0 it lies above h throughout, and E l_p(X) is the bound.
+        # h(p) and h'(p). If the tangent is not negative at 0, it lies above h everywhere, and E l_p(X) is the bound.
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
             return gaussian.delta(eps, law.mean.sqrt()), height + slope * (law.mean - p)
@@ -207,9 +206,9 @@ class BallAnyRank(BallRandomSensitivity):
 
 
 def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
-    """Return a ball around the squared shift up to which ``h_eps`` exceeds its tangent at ``p``, and no further.
+    """Return a ball around the crossing of ``h_eps`` and its tangent at ``p``, as a squared sensitivity.
 
-    ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one (C21, tangents).
+    ``h - l_p`` is convex up to the inflection and at most 0 there, so it changes its sign only once (C21, tangents).
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 
@@ -243,7 +242,7 @@ class BallLaplaceProfile(BallProfile):
 
 
 class BallSecretSketch(BallProfile):
-    """The exact profile of a secret sketch for a change of rank one: the larger of two orders (C14).
+    """The exact profile of a secret sketch for a rank-one difference: the larger of two directions (C14).
 
     ``gamma_ratio`` is ``Gamma`` and ``nu = 1/Gamma``. ``F`` is the distribution function of ``chi2_r``.
     """
@@ -252,7 +251,7 @@ class BallSecretSketch(BallProfile):
         self.rank, self.gamma_ratio = rank, gamma_ratio
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the larger of both orders; the witness is empty."""
+        """Return the larger of both directions; the witness is empty."""
         nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
         log_size, growth = self.rank * (1 + nu).log(), eps.exp()
         # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu (C14)

@@ -1,13 +1,13 @@
-"""The exact profile of the vector Wishart mechanism in balls, with equal norms (C9).
+"""Enclose the exact profile of the vector Wishart mechanism in balls, for equal norms (C9).
 
-The same profile stands in floats in :mod:`privproj.distributions.wishart_loss` and in mpmath in
-``tests/reference/wishart.py``. With ``A = e^-+x``, ``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
+:mod:`privproj.distributions.wishart_loss` has the same profile in floats, ``tests/reference/wishart.py`` in mpmath.
+With ``A = e^-+x``, ``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
 
     delta = P(A <= 0) + K int_0^inf (2m + 2m E + E^2)^-(r+1)/2 [(1 + E)^(r-1) g_-(x) + g_+(x)] dE
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
     g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
 
-with ``K = c_r (1 - rho^2)^(r/2)``. Both ``g`` rise from 0 to at most 1 (C10, steps 1 and 2).
+with ``K = c_r (1 - rho^2)^(r/2)``. Both ``g`` increase from 0 to at most 1 (C10, steps 1 and 2).
 """
 
 import math
@@ -55,7 +55,7 @@ class _RatioPair:
                 return total
             origin = self.eps / self.a
             return total + self.line(-1, origin.expm1(), origin.exp()).integral(total, self.goal)
-        # P(A < e^-x) - e^eps P(A > e^x), from the x = eps/|a| on at which U2 <= 0
+        # P(A < e^-x) - e^eps P(A > e^x), at x = eps/|a|, from which on U2 <= 0
         x = arb(0) if self.eps == 0 else self.eps / -self.a
         total = self.below(self.m + (-x).expm1()) - self.eps.exp() * self.beyond(self.m + x.expm1())
         if self.eps == 0:
@@ -103,7 +103,7 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip, of which a threshold turns by ``turns`` at most, and ``M`` (C21)."""
+        """Return the half width of a strip, with thresholds turned at most ``turns`` times as far, and ``M`` (C21)."""
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
         # M = 2 cos(turns angle)^-k cos(angle)^-(turns (r+1)/2)
@@ -114,7 +114,7 @@ class _RatioPair:
         return 2 * self.m * (1 + grown) + grown * grown
 
     def density(self, sign: int, least: arb, most: arb) -> arb:
-        """Return a bound of the density of ``E`` between two places, which is its value where they are one."""
+        """Return an upper bound of the density of ``E`` between two points, or the density if they are equal."""
         # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
         rise = (self.r - 1) * most.log1p() if sign > 0 else 0
         return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
@@ -132,7 +132,7 @@ class _RatioPair:
         return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
     def most_gain(self, sign: int, grown: arb) -> arb:
-        """Return a bound of this gain, ``k E`` or Chernoff's of ``Q(k, U2)`` or ``P(k, U1)`` (C21)."""
+        """Return a bound of this difference: ``k E``, or Chernoff's bound of ``Q(k, U2)`` or ``P(k, U1)`` (C21)."""
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()
         tail = gamma.chernoff_bound(self.k, threshold) if sign * (threshold - self.k) > 0 else arb(1)

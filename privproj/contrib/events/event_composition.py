@@ -205,7 +205,7 @@ Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and t
 
 
 def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
-    """Yield the events of a composition; none for an event that costs nothing.
+    """Yield the events of a composition; none for an event without privacy loss.
 
     Raises:
         InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
@@ -255,9 +255,9 @@ def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
 def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
     """Return why neither accountant of dp-accounting supports the event under the relation, as text."""
     name = type(leaf).__name__
-    others = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
-    if others:
-        return f"dp-accounting composes {name} under relation={' or '.join(others)}, not {RELATIONS[relation]}"
+    relations = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
+    if relations:
+        return f"dp-accounting composes {name} under relation={' or '.join(relations)}, not {RELATIONS[relation]}"
     inside = "".join(f" of {type(part).__name__}" for part in parts_of(leaf)[:1])
     return f"dp-accounting has no accounting for {name}{inside}"
 
@@ -285,7 +285,7 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
     """Return the smallest allowed grid step of one event, in nats, and the wanted grid step.
 
     The wanted step follows the losses of one event, and is at least that of all repetitions: dp-accounting's window for
-    many repetitions is as wide as :func:`default_grid_step` says.
+    many repetitions is as wide as :func:`default_grid_step` states.
     """
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
@@ -297,11 +297,11 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
 
 def _alone(leaf: Leaf) -> Leaf:
     """Return one Gaussian release equivalent to repeated ones, with noise smaller by the root of their number."""
-    event, count = leaf
-    if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent):
-        return _alone((dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)))
-    if isinstance(event, dp_event.GaussianDpEvent):
-        return dp_event.GaussianDpEvent(event.noise_multiplier / math.sqrt(count)), 1
+    one_event, count = leaf
+    if isinstance(one_event, dp_event.SingleEpochTreeAggregationDpEvent):
+        return _alone((dp_event.GaussianDpEvent(one_event.noise_multiplier), count * nodes_of(one_event)))
+    if isinstance(one_event, dp_event.GaussianDpEvent):
+        return dp_event.GaussianDpEvent(one_event.noise_multiplier / math.sqrt(count)), 1
     return leaf
 
 
@@ -326,8 +326,8 @@ def compose_losses(
     single = [_alone(leaf) for leaf in leaves]
     # 1e-4 nats is dp-accounting's default grid step; any step is sound.
     ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
-    least, wanted = max(finest for finest, _ in ends), min(follows for _, follows in ends)
-    step = step or max(least, default_grid_step(shapes, wanted))
+    least, preferred = max(finest for finest, _ in ends), min(follows for _, follows in ends)
+    step = step or max(least, default_grid_step(shapes, preferred))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
         raise PrecisionError(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
@@ -432,9 +432,9 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """
     _check_scales(phases)
     relation = _relation_of(phases)
-    lacks = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
-    no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
-    no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
+    unsupported = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
+    no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in unsupported if law]
+    no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in unsupported if curve]
     if no_law and no_curve:
         raise UnsupportedError(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
     return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
@@ -473,9 +473,7 @@ def _leaves_of(phase: Phase) -> list[Leaf]:
 
 
 def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`privproj.UnsupportedError` if noise over the clipping norm and over twice the clipping norm are
-    mixed.
-    """
+    """Raise :class:`UnsupportedError` for a mix of noise over the clipping norm and over twice that norm."""
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
     over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_requirements]
     if over_clip and over_both:
@@ -487,7 +485,7 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return what in a phase has no privacy loss distribution, and which event no Renyi divergences.
+    """Return the part of a phase without a privacy loss distribution, and the event without Renyi divergences.
 
     Raises:
         UnsupportedError: An event has neither.
@@ -500,8 +498,8 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
     no_curve = [leaf for leaf in leaves if not has_renyi_curve(leaf, relation)]
     for leaf in (leaf for leaf in no_law if leaf in no_curve):
         raise UnsupportedError(f"phase {phase.name}: {why_refused(leaf, relation)}")
-    law, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
-    return law, curve
+    law_name, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
+    return law_name, curve
 
 
 def _with_renyi_bound(phase: Phase, why: str) -> Phase:
@@ -513,8 +511,8 @@ def _with_renyi_bound(phase: Phase, why: str) -> Phase:
     if phase.accountant is not None:
         return phase
     try:
-        asked = replace(renyi_curve(phase.with_run(**WHOLE_BATCHES))[0], run=phase.run)
-        asked.check()
-        return asked
+        renyi_phase = replace(renyi_curve(phase.with_run(**WHOLE_BATCHES))[0], run=phase.run)
+        renyi_phase.check()
+        return renyi_phase
     except PrivprojError as error:
         raise UnsupportedError(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None

@@ -114,18 +114,18 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
     plain = data_of(event) if hasattr(event, "to_named_tuple") else event  # pyright: ignore[reportArgumentType]
     parsed = event_from(plain, where)
     data = data_of(parsed)
-    asked = _EventPhase(**vars(phase_for(Event(text=json.dumps(data)), _bound_of(data["type"]), run, name)))
+    phase = _EventPhase(**vars(phase_for(Event(text=json.dumps(data)), _bound_of(data["type"]), run, name)))
     with within(where):
-        list(leaves_of(parsed, asked.run.steps))
-    return asked
+        list(leaves_of(parsed, phase.run.steps))
+    return phase
 
 
 def event_text(data: dict[str, Any]) -> str:
     """Return an event as text, as Python writes it, truncated if it is long."""
     from privproj.contrib.events.event_composition import event_from
 
-    words = repr(event_from(data))
-    return words if len(words) <= MOST_SHOWN else words[: MOST_SHOWN - 3] + "..."
+    text = repr(event_from(data))
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
 def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:

@@ -89,9 +89,9 @@ def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
-        steps, spread = shape.run.steps, shape.deviation * math.sqrt(shape.run.steps)
-        chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0
-        step = max(step, min(steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_CELLS)
+        steps, run_deviation = shape.run.steps, shape.deviation * math.sqrt(shape.run.steps)
+        chernoff = run_deviation * run_deviation / (2.0 * shape.span) if run_deviation > 8.0 * shape.span else 0.0
+        step = max(step, min(steps * shape.span, shape.span + 24.0 * run_deviation + chernoff) / MOST_DEFAULT_CELLS)
     return step
 
 

@@ -1,3 +1,3 @@
-"""What events of dp-accounting add to the core."""
+"""Register events of dp-accounting as phases of run files."""
 
 PHASES = {"event": "privproj.contrib.events.events:EVENT_KIND"}

@@ -2,7 +2,7 @@
 
 Composition covers adaptive queries, but not adaptive parameters. A filter covers both. Its budget is fixed before the
 first release; it counts the cost of every release, and rejects a release that would exceed the budget. Costs are
-rounded up and added as exact fractions, so the sum does not depend on the order of the releases or on how steps are
+rounded up and added as exact fractions. So the sum does not depend on the order of the releases or on how steps are
 grouped, and rounding never admits an overspend. Report the epsilon of the whole budget, whatever part of it was spent.
 """
 
@@ -53,8 +53,8 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
     The cost is ``D(alpha)`` at an order, and ``mu^2`` of Gaussian noise on the whole dataset without one.
 
     Raises:
-        UnsupportedError: The cost is unknown or infinite, or there is no order and the release is not such Gaussian
-            noise.
+        UnsupportedError: The cost is unknown or infinite, or there is no order and the release is other than such
+            Gaussian noise.
     """
     if order is not None:
         phase, curve = renyi_curve(phase)
@@ -419,9 +419,9 @@ class Filter:
         """Return the phase of one release with the bound that is used, and its cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
-            pair = f"{one.run.relation} for groups of {one.run.group_size}"
+            actual = f"{one.run.relation} for groups of {one.run.group_size}"
             expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
-            raise InvalidParameterError("relation", pair, expected)
+            raise InvalidParameterError("relation", actual, expected)
         return _cost_of(one, self.order)
 
     def _fitting(self, cost: Fraction) -> int:
@@ -470,7 +470,7 @@ class _BudgetQuery(Composition):
     def run_requirements(self) -> tuple[str, ...]:
         """The assumptions of the phases, with the fixed filter in place of the fixed schedule."""
         return (
-            *(words for words in super().run_requirements if words not in FIXED_SCHEDULES),
+            *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),
             Requirement.FIXED_FILTER,
         )
 

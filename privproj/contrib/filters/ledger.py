@@ -1,4 +1,4 @@
-"""The filter that keeps the target of a ledger, an entry ``order`` beside epsilon and delta (C35)."""
+"""Adapt a filter as the budget of a ledger whose target has an ``order`` besides epsilon and delta (C35)."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ class LedgerFilter(Filter):
     report = "the epsilon of the filter's whole budget, whatever of it was spent and why"
 
     def summary(self) -> dict[str, Any]:
-        """Return what the ledger command adds to its JSON output."""
+        """Return the fields that the ledger command adds to its JSON output."""
         return {"filter": self.parameters()}
 
     def labels(self) -> dict[str, str]:
-        """Return what the ledger command adds to its text, by label."""
+        """Return the lines that the ledger command adds to its text, by label."""
         return {"filter": filter_text(self)}
 
 

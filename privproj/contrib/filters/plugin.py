@@ -1,4 +1,4 @@
-"""What privacy filters add to the core."""
+"""Register the command ``filter`` and filters as budgets of ledgers."""
 
 BUDGETS = {"order": "privproj.contrib.filters.ledger:LedgerFilter"}
 

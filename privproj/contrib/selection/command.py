@@ -1,4 +1,4 @@
-"""The command ``privproj select``."""
+"""Implement the command ``privproj select``."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from privproj.mechanisms import Mechanism
 from privproj.result import Result, round_outward
 from privproj.run import RunOptions
 
+# fields of the numerics that are printed with an epsilon for comparison, and their text
 COMPARISONS = {
     "epsilon_of_one_run": "one run, without the choice, has epsilon",
     "epsilon_of_all_trials": "a fixed number of as many runs, all of them released, has epsilon",
 }
-"""Fields of the numerics that are printed with an epsilon for comparison, and their text."""
 
 
 def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, **options: Any) -> int:

@@ -1,4 +1,4 @@
-"""What private selection adds to the core."""
+"""Register the command ``select``."""
 
 COMMANDS = {
     "select": (

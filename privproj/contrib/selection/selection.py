@@ -362,13 +362,13 @@ class _SelectionQuery(Composition):
     @property
     def run_requirements(self) -> tuple[str, ...]:
         """Assumptions on the run and the selection."""
-        chosen = (
+        of_selection = (
             Requirement.RANDOM_NUMBER_OF_TRIALS,
             Requirement.ONLY_BEST_RELEASED,
             Requirement.PRIVATE_SCORE,
             Requirement.RANDOM_CANDIDATES,
         )
-        return (*super().run_requirements, *chosen)
+        return (*super().run_requirements, *of_selection)
 
     def named(self) -> dict[str, Any]:
         """Return the fields of a result that describe one run and the distribution of their number."""
@@ -441,11 +441,11 @@ def select(
 def _with_comparison(question: _SelectionQuery, result: Result, target: Target) -> Result:
     """Return the epsilon with those of one run and of all runs released; with a warning if releasing all costs less."""
     one, count = composition_of_phase(question.only), math.ceil(question.runs.expected * (1.0 - 1e-9))
-    every = one.with_run(steps=min(one.only.run.steps * count, 10**15))
+    all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(result.numerics)
-    for name, asked in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", every)):
+    for name, query in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", all_released)):
         with suppress(PrivprojError):
-            numerics[name] = solve_epsilon(asked, target).value
+            numerics[name] = solve_epsilon(query, target).value
     warnings, of_all = result.warnings, numerics.get("epsilon_of_all_trials")
     if of_all is not None and result.value is not None and of_all <= result.value:
         warnings = (*warnings, f"exactly {count} trials, all of them released, cost no more: fix their number instead")

@@ -1,4 +1,4 @@
-"""``privproj report``: a privacy statement for a model card, as text, Markdown or one self-contained HTML page."""
+"""Implement ``privproj report``: write a privacy statement as text, Markdown or one self-contained HTML page."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def produce(
             "--output", output, "a file of text, Markdown (.md) or HTML (.html)", "print a page of HTML"
         )
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
-    fields = {name: words for name, words in author_words.items() if words is not None}
+    fields = {name: text for name, text in author_words.items() if text is not None}
     for name in {*fields} & {*statements.DIGESTS}:
         check_not_same_file("--output", output, fields[name])
         fields[name] = sha256_of(fields[name], f"--{name}")
@@ -74,7 +74,7 @@ def written(statement: Statement) -> str:
     for section in statements.sections(statement):
         lines += ["", section.title] if is_text else ["", f"### {section.title}", ""]
         label = ("  " if is_text else "") + ("- " if section.items else "")
-        # The width does not depend on the terminal, since `verify` compares lines.
+        # The width does not depend on the terminal, because `verify` compares lines.
         lines += wrap_line(label, *section.lines, width=WIDEST) if is_text else [label + line for line in section.lines]
     fence = ([], []) if is_text else (["", "```json"], ["```", ""])
     return "\n".join([*lines, "", ORIGIN, *fence[0], statement.line, *fence[1], END])
@@ -85,7 +85,7 @@ def as_html(statement: Statement) -> str:
     parts = []
     for section in statements.sections(statement):
         tag, item = ("<ul>{}</ul>", "<li>{}</li>") if section.items else ("{}", "<p>{}</p>")
-        lines = (item.format(html.escape(words).replace(" %", "&nbsp;%")) for words in section.lines)
+        lines = (item.format(html.escape(text).replace(" %", "&nbsp;%")) for text in section.lines)
         parts += [f"<h2>{html.escape(section.title)}</h2>", tag.format("\n" + "\n".join(lines) + "\n").strip()]
         parts += [drawing(statement)] if statement.result.usable and section.title == DRAWN_AFTER else []
     line = html.escape(statement.line, quote=False)
@@ -95,9 +95,9 @@ def as_html(statement: Statement) -> str:
 def drawing(statement: Statement) -> str:
     """Return an SVG plot of delta against epsilon, on a logarithmic scale, with the claim marked."""
     epsilon, delta = statement.epsilon, float(statement.result.delta or 0.0)
-    # The axis ends at 1, 2, 4 or 6 times a power of ten, with room for the label of the claim.
-    room = max(1.618 * epsilon, 0.1)
-    top = next(end for times in (1, 2, 4, 6, 10) if (end := times * 10.0 ** floor(log10(room))) >= room)
+    # The axis ends at 1, 2, 4 or 6 times a power of ten, with space for the label of the claim.
+    least_width = max(1.618 * epsilon, 0.1)
+    top = next(end for times in (1, 2, 4, 6, 10) if (end := times * 10.0 ** floor(log10(least_width))) >= least_width)
     lowest = Decimal(repr(delta)).adjusted() - 3
 
     def across(eps: float) -> str:
@@ -107,7 +107,7 @@ def drawing(statement: Statement) -> str:
         return f"{20 + 190 * power / lowest:.1f}"
 
     x = [top * i / 60 for i in range(61)]
-    least = 10.0 ** (lowest - 1)  # below the frame, which clips it
+    least = 10.0 ** (lowest - 1)  # below the frame, so the plot clips it
     deltas = profile_points(statement.curve, x, enough=least)
     points = (
         f"{across(eps)},{down(log10(max(statement.factor * y, least)))}" for eps, y in zip(x, deltas, strict=True)
@@ -130,7 +130,7 @@ def drawing(statement: Statement) -> str:
 
 
 def filled(template: str, **fields: object) -> str:
-    """Return a template file of this folder with its fields filled in."""
+    """Return a template file of this package with its fields filled in."""
     text = files("privproj.contrib.statement").joinpath(template).read_text(encoding="utf-8")
     return Template(text.removesuffix("\n")).substitute(fields)
 
@@ -173,7 +173,7 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
 
 
 def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
-    """Write the statement of a training run to its place among the files of the run."""
+    """Write the statement of a training run to its path among the files of the run."""
     digests = {name: sha256_of(paths[name]) for name in statements.DIGESTS}
     statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_words=digests)
     write_text(paths["statement"], written(statement) + "\n")

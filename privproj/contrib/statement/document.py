@@ -1,4 +1,4 @@
-"""Privacy statements as documents of ``privproj verify``, alone and with the ledger of their run."""
+"""Describe privacy statements as documents of ``privproj verify``, alone or with the ledger of their run."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -29,17 +29,17 @@ BEGINNINGS = tuple(line.encode() for line in (*statements.BEGIN.values(), statem
 
 
 def is_statement(content: bytes) -> bool:
-    """Return whether a line begins as a statement or its parameters do."""
+    """Return whether a line begins like a statement or its parameters."""
     return any(line.startswith(BEGINNINGS) for line in content.split(b"\n"))
 
 
 def verify_document(document: File) -> Rendered:
-    """Check a statement by itself."""
+    """Check a statement without its ledger."""
     return render_statement(statements.verify_statement(*document, written))
 
 
 def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
-    """Check a statement, the ledger of its run and, if it is there, the checkpoint."""
+    """Check a statement with the ledger of its run and, if given, the checkpoint."""
     hashes = (sha256(ledger[0]).hexdigest(), *map(sha256_of, others))
     digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
     statement = statements.verify_statement(*document, written)
@@ -48,7 +48,7 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
-    """Return what digests cannot show: the origin of a checkpoint, and the contents of files that were not given."""
+    """Return what digests cannot show: the origin of a checkpoint, and the contents of missing files."""
     author_words = verdict.statement.author_words
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
     return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
@@ -58,8 +58,8 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
     """Return the verdict on a statement, with its claim and the recomputed one."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
-    what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
-    about = f"{what}, relation {unit_words(result)}"
+    description = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
+    about = f"{description}, relation {unit_words(result)}"
     claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
     record = {
         "claim": f"{about}: {claimed}",
@@ -76,8 +76,8 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
     parts = {"about": about, "claimed": f"{claimed}, in the words of the file"}
     parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.promises}
     parts |= {"assumes": None, "warning": result.warnings, "unproved": None}
-    what = f"a privacy statement in {verdict.statement.style}"
-    return render_verdict(verdict, "statement", what, record, parts, *checked_lines(verdict))
+    description = f"a privacy statement in {verdict.statement.style}"
+    return render_verdict(verdict, "statement", description, record, parts, *checked_lines(verdict))
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
@@ -100,26 +100,26 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
     gap = missing_words(verdict, verdict.planned)
     unproved = [*UNPROVED, *unproved_of_files(verdict.statement, names)]
-    here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
+    spent_text = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     record = {
         "missing_releases": verdict.missing,
         "steps": spent,
         "steps_planned": verdict.planned,
         "unproved": [*gap, *unproved],
         "claim": statement["claim"],
-        "found": f"{here} at delta {stated.delta!r} for the {spent} releases of the ledger",
+        "found": f"{spent_text} at delta {stated.delta!r} for the {spent} releases of the ledger",
         "differences": list(verdict.differences),
         "assumes": list(dict.fromkeys((*statement["assumes"], *ledger["assumes"]))),
         "statement": statement,
         "ledger": ledger,
     }
     alone = " (named by the ledger alone)"
-    assumed = [words + alone * (words not in statement["assumes"]) for words in record["assumes"]]
+    assumed = [requirement + alone * (requirement not in statement["assumes"]) for requirement in record["assumes"]]
     parts = {"missing": gap, "unproved": unproved, "claimed": record["claim"], "found": None}
     parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
     parts |= {"assumes": assumed, "warning": ledger["warnings"]}
-    what = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
-    return render_verdict(verdict, "statement and ledger", what, record, parts)
+    description = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
+    return render_verdict(verdict, "statement and ledger", description, record, parts)
 
 
 KIND = DocumentKind("a privacy statement with its parameters", is_statement, verify_document, verify_with_ledger)

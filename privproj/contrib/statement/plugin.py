@@ -1,4 +1,4 @@
-"""What the feature adds to the core: a command, statements as documents, and the statement of a training run."""
+"""Register the command ``report``, statements as documents, and the statement of a training run."""
 
 COMMANDS = {
     "report": (

@@ -1,23 +1,22 @@
-"""A privacy statement in plain words: what was protected, how well, what that rests on, and what is not covered.
+"""Write and check privacy statements: the protection, its strength, its assumptions and its limits, in plain words.
 
-A statement is a function of its parameters alone: the phases of a run (a question is a run of one), of a training run
-how many releases each made, a delta, a style, and what its author says of it. It ends with them as one line of JSON, so
-that whoever has it can have it written anew and compare. Names of phases are free words that nothing could check, so
-phases are numbered instead; the author's words stand under a heading that says so.
+A statement depends on its parameters only. They are the phases of a run (one phase for a query), a delta, a style and
+the words of its author, and for a training run the number of releases of each phase. A statement ends with its
+parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases could not be checked,
+so phases are numbered instead. The author's words stand under a heading that marks them as unchecked.
 
-Its words are those of ``statement.toml``, for a reader who is no expert. What it says of attackers is an upper bound of
-what the best one reaches, read from the whole curve and rounded up (C30).
+The text comes from ``statement.toml`` and is for readers who are not experts. The numbers about attackers are upper
+bounds for the best attack, read from the whole curve and rounded up (C30).
 
-It is checked by writing it anew from the parameters that it ends with, and comparing line by line. Whatever else stands
-in it has to be what the tool writes for them. A number may differ by what rounding on another machine can do to its
-last digit. The statement may stand within a larger file, such as a model card; then only the lines between its marks
-are checked. A page in HTML has to be the statement and nothing else, since a style or a script elsewhere on it could
-change what is shown.
+A check recomputes the statement from its parameters and compares line by line. A number may differ by the effect of
+rounding on another machine on its last digit. The statement may be part of a larger file, such as a model card. Then
+only the lines between its marks are checked. An HTML page must contain nothing but the statement, because a style or a
+script elsewhere on the page could change its appearance.
 
-A statement and the ledger of a run are compared once each is checked on its own. They agree where the ledger is that of
-the statement's run, or of its beginning, and what the statement claims is no less than what the releases of the ledger
-cost. A statement of a plan counts all of its releases, that of a training run those made when it was written. Where the
-statement names the SHA-256 of a file, that file is the one it is about, byte for byte.
+A statement and the ledger of a run are compared after each is checked on its own. They agree if the ledger belongs to
+the statement's run, or to its beginning, and the claimed epsilon is at least the epsilon of the ledger's releases. A
+statement of a plan counts all of its releases, a statement of a training run those made when it was written. If the
+statement states the SHA-256 of a file, the file must have this digest.
 """
 
 import json
@@ -52,20 +51,19 @@ from privproj.sampling import NeighboringRelation
 from privproj.targets import delta_target
 from privproj.version import __version__
 
+# sections of a statement, and the text of their fields
 WORDS: dict[str, Any] = tomllib.loads(
     files("privproj.contrib.statement").joinpath("statement.toml").read_text(encoding="utf-8")
 )
-"""The sections of a statement, and the words of their fields."""
 
-RATES = (0.001, 0.01)
-"""The false positive rates at which a statement names an attacker's success."""
+RATES = (0.001, 0.01)  # false positive rates at which a statement bounds an attacker's success
 
+# a line that is rendered equally in text, Markdown and HTML, and cannot be confused with the claim
 PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)*"
-"""A field: a line that looks alike in text, Markdown and HTML, and cannot be taken for the claim."""
 
 
 def _is_day(text: object) -> bool:
-    """True for a day of the calendar, year, month and day."""
+    """Return whether a text is a date of the calendar, year, month and day."""
     try:
         return isinstance(text, str) and date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -73,14 +71,9 @@ def _is_day(text: object) -> bool:
 
 
 DIGEST = text_matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
-"""The form of a digest."""
-
 LINE = text_matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
-"""The form of a field."""
-
 DAY = Kind("a day such as 2026-01-31", _is_day, {})
-"""The form of a date."""
-
+# what the author of a statement may state, in the order of the text
 AUTHOR_WORDS = {
     "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
     "author": Parameter(LINE, "Who makes the statement; unchecked.", "WORDS"),
@@ -90,47 +83,40 @@ AUTHOR_WORDS = {
     "ledger": Parameter(DIGEST, "The ledger, of which the SHA-256 is said.", "FILE", is_rare=True),
     "checkpoint": Parameter(DIGEST, "The checkpoint, of which the SHA-256 is said.", "FILE", is_rare=True),
 }
-"""What the author of a statement may say of it, in the order in which it is said. Contract."""
 
-DIGESTS = ("ledger", "checkpoint")
-"""The files whose SHA-256 a statement may name. Contract."""
+DIGESTS = ("ledger", "checkpoint")  # files whose SHA-256 a statement may state
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with lines of text, which are items of a list if ``items``, else sentences."""
+    """A heading with lines of text, which are items of a list if ``items``, otherwise sentences."""
 
     title: str
     lines: tuple[str, ...]
     items: bool = False
 
 
-STYLES = ("text", "markdown", "html")
-"""How a statement can be written."""
+STYLES = ("text", "markdown", "html")  # styles of a statement
 
 FILLED = Kind("a table that is not empty", lambda value: isinstance(value, dict) and bool(value), {})
-"""What the parameters of a statement hold beside what follows. Contract."""
-
+# parameters of every statement, after the version that wrote it
 HEAD = {
     "style": Kind(f"one of the styles {', '.join(STYLES)}", lambda style: style in STYLES, {}),
     "delta": NUMBER,
 }
-"""What the parameters of every statement begin with, behind the version that wrote it. Contract."""
 
-STATED = (*MARKS, "alone")
-"""What the data of an account say to be true or false. Contract."""
+STATED = (*MARKS, "alone")  # Boolean fields of the data of an account
 
-PARAMETERS = '{"privproj": '
-"""How the line of a statement begins that has its parameters. Contract."""
+PARAMETERS = '{"privproj": '  # beginning of the line with the parameters
 
 
 @dataclass(frozen=True)
 class Statement:
-    """The numbers of a statement and what they rest on.
+    """The numbers of a statement and their assumptions.
 
-    ``others`` are the answers of bounds that are not claimed. ``account`` counts every release that it is about.
-    ``line`` holds its parameters as JSON, ``author_words`` those that are its author's words. ``factor`` is 1;
-    a statement whose computed numbers are said times a factor shows how far rounding can move its words.
+    ``others`` are the results of bounds that are not claimed. ``account`` counts every release of the statement.
+    ``line`` has the parameters as JSON, and ``author_words`` the author's words among them. ``factor`` is 1; a
+    statement whose computed numbers are multiplied by another factor shows the largest effect of rounding on its text.
     """
 
     result: Result
@@ -150,23 +136,23 @@ class Statement:
         return self.factor * (self.result.epsilon or 0.0)
 
     def share(self, computed: float) -> float:
-        """A computed probability as it is said."""
+        """Return a computed probability as the statement prints it."""
         return min(1.0, self.factor * computed)
 
 
 def run_data(schedule: Composition) -> dict[str, Any]:
-    """The phases of a run as the data of a statement, without their names."""
+    """Return the phases of a run, without their names, as the data of a statement."""
     data: dict[str, Any] = schedule.as_dict()
     return {"run": {**data, "phase": without_names(data["phase"])}}
 
 
 def question_data(phase: Phase) -> dict[str, Any]:
-    """One question as the data of a statement: a run of one phase."""
+    """Return one query as the data of a statement: a run of one phase."""
     return run_data(Composition((phase.with_run(discretization=None),), phase.run.discretization))
 
 
 def account_data(account: Account) -> dict[str, Any]:
-    """What a training run has released as the data of a statement: its phases, and how many releases each made."""
+    """Return the phases of a training run and their numbers of releases as the data of a statement."""
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
     target = dict(account.target or {}) if account.is_adaptive else {}
@@ -174,7 +160,7 @@ def account_data(account: Account) -> dict[str, Any]:
 
 
 def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
-    """The account of these phases, of which :func:`account_data` has written the rest."""
+    """Return the account of these phases from the other data that :func:`account_data` wrote."""
     counts, types = f"{len(phases)} whole numbers of releases, one for each phase", [int] * len(phases)
     kinds = {
         "made": Kind(
@@ -194,12 +180,12 @@ def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
 def statement_from(
     data: Mapping[str, Any], delta: float, style: str, author_words: Mapping[str, Any] | None = None
 ) -> Statement:
-    """The statement that these parameters give: the data of a run, or of an account, computed.
+    """Return the computed statement of these parameters: the data of a run or of an account.
 
-    ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or is read from a file; it is
-    brought into their form first. ``author_words`` are the author's words (:data:`AUTHOR_WORDS`). Nothing else enters.
-    Raises :class:`InvalidParameterError` for an unknown key or a value outside its domain, and whatever the query
-    raises.
+    ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or from a file; it is converted
+    to their form first. ``author_words`` are the author's words (:data:`AUTHOR_WORDS`). The statement depends on
+    nothing else. Raises :class:`InvalidParameterError` for an unknown key or a value outside its domain, and every
+    error of the query.
     """
     spec.check_keys(author_words or {}, {name: declared.kind for name, declared in AUTHOR_WORDS.items()})
     words = {name: author_words[name] for name in AUTHOR_WORDS if name in author_words} if author_words else {}
@@ -217,9 +203,9 @@ def statement_from(
 
 
 def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tuple[Result, ...]]:
-    """What is computed of a run: epsilon, its curve, and what other bounds answer where it has one mechanism.
+    """Return epsilon, the curve and, if the run has one mechanism, the results of other bounds.
 
-    A run of one phase is answered in the words of that phase.
+    A run of one phase is evaluated as a query of that phase.
     """
     (entry, *more), shared = run["phase"], {key: value for key, value in run.items() if key != "phase"}
     if more or "event" in entry:
@@ -236,18 +222,18 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
 
 
 def sections(statement: Statement) -> list[Section]:
-    """What a statement says, heading by heading: first for any reader, the appendix for experts."""
+    """Return the sections of a statement: first those for every reader, then the appendix for experts."""
     result = statement.result
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
     fields, noise = _fields(statement), "known" if statement.account.insecure else "secret"
     parts = [part for part in WORDS["section"] if part.get("noise", noise) == noise]
-    every = [Section(part["title"], _fill(part["lines"], fields), part.get("items", False)) for part in parts]
-    return [section for section in every if section.lines]
+    filled_sections = [Section(part["title"], _fill(part["lines"], fields), part.get("items", False)) for part in parts]
+    return [section for section in filled_sections if section.lines]
 
 
 def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The lines with their fields filled in; one whose field has several values stands once for each of them."""
+    """Return the lines with their fields filled in; a line is repeated for each of several values of a field."""
     filled = []
     for line in map(Template, lines):
         several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
@@ -257,114 +243,118 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fields(statement: Statement) -> dict[str, Any]:
-    """What stands in the place of each field; a tuple for what is said line by line."""
-    result, texts, most = statement.result, statement.author_words, statement.share(statement.advantage)
+    """Return the values of the fields of the text; a tuple for a field with one line per value."""
+    result, texts, advantage_bound = statement.result, statement.author_words, statement.share(statement.advantage)
     relation, size = NeighboringRelation(str(result.run["relation"])), result.run["group_size"]
-    who = WORDS["record" if size == 1 else "person"]
+    wording = WORDS["record" if size == 1 else "person"]
     filter_parameters: Any = result.mechanism.get("filter")
     done = releases_text(result)
-    done = done if len(done) == 1 else (f"phase {i + 1}: {words}" for i, words in enumerate(done))
-    fields: dict[str, Any] = {"size": size, "change": relation.difference, "them": who["them"], "insecure": INSECURE}
-    fields |= {name: Template(who[name]).substitute(fields) for name in ("protected", "unit")}
+    done = done if len(done) == 1 else (f"phase {i + 1}: {text}" for i, text in enumerate(done))
+    fields: dict[str, Any] = {
+        "size": size,
+        "change": relation.difference,
+        "them": wording["them"],
+        "insecure": INSECURE,
+    }
+    fields |= {name: Template(wording[name]).substitute(fields) for name in ("protected", "unit")}
     return {
         **fields,
-        "whether": who["whether"][str(relation)],
+        "whether": wording["whether"][str(relation)],
         # (1 + A)/2: the share of right guesses of a test with advantage A, from even odds.
-        "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * most))),
+        "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * advantage_bound))),
         "claim": claim_of(statement),
         "meaning": _meaning_of_epsilon(statement.epsilon, result.delta or 0.0),
-        "attacks": tuple(map(_best_attack, RATES, map(statement.share, statement.rates), [who["them"]] * len(RATES))),
-        "advantage": _percent_rounded_up(most),
+        "attacks": tuple(
+            map(_best_attack, RATES, map(statement.share, statement.rates), [wording["them"]] * len(RATES))
+        ),
+        "advantage": _percent_rounded_up(advantage_bound),
         "done": (*done, *((f"a filter fixed in advance: {listed(filter_parameters)}",) if filter_parameters else ())),
         **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
-        "promises": tuple(words for words in result.promises if words != Requirement.MEASURED_ROUNDING),
-        "rounding": tuple(words for words in result.promises if words == Requirement.MEASURED_ROUNDING),
+        "promises": tuple(text for text in result.promises if text != Requirement.MEASURED_ROUNDING),
+        "rounding": tuple(text for text in result.promises if text == Requirement.MEASURED_ROUNDING),
         "persons": assumed_of_persons(result),
-        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {words}" for name, words in texts.items()),
+        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {text}" for name, text in texts.items()),
         "missing": (", ".join(name for name in AUTHOR_WORDS if name not in texts),) * (len(texts) < len(AUTHOR_WORDS)),
         "others": tuple(_other_bound(other, statement.factor) for other in statement.others),
     }
 
 
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
-    """What an epsilon of this size means as a factor, rounded up, without calling it good or bad."""
+    """Return the meaning of an epsilon of this size as a factor, rounded up, without an evaluation."""
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
-    if factor > 1e9:  # it limits next to nothing
+    if factor > 1e9:  # the guarantee is nearly trivial
         return WORDS["meaning"]["nothing"]
     rounded = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
-    # A smaller delta is not said as a chance of one in so many.
+    # A smaller delta is not written as a chance of 1 in N.
     chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if 1e-12 <= delta <= 0.1 else ""
     return Template(WORDS["meaning"]["factor"]).substitute(factor=rounded, delta=repr(delta), chance=chance)
 
 
 def _best_attack(rate: float, most: float, them: str) -> str:
-    """What no attack exceeds at a rate of false alarms: the rate of true ones and the odds, each rounded up."""
-    # From even odds a record with an alarm is inside at odds of b/a, by the rates b of true and a of false alarms.
+    """Return the upper bounds on the true positive rate and the odds at a false positive rate, each rounded up."""
+    # From even odds, a record with an alarm is in the data at odds of b/a, for the true positive rate b and the false
+    # positive rate a.
     odds = _rounded_up(most, 1 / Decimal(str(rate)))
     numbers = {"one": f"{1 / rate:.0f}", "rate": f"{100.0 * rate:g}", "most": _percent_rounded_up(most), "odds": odds}
     return Template(WORDS["attack"]["rate"]).substitute(numbers, them=them)
 
 
 def _other_bound(other: Result, factor: float) -> str:
-    """What another bound says, for experts."""
-    rests = "; ".join((str(other.status), *other.promises))
-    return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({rests})"
+    """Return the result of another bound, for experts."""
+    status_and_assumptions = "; ".join((str(other.status), *other.promises))
+    return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({status_and_assumptions})"
 
 
 def _rounded_up(share: float, times: Decimal) -> str:
-    """A multiple of a share with three significant digits, rounded up."""
+    """Return a multiple of a share with three significant digits, rounded up."""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).multiply(Decimal(share), times)):.10g}"
 
 
 def _percent_rounded_up(share: float) -> str:
-    """A share in per cent with three significant digits, rounded up."""
+    """Return a share in percent with three significant digits, rounded up."""
     return f"{_rounded_up(share, Decimal(100))} %"
 
 
 def claim_of(statement: Statement) -> str:
-    """What a statement claims: its epsilon, rounded up, at its delta."""
+    """Return the claim of a statement: its epsilon, rounded up, at its delta."""
     result = statement.result
     claim = f"epsilon is at most {round_outward(statement.epsilon)}" if result.usable else "no finite epsilon"
     return f"{claim} at delta {result.delta!r}"
 
 
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
-    """What a reader assumes of persons who takes a number about records for one about them; a group is a promise."""
+    """Return the assumption of a reader who applies a number about records to users, unless a group size is set."""
     return (Requirement.ONE_RECORD_PER_USER,) if result.run["group_size"] == 1 else ()
 
 
 # --- a statement checked ------------------------------------------------------------------------------
 
+# first line of a statement, by style
 BEGIN = {"text": "PRIVACY STATEMENT", "markdown": "## Privacy statement"}
-"""The line that begins a statement, by style. Contract."""
 
-END = "End of the privacy statement."
-"""The line that ends a statement in text and Markdown. Contract."""
+END = "End of the privacy statement."  # last line of a statement in text and Markdown
 
+# soundness: relative difference of a computed number between two machines. A written number is accepted if some value
+# within this distance of the recomputed one rounds to it, so it is at least the recomputed bound less this share of it.
 ROUNDING_RTOL = 1e-6
-"""Relative difference of a computed number, between two machines, that a statement may show by a unit of a last digit.
 
-A number is honest if it is written so for some value that lies at most this far from the recomputed one. Soundness:
-what is accepted is at least the recomputed bound less this share of it.
-"""
-
+# the claim about all lines
 AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"
-"""The claim about all lines."""
 
+# the claim of a statement in its text, apart from spaces
 CLAIM = re.compile(
     r"epsilon is at most [\d.e+-]+ at delta [\d.e+-]*\d|no finite epsilon at delta [\d.e+-]*\d", re.ASCII
 )
-"""How the claim of a statement stands in its words, apart from spaces."""
 
 
 @dataclass(frozen=True)
 class StatementVerdict(Verdict):
-    """What checking a statement found: the statement written anew, where it stands in the file, and what differs.
+    """The verdict on a statement: the recomputed statement, its position in the file, and the differing lines.
 
-    ``claimed`` are the epsilons that the words of the file name, each with its delta and once; of each line that
-    differs ``differences`` have its ``number``, what it ``said`` and what was ``expected``.
+    ``claimed`` are the distinct epsilons, each with its delta, that the text of the file states. ``differences`` have,
+    for each differing line, its ``number``, the text that it ``said`` and the text that was ``expected``.
     """
 
     statement: Statement
@@ -383,8 +373,8 @@ class StatementVerdict(Verdict):
 def verify_statement(content: bytes, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
     """Check the statement in the bytes of a file; ``write`` renders one in its style, ``path`` is for messages.
 
-    Raises :class:`InvalidParameterError` where they are no text in UTF-8 that has one statement with its parameters,
-    and whatever computing it raises.
+    Raises :class:`InvalidParameterError` unless the bytes are UTF-8 text with exactly one statement and its parameters,
+    and every error of the computation.
     """
     try:
         lines = content.decode().replace("\r\n", "\n").split("\n")
@@ -399,7 +389,8 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
     style = parameters.pop("style")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
     statement = statement_from(parameters, parameters.pop("delta"), style, parameters.pop("said", None))
-    # The statement with every computed number a little larger and smaller: what rounding can make of its last digits.
+    # The statement with every computed number slightly larger and smaller: the possible effect of rounding on last
+    # digits.
     ways = [write(replace(statement, factor=by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
     differences = tuple(
         {"number": number, "said": actual or "", "expected": options[0] or ""}
@@ -413,9 +404,10 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
-    """The line of parameters as data: every key known, none missing, and what is not computed from checked.
+    """Return the line of parameters as data: every key known, none missing, and every input of the computation checked.
 
-    It is about a run, or about a ledger. Numbers, words and keys of another version may differ, so that is refused.
+    It is about a run, or about a ledger. Numbers, words and keys of another version may differ, so other versions
+    raise.
     """
     fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
     if (version := fields.pop("privproj")) != __version__:
@@ -426,7 +418,7 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 
 
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
-    """The first and the last line of the statement around its parameters, by its marks, of which there is one each."""
+    """Return the first and the last line of the statement around its parameters, from its unique marks."""
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
     if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
@@ -437,47 +429,38 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
 
 # --- a statement and the ledger of its run ------------------------------------------------------------
 
-STATEMENT_HOLDS = "the statement alone holds"
-"""The claim that checking the statement by itself found nothing wrong."""
+STATEMENT_HOLDS = "the statement alone holds"  # claim: the check of the statement by itself holds
 
-LEDGER_HOLDS = "the ledger alone is as privproj writes it"
-"""The claim that checking the ledger by itself found nothing wrong."""
+LEDGER_HOLDS = "the ledger alone is as privproj writes it"  # claim: the check of the ledger by itself holds
 
+# claim: the ledger is of the statement's run, in the order of its phases; names of phases may differ
 SAME_RUN = "each phase of the ledger is that phase of the statement: mechanism, bound, noise, plan, sampling, relation"
-"""The claim that the ledger is of the statement's run, in the order of its phases; names of phases are free."""
 
-COUNTED = "the statement counts every release of the ledger"
-"""The claim that no phase released more than the statement says."""
+COUNTED = "the statement counts every release of the ledger"  # claim: no phase released more than the statement counts
 
+# claim: the number covers the releases, by the ledger's own accounting
 COVERED = "the statement's epsilon is no less than that of the ledger's releases, at the statement's delta"
-"""The claim that the number covers what was released, by the ledger's own accounting."""
 
+# claim: the statement is about the target of the run
 SAME_DELTA = "the statement's delta is no larger than that of the ledger's target"
-"""The claim that the statement is about the target that the run set out to keep."""
 
+# claim: the statement omits no assumption of the number, except :data:`OF_THE_LEDGER`
 SAME_FOUNDATION = "the statement names what the ledger's number rests on: promises, assumptions"
-"""The claim that the statement leaves out nothing that the number rests on.
 
-It need not name :data:`OF_THE_LEDGER`.
-"""
-
+# claim about each file that is given and that the statement identifies
 SAME_FILE = "the {name} is the file whose SHA-256 the statement names"
-"""The claim about each file that was given and has to be the one that the statement means."""
 
+# Assumptions of a ledger that a statement may omit. A statement of a plan states rate and steps as constants, which is
+# the other half of the first one, and it is about one plan, as the second one is about one ledger.
 OF_THE_LEDGER = (Requirement.PUBLIC_DATASET_SIZE, Requirement.ONLY_THIS_LEDGER)
-"""Assumptions of a ledger that a statement may leave out.
 
-A statement of a plan gives rate and steps as constants, which is the other half of the first sentence, and it is about
-one plan, as the second one says of one ledger.
-"""
-
+# keys of a phase that do not describe its releases: a label, an assumption, and the remaining plan
 NOT_COMPARED = ("name", "public_size", "planned")
-"""Keys of a phase that are no part of what was released: a label, an assumption, and what is still to come."""
 
 
 @dataclass(frozen=True)
 class AgreementVerdict(Verdict):
-    """What comparing found: every claim about the two files, the verdicts on both, and how their phases differ."""
+    """The verdict of a comparison, with the verdicts on both files and the differences of their phases."""
 
     statement: StatementVerdict
     ledger: LedgerVerdict
@@ -485,22 +468,22 @@ class AgreementVerdict(Verdict):
 
     @property
     def planned(self) -> int:
-        """The number of releases that the ledger would have at the end of its plan and of the statement's."""
+        """The larger of the planned numbers of releases of the ledger and of the statement."""
         return max(self.ledger.account.planned.spent, self.statement.statement.account.spent)
 
     @property
     def missing(self) -> int:
-        """The number of releases that were planned and are not in the ledger."""
+        """The number of planned releases that are not in the ledger."""
         return self.planned - self.ledger.account.spent
 
 
 def compare_with_ledger(
     statement: StatementVerdict, ledger: LedgerVerdict, digests: Mapping[str, str] | None = None
 ) -> AgreementVerdict:
-    """Compare a statement and a ledger that were checked; raises whatever computing the ledger's epsilon raises.
+    """Compare a checked statement with a checked ledger; raises every error of computing the ledger's epsilon.
 
-    ``digests`` are the SHA-256 of the ledger and of a checkpoint, where there is one. A statement may leave out the
-    ledger's, as that of a plan does, but not that of a checkpoint which it is compared with.
+    ``digests`` are the SHA-256 of the ledger and, if there is one, of a checkpoint. A statement may omit the digest of
+    the ledger, as a statement of a plan does, but not that of a checkpoint with which it is compared.
     """
     stated, account = statement.statement.account, ledger.account
     differences = tuple(_differences(account, stated))
@@ -515,12 +498,12 @@ def compare_with_ledger(
         COUNTED: len(made) <= len(counted) and fewer,
     }
     if account.spent and claimed.usable:
-        # epsilon of the ledger <= that of the statement, but for the rounding of numbers that are computed twice.
+        # epsilon of the ledger <= epsilon of the statement, up to the rounding of numbers that are computed twice.
         of_ledger = account.epsilon(float(claimed.delta or 0.0))
         most = float(claimed.value or 0.0) * (1 + ROUNDING_RTOL)
         claims[COVERED] = of_ledger.usable and float(of_ledger.value or 0.0) <= most
-        rests_on = {*claimed.promises, *claimed.assumes, *OF_THE_LEDGER}
-        claims[SAME_FOUNDATION] = {*of_ledger.promises, *of_ledger.assumes} <= rests_on
+        stated_assumptions = {*claimed.promises, *claimed.assumes, *OF_THE_LEDGER}
+        claims[SAME_FOUNDATION] = {*of_ledger.promises, *of_ledger.assumes} <= stated_assumptions
     if "delta" in target:
         claims[SAME_DELTA] = float(claimed.delta or 0.0) <= float(target["delta"])
     named = statement.statement.author_words
@@ -531,12 +514,12 @@ def compare_with_ledger(
 
 
 def _made(account: Account) -> list[tuple[dict[str, Any], int]]:
-    """The phases with a release as a file has them, and how many."""
+    """Return the phases with releases as JSON data, and their numbers of releases."""
     return [(json.loads(json.dumps(entry)), made) for entry, made in account.phases if made]
 
 
 def _differences(account: Account, stated: Account) -> Iterator[str]:
-    """Where the ledger is not that of the statement's run, in words."""
+    """Yield the differences between the ledger's run and the statement's run, as text."""
     filters = [dict(one.target or {}) if one.is_adaptive else None for one in (account, stated)]
     if filters[0] != filters[1]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"
@@ -545,7 +528,7 @@ def _differences(account: Account, stated: Account) -> Iterator[str]:
         other = counted[i][0] if i < len(counted) else {}
         for key in dict.fromkeys((*entry, *other)):
             ours, theirs = (one.get(key, "nothing") for one in (entry, other))
-            # How many records there are may be left out, but for capped batches, which all that is read has it with.
+            # The dataset size may be omitted, except for truncated batches, whose parameters always include it.
             is_left_out = key == "dataset_size" and "nothing" in (ours, theirs)
             if ours != theirs and key not in NOT_COMPARED and not is_left_out:
                 yield f"phase {i + 1}: {key} {ours} in the ledger, {theirs} in the statement"

@@ -1,4 +1,4 @@
-"""``privproj sweep``: a grid of queries to a table."""
+"""Implement ``privproj sweep``: evaluate a grid of queries and write a table."""
 
 import time
 from functools import partial
@@ -68,5 +68,5 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
 
 
 def every(sentences_of: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return every sentence once."""
-    return list(dict.fromkeys(words for sentences in sentences_of.values() for words in sentences))
+    """Return the distinct sentences."""
+    return list(dict.fromkeys(sentence for sentences in sentences_of.values() for sentence in sentences))

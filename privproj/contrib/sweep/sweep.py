@@ -1,10 +1,10 @@
-"""A grid of queries: one row of plain text for each point, whichever process computes it.
+"""Evaluate a grid of queries: one row of text per point, independent of the process that computes it.
 
-Points are numbered, and a grid is a function from a range of numbers to the lines of their rows, which workers call
+Points are numbered. A grid is a function from a range of numbers to the lines of their rows, which workers call
 (:mod:`privproj.io.jobs`). A large grid is evaluated in columns (:mod:`privproj.accounting.vectorized`). Its kernels are
 chosen by the size of the whole grid, so that rows do not depend on batches. Memory contains the axes and a few batches.
 
-Rows are appended to a journal in the order of their numbers, which survives a kill at any moment. Rows in the journal
+Rows are appended to a journal in the order of their numbers, so they survive a kill at any moment. Rows in the journal
 are not computed again.
 """
 
@@ -43,20 +43,19 @@ PROBED_POINTS = 10**5  # points tried until one is a valid query, in about a sec
 
 MOST_CORNERS = 4096  # queries of a grid whose assumptions are listed
 
+# Placeholder values of the solved parameter, used if only the assumptions are needed; other queries solve for a
+# parameter of the mechanism.
 STAND_INS = {"epsilon": {}, "delta": {}, "rate": {"sampling_rate": 0.5}, "steps": {"steps": 2}}
-"""Values of what a query solves for, where only its assumptions are needed; else it is part of the mechanism."""
 
+# columns of the table after those of the axes: fields of a result, and a note
 COLUMNS: tuple[str, ...] = (
     "value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta",
     "noise_multiplier", "note",
 )  # fmt: skip
-"""The columns of the table after those of the axes: fields of a result, and a note."""
 
-OUTCOMES = (*Outcome, "invalid")
-"""The values of the column ``outcome``."""
+OUTCOMES = (*Outcome, "invalid")  # values of the column ``outcome``
 
-WORDS = ("side", "bound", "status", "outcome", "note")
-"""The columns that contain text."""
+WORDS = ("side", "bound", "status", "outcome", "note")  # columns of text
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Grid:
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
     def question(self, number: int) -> Composition:
-        """Return the query at a point, with a value for what it solves for; raises if the keys are invalid."""
+        """Return the query at a point, with a placeholder for the solved parameter; raises if the keys are invalid."""
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
         question = spec.composition_from(keys, self.query)
         spec.target_from(keys, self.query)
@@ -169,7 +168,7 @@ class Grid:
             return checked_phase(spec.composition_from(keys, self.query).only, spec.target_from(keys, self.query))
 
         axes = self.columns(numbers)
-        # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
+        # Kernels on disk are not loaded, so that an interrupted and resumed sweep gives the same digits.
         with expect_rows(len(self) * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(self.query, self.fixed, axes, len(numbers), phase_at)
             if not read.phases:
@@ -223,7 +222,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 
 def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of one point by column; the note states why there is none."""
+    """Return the result of one point by column; the note states why it has no result."""
     result, outcome, note = None, "not_converged", ""
     try:
         result = spec.evaluate_entry(query, keys)
@@ -251,8 +250,8 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
     shares = np.array([1.0 / (known_size([phase]) or math.nan) for phase in read.phases])
     is_large = numbers["delta"] >= shares[read.shape]
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), is_large.tolist(), strict=True))
-    words = {key: _words_of(read, *key) for key in set(keys)}
-    return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
+    text_cells = {key: _words_of(read, *key) for key in set(keys)}
+    return {**cells, **dict(zip(WORDS, zip(*map(text_cells.__getitem__, keys), strict=True), strict=True))}
 
 
 def _words_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
@@ -308,8 +307,8 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
         (first,) = csv.reader([grid(range(1))])
         for number, row in zip(range(len(grid)), rows, strict=True):
             cells = dict(zip(grid.names, row, strict=True))
-            wanted = [str(_cell(value)) for value in grid.point(number).values()] if number else first
-            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, wanted)):
+            expected_row = [str(_cell(value)) for value in grid.point(number).values()] if number else first
+            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, expected_row)):
                 return False
         return True
     except (OSError, ValueError, TypeError, csv.Error):
@@ -318,8 +317,8 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
 
 def _says(cell: Any, text: str) -> bool:
     """Return whether a cell has this text, or the same number up to rounding on another machine."""
-    words = "" if cell is None else str(cell)
-    return words == text or math.isclose(float(words), float(text))
+    cell_text = "" if cell is None else str(cell)
+    return cell_text == text or math.isclose(float(cell_text), float(text))
 
 
 def _read_table(path: Path) -> Iterator[Sequence[Any]]:
