@@ -151,11 +151,20 @@ def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
     """Return the nearest such number that is at most ``x`` (``side = 1``) or at least ``x`` (``side = -1``)."""
+    first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))
+    # The decade of x starts with a number of this form, so that such a number is always returned unchanged.
+    if x < _times_power_of_ten(first, -power):
+        power += 1
+    elif x >= _times_power_of_ten(first, 1 - power):
+        power -= 1
     # A number with this many digits times this power is an integer except for a few rounding errors.
-    count = side * math.floor(side * _times_power_of_ten(x, power) + 1e-2)
-    near = _times_power_of_ten(count, -power)
-    return near if side * near <= side * x else _times_power_of_ten(count - side, -power)
+    count = min(max(side * math.floor(side * _times_power_of_ten(x, power) + 1e-2), first), last)
+    near = _times_power_of_ten(count, -power) if count < last else _times_power_of_ten(first, 1 - power)
+    if side * near <= side * x:
+        return near
+    count -= side
+    return _times_power_of_ten(count, -power) if count < last else _times_power_of_ten(first, 1 - power)
 
 
 def _times_power_of_ten(x: float, power: int) -> float:

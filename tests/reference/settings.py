@@ -65,7 +65,7 @@ def plain(text):
 
 
 def settings(quick=False):
-    found = []
+    selected = []
     grids = "".join(getattr(family, "SETTINGS", "").lstrip("\n") for family in FAMILIES)
     for entry in grids.splitlines():
         quantity, *assignments = entry.lstrip("* ").split()

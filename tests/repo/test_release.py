@@ -86,7 +86,7 @@ def test_installation_page_states_imports_of_a_query():
 
 def commands_of_release():
     """The commands of the checklist of a release."""
-    (block,) = re.findall(r"```sh\n(.*?)```", CONTRIBUTING.split("\n## A release\n")[1].split("\n## ")[0], re.DOTALL)
+    (block,) = re.findall(r"```sh\n(.*?)```", CONTRIBUTING.split("\n## Release\n")[1].split("\n## ")[0], re.DOTALL)
     return [line.strip() for line in block.splitlines() if line.strip()]
 
 

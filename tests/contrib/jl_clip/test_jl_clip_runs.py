@@ -52,7 +52,7 @@ def test_epsilon_near_infinity_is_the_best_of_both_methods(mechanism, steps, rat
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
     ways = composition_of(mechanism, None, run).curve().first
-    for level, step in enumerate(ways.steps):
+    for level, step in enumerate(ways.spacings):
         with suppress(PrecisionError):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
     lattice = next(upper for step, upper in seen.items() if step)

@@ -230,4 +230,4 @@ def test_lower_bound_is_computed_only_on_request(monkeypatch):
     assert 0.0 < detailed.lower_bound.value <= result.value and len(calls) == 1
     assert privproj.lower_bound(result) == detailed.lower_bound
     copy = pickle.loads(pickle.dumps(result))
-    assert copy == detailed and copy.as_dict() == result.as_dict()
+    assert copy == result and copy.as_dict() == result.as_dict()

@@ -7,6 +7,7 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj import M2, Accountant, Gaussian, InvalidParameterError, UnsupportedError
+from privproj.accounting.lower_bounds import with_details
 from privproj.schedule import Composition, phase_of
 
 GAUSSIAN = Gaussian(noise_multiplier=1.0)
@@ -42,7 +43,7 @@ def test_accountant_equals_run_file_and_command(name, ending, tmp_path, capsys):
     again = Accountant.read(file)
     assert again.schedule == accountant.schedule and again.epsilon(1e-5) == found
     assert exit_code(["run", str(file), "--delta", "1e-5", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.as_dict()))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(with_details(found).as_dict()))
     assert exit_code(["run", str(file), "--epsilon", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == accountant.delta(1.0).value
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from helpers import GUARANTEES, RUNS, ids, mechanism_for
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
@@ -130,6 +130,8 @@ numbers = st.floats(-150.0, 17.0).map(lambda x: 10.0**x)
 
 @settings(max_examples=300, deadline=None)
 @given(x=numbers, digits=st.integers(4, 13))
+@example(x=1e-20, digits=10)
+@example(x=1e-19, digits=10)
 def test_digits_below_and_above_enclose_the_number(x, digits):
     low, high = digits_below(x, digits), digits_above(x, digits)
     assert low <= x <= high <= low * (1.0 + 1.001 * 10.0 ** (1 - digits))
