@@ -192,8 +192,9 @@ def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
         return
     result = json.loads(out)
     said = [*result["mechanism"]["assumes"], *result["run"]["assumes"]]
-    text = run(f"epsilon {mechanism} {words} --delta 1e-3")[1]
-    assert [" ".join(part.split("  warning:")[0].split()) for part in text.split("  assumes:  ")[1:]] == said
+    text = " ".join(run(f"epsilon {mechanism} {words} --delta 1e-3 -v")[1].split())
+    assert all(sentence in text for sentence in said)
+    assert stated(run(f"epsilon {mechanism} {words} --delta 1e-3")[1]) >= present(said)
     bound = "" if "--bound" in mechanism else f"--bound {result['bound']}"
     curve = json.loads(run(f"curve {mechanism} {bound} {words} --points 2 --style json")[1])
     assert curve["results"][0]["assumes"] == said
@@ -223,7 +224,7 @@ def test_a_public_subspace_is_said_to_be_public(run, tmp_path):
     line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
     for extra, there in (("", False), (" --public", True)):
         assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["assumes"]) == there
-        assert (WORDS["PUBLIC_SUBSPACE"] in " ".join(run(line + extra)[1].split())) == there
+        assert ("public-subspace" in run(line + extra)[1]) == there
     path = tmp_path / "plan.toml"
     assert run(f"{line} --public -o {path}")[0] == 0 and "public subspace" in path.read_text()
     budget = {"epsilon": 4, "delta": 1e-5, "sampling_rate": 0.1, "steps": (2, 2)}

@@ -54,7 +54,7 @@ def test_the_fixed_call(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert exit_code(FIXED.split()) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("test accuracy = ") and "rests on: rank-free (proved" in shown
+    assert shown.startswith("test accuracy = ") and "bound:     rank-free (proved)" in shown
     assert (tmp_path / "privproj-train-2" / "checkpoint.pt").exists()
 
 

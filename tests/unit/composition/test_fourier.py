@@ -211,7 +211,7 @@ for name in ("DP-SGD epsilon, T 2", "DP-SGD epsilon, T 1000", "DP-SGD epsilon, T
 def test_composition_starts_no_threads():
     """Without threads the CPU time is at most the wall time, on a machine however busy."""
     free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    benchmarks = os.path.join(os.path.dirname(__file__), "..", "..", "benchmarks")
+    benchmarks = os.path.join(os.path.dirname(__file__), "..", "..", "..", "benchmarks")
     done = subprocess.run([sys.executable, "-c", THREADS, benchmarks], env=free, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():

@@ -74,7 +74,7 @@ OPTIONS = {"algorithm": "m2", "rank": 2, "noise_multiplier": 0.5, "steps": 6, "s
 SEEDED = ("m2", "dp-sgd", "prism", "balls-in-bins", "adaptive")
 
 
-TESTS = str(Path(__file__).parents[1])
+TESTS = str(Path(__file__).parents[2])
 
 
 def torchrun(*command):
