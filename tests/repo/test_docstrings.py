@@ -21,7 +21,7 @@ CORE = (
     *("privproj", "privproj.accounting", "privproj.errors", "privproj.run", "privproj.schedule", "privproj.io"),
     *("privproj.mechanisms.wishart.alignment", "privproj.mechanisms.sketch.lora_noise"),
 )
-EXAMPLES_NEED = {"privproj.io": ("flint",)}
+EXAMPLES_NEED = {"privproj.contrib.certify": ("flint",)}
 """Modules of the core whose examples need an extra."""
 EXTRAS = {
     "privproj.training": ("torch", "opacus"),
