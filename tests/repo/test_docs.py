@@ -16,7 +16,6 @@ from privproj_cli.explain import word_groups
 from privproj_cli.main import exit_code
 
 from privproj import M2
-from privproj.contrib.certify.ball_profiles import ball_entry
 from privproj.errors import EXIT_CODES
 from privproj.mechanisms.registry import bound_names, find_bound, registry
 
@@ -171,14 +170,6 @@ def test_docs_state_current_bound_versions(path):
     said = re.findall(r"(?:bound_version = |rank-free is at version )(\d+)", path.read_text())
     # All examples are of rank-free.
     assert set(said) <= {str(find_bound(M2, "rank-free").version)}
-
-
-def test_certificates_page_lists_certified_bounds():
-    (row,) = re.findall(r"^\| bounds \|.*$", (DOCS / "certificates.md").read_text(), re.MULTILINE)
-    for bound in registry():
-        if not ball_entry(bound) or not bound.mechanism.__module__.startswith("privproj.mechanisms"):
-            continue  # features have pages of their own
-        assert re.search(rf"\b{bound.mechanism.name}( `[\w-]+`,)* `{bound.name}`", row), bound
 
 
 def test_exit_codes_are_stated_once():

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import sys
 from dataclasses import replace
 from decimal import Decimal
@@ -17,9 +18,10 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj.contrib.certify import certificate
+from privproj.contrib.certify.ball_profiles import ball_entry
 from privproj.errors import ConvergenceError
 from privproj.io import files
-from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named
+from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, registry
 
 needs("flint")
 sys.path.append(str(ROOT / "benchmarks"))
@@ -433,3 +435,11 @@ def test_certificate_is_refused_with_text_far_behind_it(proof_text, tmp_path, ca
 def test_certify_refuses_a_risk():
     with pytest.raises(privproj.UnsupportedError, match="a risk has no certificate"):
         certificate.certify(privproj.sigma(privproj.Gaussian(), advantage=0.1))
+
+
+def test_certificates_page_lists_certified_bounds():
+    (row,) = re.findall(r"^\| bounds \|.*$", (ROOT / "docs" / "certificates.md").read_text(), re.MULTILINE)
+    for bound in registry():
+        if not ball_entry(bound) or not bound.mechanism.__module__.startswith("privproj.mechanisms"):
+            continue  # features have pages of their own
+        assert re.search(rf"\b{bound.mechanism.name}( `[\w-]+`,)* `{bound.name}`", row), bound

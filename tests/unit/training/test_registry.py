@@ -23,7 +23,7 @@ def test_where_torch_is_missing_the_import_error_names_the_extra(monkeypatch):
 
     for name in [name for name in sys.modules if name.startswith("privproj.training.engine")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(privproj.training, "make_private", raising=False)
+    monkeypatch.delitem(vars(privproj.training), "make_private", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ModuleNotFoundError, match=r"privproj.training.make_private needs; pip install .*\[torch\]"):
         privproj.training.make_private  # noqa: B018
