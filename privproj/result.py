@@ -277,7 +277,7 @@ class Result:
         values = [ends if name == "interval" else {name: getattr(self, name)} for name in names]
         plain = {name: as_plain_value(value) for pair in values for name, value in {**pair}.items()}
         plain["numerics"] = as_plain_value(numerics)
-        plain["requires"] = [name for name in map(short_name, self.assumes) if name]
+        plain["requires"] = [short_name(text) or text for text in self.assumes]
         plain["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             plain["value"] = None

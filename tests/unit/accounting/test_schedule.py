@@ -141,3 +141,10 @@ def test_two_fixed_projections_are_not_one():
         assert len((Composition((phase,)) + phase).phases) == 2
     with pytest.raises(InvalidParameterError, match="times"):
         Composition((phase_of(Gaussian(noise_multiplier=1.0)),)) * 0
+
+
+def test_requires_lists_every_requirement():
+    run = Composition((phase_of(Gaussian(noise_multiplier=2.0), "a", steps=3),), assumes=("the loader is audited",))
+    row = run.epsilon(delta=1e-5).as_dict()
+    said = [*row["mechanism"]["assumes"], *row["run"]["assumes"]]
+    assert len(row["requires"]) == len(said) and "the loader is audited" in row["requires"]
