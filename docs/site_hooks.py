@@ -2,8 +2,8 @@
 
 The links in Markdown files lead to files of the repository. These hooks translate them into links of the site. Git does
 not keep the generated pages, so the repository refers to a generated page ``NAME.md`` as ``README.md#NAME``, the row of
-the page in the index of its folder. On the site that link leads to the page. The site includes MathJax, so that a browser
-loads nothing from another host.
+the page in the index of its folder. On the site that link leads to the page. The site includes MathJax, so that the
+browser of a reader loads nothing from another host.
 """
 
 import re
