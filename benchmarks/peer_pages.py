@@ -1,7 +1,8 @@
 """Write docs/benchmarks.md from the results of ``peers.py``, ``speed.py``, ``sweep.py`` and ``tightness.py``.
 
-The page shows the rows that matter for a decision, and the code fills every measured number in. ``python
-benchmarks/peers.py --again`` prints all comparisons with other tools.
+The page shows the rows that matter for a decision, and the code fills their numbers in. ``python
+benchmarks/peers.py --again`` prints all comparisons with other tools. The sections on lower bounds and on balls-in-bins
+are copied from the output of ``gaps.py`` and ``balls_in_bins.py``.
 """
 
 import tightness
@@ -73,6 +74,44 @@ each bound to it. A star marks a bound that needs an assumption on the data here
 the same assumption. Bounds that do not support the setting are left out.
 
 {tight}
+
+## Gap to the lower bound
+
+With `-v`, privproj prints a lower bound on epsilon. It holds for every accountant, against an adversary who
+observes the projections ([C28](proofs.md#c28)). For one release of M1, M2 and PublicSketch, epsilon at delta 1e-5
+is less than 0.01 % above its lower bound. This was checked at ranks 1 to 256, dimensions 768 and 2048 and epsilons
+0.1 to 10.
+
+For 2000 steps of M2 at sampling rate 0.01, dimension 2048, the gap is at most (in percent):
+
+| rank | epsilon 0.1 | 0.3 | 1 | 3 | 10 |
+| --- | --- | --- | --- | --- | --- |
+| 1 | 8.69 | 8.06 | 2.50 | 1.20 | 0.89 |
+| 4 | 2.98 | 2.88 | 2.36 | 0.91 | 0.71 |
+| 16 | 0.83 | 0.81 | 0.76 | 0.52 | 0.43 |
+| 64 | 0.22 | 0.22 | 0.21 | 0.21 | 0.24 |
+| 256 | 0.07 | 0.07 | 0.06 | 0.09 | 0.15 |
+
+At dimension 768 and for PublicSketch, the gaps differ by at most 0.14 percentage points. They are printed by
+`python benchmarks/gaps.py --mechanism m2 sketch-public`.
+
+## Balls-in-bins
+
+For this sampling scheme, privproj prints a lower and an upper bound on epsilon. The interval is 3 to 79 times
+narrower than that of PLD_accounting 2.0. privproj takes 0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The
+upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than that of privproj. The last column is for another
+scheme: Poisson sampling at rate 1/t, by dp-accounting 0.6.0.
+
+| Gaussian run with t batches per epoch | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
+| --- | --- | --- | --- | --- |
+| z 1, t 1000, 1 epoch, delta 1e-6 | 0.17160 to 0.17184 | 0.16865 to 0.17569 | 0.2908 | 0.1856 |
+| z 2, t 100, 1 epoch, delta 1e-6 | 0.20486 to 0.20498 | 0.20049 to 0.21002 | 0.3160 | 0.2280 |
+| z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
+| z 0.5, t 1000, 1 epoch, delta 1e-6 | 4.1040 to 4.1096 | 4.0984 to 4.1176 | 4.8799 | 4.2351 |
+| z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
+
+Runs with up to 1e5 batches or 1e4 epochs, with Gaussian noise or M2, take at most 0.24 s. The relative width of
+their intervals is at most 0.32 %. `python benchmarks/balls_in_bins.py --peer-python PATH` prints these numbers.
 
 ## Measure again
 
