@@ -164,9 +164,9 @@ training runs below.
 
 ## One release
 
-A result and its certificate are for the same query, at random parameters (dimensions up to 1e6, deltas from 0.9 to
-1e-1000). The result is unsafe if its delta is not above the enclosure in ball arithmetic. A margin is the relative
-distance of the result to the enclosure.
+Each result is for a query with random parameters (dimensions up to 1e6, deltas from 0.9 to 1e-1000). The certificate
+of the same query encloses the exact delta in an interval. The result is safe if its delta is above this interval.
+The margin is the relative distance of the result to the interval.
 
 {table}
 

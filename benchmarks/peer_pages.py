@@ -49,11 +49,11 @@ Each tool runs the same query in a new process with one thread. z is the noise m
 the number of steps. A dash means that the tool has no function for the query. "{fails}" means an error, more than
 {timeout} s or more than 8 GiB.{quick}
 
-CPU time of a warm call in ms, the smallest of several:
+This table shows the CPU time of a warm call in ms, the smallest of several:
 
 {times}
 
-Relative error. A positive error is on the safe side:
+This table shows the relative error. A positive error is on the safe side:
 
 {errors}
 
