@@ -71,7 +71,7 @@ def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
         assert upper - lower <= upper * mp.mpf("1e-12" if chosen else "1e-18")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(benchmark.DRAWS))
 def test_no_answer_lies_below_its_enclosure(seed, draw):
