@@ -106,6 +106,12 @@ def test_deltas_far_below_double_precision(name, power):
     assert certificate.verify(proof).holds
 
 
+def test_delta_zero_is_certified():
+    proof = certificate.certify(privproj.delta(privproj.Laplace(noise_multiplier=1.5), epsilon=1.0))
+    assert proof.upper == "0" and proof.target["log10_delta"] == -1e6
+    assert certificate.verify(proof).holds
+
+
 def test_log10_delta_is_another_way_to_say_delta():
     release = privproj.M2(dim=2048, rank=16, noise_multiplier=0.5)
     same = privproj.epsilon(release, log10_delta=-5.0), privproj.epsilon(release, delta=1e-5)
