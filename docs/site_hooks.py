@@ -33,7 +33,7 @@ NEEDED = re.compile(r"(tex-chtml\.js|output/chtml/fonts/woff-v2/.*\.woff)$")  # 
 
 # the row of a generated page in an index: an anchor, the title, and sometimes a column with its group
 ROW = re.compile(r'^\| (?:`(?P<group>[\w-]+)` \| )?<a id="(?P<name>[\w.-]+)"></a>`(?P<title>[\w.-]+)`', re.MULTILINE)
-ANCHORED = re.compile(r'<a id="(?P<name>[\w.-]+)"></a>(?P<title>`[\w.-]+`|[\w -]+)')
+ANCHORED = re.compile(r'<a id="(?P<name>[\w.-]+)"></a>(?P<title>`[\w.-]+`)')
 LINK = re.compile(r"(?P<start>\]\(|(?:src|href)=\")(?P<path>[^)\s\"#:]+)(?:#(?P<anchor>[^)\s\"]*))?(?=[)\"])")
 
 
