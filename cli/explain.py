@@ -48,7 +48,7 @@ def word_groups() -> list[dict[str, Any]]:
     groups.append({"title": "Requirements", "kind": "requirement", "word": _requirements()})
     groups.append({"title": "Published methods", "kind": "method", "word": _methods()})
     groups.append({"title": "Commands", "kind": "command", "word": _commands()})
-    groups.append({"title": "JSON keys", "kind": "JSON key", "word": _json_keys(spellings(words_of(groups)))})
+    of_kind["JSON key"] += _json_keys(spellings(words_of(groups)))
     return groups
 
 
@@ -255,7 +255,7 @@ def bounds_command(name: str | None, json: bool) -> int:
     mechanisms = method.mechanisms if method else (name,)
     listed = [b for b in registry() if name is None or b.mechanism.name in mechanisms]
     chosen = [*pages, *listed]
-    if not chosen:
+    if not chosen and method is None:
         names = (
             [f"{kind}.{bound}" for kind, bound in bound_names()]
             if "." in str(name)
