@@ -51,9 +51,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "The number of records is public. Under zero-out and replace, neighboring datasets share it. Under "
-        "add-remove, the sampling rate, the number of steps and the divisor of the sums must be constants that "
-        "were fixed without looking at it.",
+        "The number of records is public. Under zero-out and replace, neighboring datasets have the same number. "
+        "Under add-remove, the sampling rate, the number of steps and the divisor of the sums must be constants "
+        "that were fixed without looking at the number of records.",
     )
     ONE_RECORD_PER_USER = (
         "one-record-per-user",  # a group size is an assumption on the data instead
@@ -82,7 +82,7 @@ class Requirement(RequirementText):
     )
     CLIPPING_BEFORE_SKETCH = (
         "clipping-before-sketch",
-        "The norm is clipped before sketching, not after.",
+        "The contribution of each record is clipped before sketching, not after.",
     )
     NOISE_AT_ADAPTED_CLIP = (
         "noise-at-adapted-clip",  # C31
@@ -92,8 +92,8 @@ class Requirement(RequirementText):
     CENTERED_COUNT = (
         "centered-count",  # C31
         "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i "
-        "was not clipped and 0 if it was. A record then contributes 1/2 in absolute value. In a count of 0 and 1, "
-        "even minus a constant, it contributes up to 1, which needs twice the noise.",
+        "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. A sum of b_i, even "
+        "minus a constant, changes by up to 1 and needs twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -205,8 +205,8 @@ class Requirement(RequirementText):
     )
     PRIVATE_SCORE = (
         "private-score",
-        "The score of a run is computed from its private output and public data only. A score on private data is "
-        "another release, and must be counted in the run.",
+        "The score of a run is computed from its private output and public data only. If it uses private data, it "
+        "is another release, and must be accounted as part of the run.",
     )
     RANDOM_CANDIDATES = (
         "random-candidates",
