@@ -71,7 +71,7 @@ def _requirements() -> list[dict[str, Any]]:
     others = [scheme.assumes for scheme in SCHEMES.values()]
     others += [member for name in mechanism_names() for member in mechanism_named(name).assumes]
     texts = {short: text for text in (*Requirement, *others) if (short := short_name(text))}
-    return [{"name": name, "means": str(text)} for name, text in texts.items()]
+    return [{"name": name, "means": f"{text[0].upper()}{text[1:].rstrip('.')}."} for name, text in texts.items()]
 
 
 def _methods() -> list[dict[str, Any]]:

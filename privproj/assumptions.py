@@ -216,9 +216,9 @@ class Requirement(RequirementText):
 
     # accounting by dp-accounting
     MEASURED_ROUNDING = (
-        "measured-rounding",  # listed with the assumptions on the data: the status is conditional
-        "The rounding error of dp-accounting stays within the margin that was added for it. The margin was "
-        "measured, not proved.",
+        "measured-rounding",  # a clause, since it is listed with the assumptions on the data
+        "the rounding error of dp-accounting stays within the margin that was added for it (the margin was measured, "
+        "not proved)",
     )
     EVENT_MATCHES_PROGRAM = (
         "event-matches-program",
