@@ -104,7 +104,7 @@ RENDERERS = ("label_lines", "labeled", "answer_text", "render_verdict", "result_
 def test_explain_covers_labels_of_renderers():
     """Labels are the keys of tables that are passed to a function that prints labels."""
     labels = set()
-    for tree in trees("cli", "privproj/contrib"):
+    for tree in trees("cli", "privproj"):
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
             called = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
             names = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in called}
@@ -143,6 +143,8 @@ def test_explain_covers_labels_of_renderers():
     ],
 )
 def test_explain_covers_printed_labels(line, run, tmp_path):
+    if not any(line.split()[0] in commands for commands in command_groups().values()):
+        pytest.skip("a command of an optional feature")
     named = {"ledger": ROOT / "examples" / "ledger.jsonl", "run": tmp_path / "run.toml"}
     named["run"].write_text('[[phase]]\nname = "phase"\nmechanism = "gaussian"\nnoise_multiplier = 3\n')
     labels = LABEL.findall(run(line.format(**named))[1])
@@ -196,7 +198,7 @@ PRISM, DP-SFT, SGM, SGMM, BandMF, BLT, BISR, lambda-CGD, BIFR, DP-Muon, FedASK, 
 FedPower, DP-FedLoRA, D2P2-SGD, GEP, PDP-SGD, PE-SGD, TP-TopK, DP-SAPF, AdaDPIGU, CSGM, sparsified Gaussian,
 product noise, BiTFiT, AUTO-S, automatic clipping, DiSK, DOPPLER, MicroAdam, gradient denoising, PLD,
 privacy loss distribution, Renyi, RDP, zCDP, GDP, truncated Poisson, b-min-sep, cyclic Poisson, random allocation,
-user-level, DP-SGD, DP-Adam, DP-FTRL, DP-MF, DP-GRAPE, GaLore, Flora, RGP, DP-LoRA, FFA-LoRA, DP-ZO, DPZero, DP-SGD-JL,
+user-level, DP-SGD, DP-Adam, DP-FTRL, DP-MF, DP-GRAPE, GaLore, Flora, RGP, DP-LoRA, FFA-LoRA, DP-ZO, DPZero,
 R1SMG, RP-GD, LoRA-FA, M1, M2, Wishart"""
 
 
