@@ -211,7 +211,7 @@ class Requirement(RequirementText):
     RANDOM_CANDIDATES = (
         "random-candidates",
         "Each run has fresh randomness and draws its hyperparameters at random from the same candidates. Every "
-        "candidate has the accounted noise, sampling rate and number of steps, or costs less.",
+        "candidate has the accounted noise, sampling rate and number of steps, or a smaller privacy loss.",
     )
 
     # accounting by dp-accounting

@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 
 import pytest
-from helpers import ROOT, SECONDS, full_if, ids
+from helpers import ROOT, SECONDS, full_if, ids, parsed
 from privproj_cli.explain import claims, data, entries, spelling, word_groups, words_of
 from privproj_cli.main import command_groups
 
@@ -86,6 +86,46 @@ def test_explain_covers_keys_of_json_schema():
     assert not missing
 
 
+JSON_COMMANDS = [
+    "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 3 --sampling-rate 0.1 --delta 1e-5 --json",
+    "epsilon gaussian --noise-multiplier 1 --sampling shuffle --batches 10 --delta 1e-5 --json",
+    "epsilon gaussian --noise-multiplier 1 --batch-size 9 --dataset-size 99 --max-batch-size 40 --steps 9 --delta 1e-5"
+    " --json",
+    "choose --layer 64x4x2 --sampling-rate 0.1 --steps 3 --epsilon 4 --delta 1e-5 --json",
+    "remaining {run} --epsilon 4 --delta 1e-5 --json",
+    "filter {run} --epsilon 4 --delta 1e-5 --json",
+    "run {run} --gdp --json",
+    "select gaussian --noise-multiplier 2 --trials 10 --delta 1e-5 --json",
+    "ledger {ledger} --json",
+    "verify {ledger} --json",
+    "bounds rank-free --json",
+    "lora-noise --rank 16 --entry 0.1 --row-norm 1 --json",
+]
+
+
+def keys_in(value):
+    """Yield the keys of a JSON value at all levels; sentences are not keys."""
+    if isinstance(value, dict):
+        yield from (key for key in value if " " not in key)
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys_in(part)
+
+
+@pytest.mark.parametrize("line", JSON_COMMANDS, ids=lambda line: line.split(" --")[0])
+def test_explain_covers_json_keys(line, run, tmp_path):
+    printed = json.loads(run_of(line, run, tmp_path))
+    assert not [key for key in sorted(set(keys_in(printed))) if not covered(key)]
+
+
+def run_of(line, run, tmp_path):
+    """Return the output of a command on an example ledger or run file; skips without the feature of the command."""
+    if not any(line.split()[0] in commands for commands in command_groups().values()):
+        pytest.skip("a command of an optional feature")
+    named = {"ledger": ROOT / "examples" / "ledger.jsonl", "run": tmp_path / "run.toml"}
+    named["run"].write_text('[[phase]]\nname = "phase"\nmechanism = "gaussian"\nnoise_multiplier = 3\n')
+    return run(line.format(**named))[1]
+
+
 def covered(name):
     try:
         return bool(entries(GROUPS, name))
@@ -93,9 +133,10 @@ def covered(name):
         return False
 
 
-def trees(*folders):
+def trees(pattern, *folders):
+    """Return the parsed programs of the folders whose source contains the pattern."""
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [ast.parse(path.read_text()) for path in paths]
+    return [parsed(path) for path in paths if re.search(pattern, path.read_text())]
 
 
 RENDERERS = ("label_lines", "labeled", "answer_text", "render_verdict", "result_text")
@@ -104,7 +145,7 @@ RENDERERS = ("label_lines", "labeled", "answer_text", "render_verdict", "result_
 def test_explain_covers_labels_of_renderers():
     """Labels are the keys of tables that are passed to a function that prints labels."""
     labels = set()
-    for tree in trees("cli", "privproj"):
+    for tree in trees("|".join(RENDERERS), "cli", "privproj"):
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
             called = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
             names = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in called}
@@ -143,11 +184,7 @@ def test_explain_covers_labels_of_renderers():
     ],
 )
 def test_explain_covers_printed_labels(line, run, tmp_path):
-    if not any(line.split()[0] in commands for commands in command_groups().values()):
-        pytest.skip("a command of an optional feature")
-    named = {"ledger": ROOT / "examples" / "ledger.jsonl", "run": tmp_path / "run.toml"}
-    named["run"].write_text('[[phase]]\nname = "phase"\nmechanism = "gaussian"\nnoise_multiplier = 3\n')
-    labels = LABEL.findall(run(line.format(**named))[1])
+    labels = LABEL.findall(run_of(line, run, tmp_path))
     assert len(labels) > 1
     assert not [label for label in labels if not covered(label)]
 
@@ -166,8 +203,10 @@ def warnings_in(tree, constants):
             name = ast.unparse(node.func)
             used += node.args[:1] if name.endswith((".warn", "warnings.append", "notes.append")) else []
             used += [key.value for key in node.keywords if key.arg == "warnings"]
-        elif isinstance(node, ast.AugAssign) and ast.unparse(node.target) in ("warnings", "notes"):
-            used.append(node.value)
+        elif isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            is_warning = any("warnings" in ast.unparse(target) or ast.unparse(target) == "notes" for target in targets)
+            used += [node.value] * is_warning
         elif isinstance(node, ast.FunctionDef) and (node.name == "notes" or node.name.startswith("warnings_of")):
             used += [part.value for part in ast.walk(node) if isinstance(part, ast.Return | ast.Yield) and part.value]
         for part in (part for expression in used for part in ast.walk(expression)):
@@ -178,7 +217,7 @@ def warnings_in(tree, constants):
 
 
 def test_explain_covers_warnings():
-    found, programs = set(), trees("privproj")
+    found, programs = set(), trees("warn|notes|NOTE", "privproj")
     constants = {
         node.targets[0].id: node.value.value
         for tree in programs
@@ -189,7 +228,7 @@ def test_explain_covers_warnings():
     for tree in programs:
         found |= {text for text in warnings_in(tree, constants) if len(text.split()) > 3}
     found |= {scheme.why_default for scheme in SCHEMES.values() if scheme.why_default}
-    assert len(found) > 12
+    assert len(found) > 20
     assert not [text for text in sorted(found) if not covered(text)]
 
 
