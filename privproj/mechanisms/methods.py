@@ -1,9 +1,8 @@
 """Map published training methods to the mechanisms that account for them or, if refuted, replace them.
 
 ``privproj explain NAME`` and ``privproj bounds NAME`` read this table, errors for an unknown mechanism name its
-entries,
-and ``docs/how-to-choose.md`` contains it. The rows are in ``methods.toml``, and in the files of this name of optional
-features.
+entries, and ``docs/how-to-choose.md`` lists them. The rows are in ``methods.toml``, and in the files of this name of
+optional features.
 """
 
 import re
