@@ -1,6 +1,7 @@
 """Intervals that enclose an exact value, and the outward margin for rounding errors (C20).
 
-This module needs ``math`` only. Logs of small numbers are named ``log_...``, and ``-inf`` is the log of zero.
+This module needs ``math`` only. Logs of small numbers are named ``log_...``, and ``-inf`` is the log of zero. A
+function marked as a kernel also runs as machine code (:mod:`privproj.numerics.jit`).
 """
 
 import math
@@ -75,7 +76,7 @@ class LazyEnclosure(Enclosure):
 
 
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
-    """Return by how many nats :func:`widen_outward` moves either end (C20). It is a kernel and accepts arrays."""
+    """Return the nats by which :func:`widen_outward` moves each end (C20); a kernel that also accepts arrays."""
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
         FUNCTION_RELATIVE_ERROR + error + RELATIVE_ERROR_PER_NAT * abs(log_value) + PARAMETER_RELATIVE_ERROR * steepness
@@ -150,10 +151,10 @@ def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """Return the nearest such number that is at most ``x`` (``side = 1``) or at least ``x`` (``side = -1``)."""
+    """Return the nearest number with so many digits that is at most ``x`` (``side = 1``) or at least ``x`` (``-1``)."""
     first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))
-    # The decade of x starts with a number of this form, so that such a number is always returned unchanged.
+    # The decade of x starts with a number of few digits, so a number that has few digits is returned unchanged.
     if x < _times_power_of_ten(first, -power):
         power += 1
     elif x >= _times_power_of_ten(first, 1 - power):
