@@ -79,7 +79,7 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
     return 1 + (largest_integer(lambda cap: log_probability_of_cut(run, cap).upper > goal, 0, most) or 0)
 
 
-def with_cut_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
+def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
     """Return the privacy curve of phases with truncated batches, given the curve without truncation (C26)."""
     cuts = [log_probability_of_cut(run) for run in runs]
     lower, upper = (reduce(log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))

@@ -65,7 +65,7 @@ class LogDensity(Protocol):
     def ends(self) -> tuple[float, float, float]:
         """The range of ``y`` and the width of the peak of its density, as ``(low, high, width)``.
 
-        * ``low``, ``high``: ``y`` is below ``low`` with probability 1e-20, and above ``high`` with far smaller probability.
+        * ``low``, ``high``: ``y`` is below ``low`` with probability 1e-20, and above ``high`` far less often.
         * ``width``: the width of the peak, about the width of a panel.
         """
         ...

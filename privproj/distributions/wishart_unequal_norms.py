@@ -155,8 +155,8 @@ class UnequalNorms:
         highest = upper.max(axis=(0, 1))
         falling, rising = np.diff(most_below).max(axis=0), -np.diff(most_above).min(axis=0)
         cost = np.maximum(falling[:, None] * falls.max(axis=0), rising[:, None] * rises.max(axis=0))
-        # Omit the panels next to the minimum of the gain. Over the others, the sum of the fall or rise of the gain times
-        # a tail is a lower bound of the delta of a pair (C12, step 4).
+        # Omit the panels next to the minimum of the gain. Over the others, the sum of the fall or rise of the gain
+        # times a tail is a lower bound of the delta of a pair (C12, step 4).
         valley, change = gains.argmin(axis=1)[:, None], np.diff(gains, axis=1)
         falls, rises = np.where(node[1:] < valley, -change, 0.0), np.where(node[:-1] > valley, change, 0.0)
         never = self.tails(m[1:, None], np.array([-np.inf]))[0][..., None] * (1.0 - gains[:, 0])
