@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from privproj.accounting.phase import Phase, with_truncation, numerics_of, phase_for, remedy_for_fixed_projection
+from privproj.accounting.phase import Phase, numerics_of, phase_for, remedy_for_fixed_projection, with_truncation
 from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.composition.compose import compose_phases
 from privproj.errors import InvalidParameterError, PrecisionError, QueryError, UnsupportedError, within
