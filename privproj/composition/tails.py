@@ -87,7 +87,7 @@ class TailLevelsCurve:
 
     @cached_property
     def at_first_level(self) -> "TailLevelsCurve":
-        """This curve with the first level only."""
+        """The curve with the first level only."""
         return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":

@@ -146,7 +146,7 @@ def shared_options(*hidden: str) -> list[Once]:
 
 
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
-    """A privacy statement for a model card: text, Markdown or HTML."""
+    """Write a privacy statement for a model card, as text, Markdown or HTML."""
     phase = phase_of(mechanism, bound=bound, **run)
     return produce(statements.question_data(phase), {}, [phase], **options)
 
@@ -157,7 +157,7 @@ command = QueryGroup("report", report_mechanism, [bound_option(), *shared_option
 @command.add_command
 @command_with("run", file_argument(), *target_options("report"), *shared_options())
 def report_run(file: str, **options: Any) -> int:
-    """A run file: phases composed jointly."""
+    """Write the privacy statement of a run file, whose phases are composed jointly."""
     check_not_same_file("--output", options["output"], file)
     schedule = from_data(read_data(file), file)
     return produce(statements.run_data(schedule), {}, schedule.phases, **options)
@@ -166,7 +166,7 @@ def report_run(file: str, **options: Any) -> int:
 @command.add_command
 @command_with("ledger", file_argument(), *target_options("report"), *shared_options("ledger"))
 def report_ledger(file: str, delta: float | None, **options: Any) -> int:
-    """The ledger of a training run: what it released."""
+    """Write the privacy statement of the ledger of a training run, about the recorded releases."""
     check_not_same_file("--output", options["output"], file)
     account, content = read_started_ledger(file)
     digests = {"ledger": sha256(content).hexdigest()}
