@@ -57,8 +57,8 @@ class RunOptions(TypedDict):
         dataset_size: The number of records, which is public. A warning is issued unless delta is below one over it.
         batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
         epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
-        relation: "add-remove", "replace" or "zero-out", see :class:`NeighboringRelation`; unless given, it is
-            that of the bound, else of the mechanism, else of the sampling.
+        relation: "add-remove", "replace" or "zero-out" (:class:`NeighboringRelation`); by default that of the bound, of
+            the mechanism or of the sampling scheme, in this order.
         group_size: The number of records of one user, from 1 to 1e6; 1 unless given.
         discretization: The step of the grid of losses in a composition, from 1e-12 to 1; by default privproj chooses.
         split: For a bound that divides delta between two events, the share of the first one: a number above 0 and

@@ -91,9 +91,9 @@ def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
     Raises:
         InvalidParameterError: A value is outside its domain, two targets are given, or the mechanism has no noise
             multiplier or already has it set.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import M2, sigma
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
@@ -125,9 +125,9 @@ def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     Raises:
         InvalidParameterError: A value is outside its domain, or the mechanism has no rank, already has it set, or has
             layers.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import M2, rank
     >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
@@ -154,10 +154,10 @@ def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Res
 
     Raises:
         InvalidParameterError: A value is outside its domain, or ``steps`` is given.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: More than 1e8 releases meet the target, or a quadrature or a search did not reach its
             accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import Gaussian, steps
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
@@ -183,9 +183,9 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
     Raises:
         InvalidParameterError: A value is outside its domain, or ``sampling_rate`` is given.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import Gaussian, rate
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
@@ -218,9 +218,9 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
     Raises:
         InvalidParameterError: A value is outside its domain, or the mechanism has no misalignment or already has it
             set.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import Wishart, misalignment
     >>> f"{misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value:.4g}"

@@ -1,6 +1,6 @@
-"""Read queries from keys and values, as in files: mechanism, bound, run and target.
+"""Build queries from the keys and values of a file or of a script: mechanism, bound, run and target.
 
-Every key is checked: it is defined, of its type, unique and consistent with the others.
+Every key is checked: it must be known, unique, of the right type and consistent with the other keys.
 """
 
 import math
@@ -68,9 +68,10 @@ KINDS: dict[str, Kind] = {
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
-    """Return the keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
+    """Return an entry with its keys in one spelling, for example ``noise_multiplier`` for ``noise-multiplier``.
 
-    Raises :class:`InvalidParameterError` unless the entry is a table, and for a key in both spellings.
+    Raises:
+        InvalidParameterError: The entry is not a table, or has a key in both spellings.
     """
     if not isinstance(entry, Mapping):
         raise InvalidParameterError(where, entry, "a table of keys")
@@ -122,9 +123,10 @@ def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
 
 
 def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
-    """Return the quantity of an entry, by default epsilon; ``others`` are further keys that it may have.
+    """Return the quantity of an entry, by default epsilon; ``others`` are further keys that the entry may have.
 
-    Raises :class:`InvalidParameterError` for an unknown quantity, and as :func:`check_keys` does.
+    Raises:
+        InvalidParameterError: The quantity or a key is unknown, or a value is of another type.
     """
     query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
@@ -185,9 +187,9 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     Raises:
         InvalidParameterError: The name is unknown, a parameter is missing, unknown or given twice, or a value is
             outside its domain.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import evaluate
     >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6)

@@ -68,7 +68,7 @@ class Composition:
     phases: tuple[Phase, ...]
     discretization: float | None = None
     assumes: tuple[str, ...] = ()
-    has_batch_notes: ClassVar[bool] = True  # whether results state what truncated and shuffled batches cost
+    has_batch_notes: ClassVar[bool] = True  # whether results have warnings about truncated and shuffled batches
 
     def __post_init__(self) -> None:
         if self.is_plain:
@@ -175,7 +175,7 @@ class Composition:
         with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
             return phase.curve()
 
-    # --- what results state ---------------------------------------------------------------------------
+    # --- fields of results ----------------------------------------------------------------------------
 
     def side(self, curve: Curve) -> Side:
         """Return whether values read from the curve are exact or upper bounds: upper bounds for several phases."""
@@ -507,7 +507,7 @@ def epsilon(
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
         PrecisionError: Delta is below the rounding error of the composition.
 
@@ -552,7 +552,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
         PrecisionError: The composed delta is below the rounding error of the composition.
 

@@ -1,8 +1,8 @@
 """Evaluate queries with arrays of parameters: many epsilons, deltas or noise multipliers in one call.
 
-Rows that differ only in noise and target share one composition, which is checked once. This is possible because nothing
-else in a result of a bound with kernels depends on the noise. :mod:`privproj.accounting.vectorized_kernels` states the
-margins. Every other row, and every row with an error, is evaluated as a scalar query.
+Rows that differ only in noise and target share one composition, which is checked once. This is possible because only
+the value of a result depends on the noise, for bounds with kernels. :mod:`privproj.accounting.vectorized_kernels`
+states the margins. All other rows, and rows with an error, are evaluated as scalar queries.
 """
 
 import math
@@ -146,7 +146,7 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the message
             names the first such row.
-        UnsupportedError: The bound proves nothing for a row or for the run.
+        UnsupportedError: The bound does not support a row or the run.
 
     >>> from privproj import M2, deltas
     >>> column = deltas(M2, dim=2048, rank=[4, 16], noise_multiplier=0.5, epsilon=1.0)
@@ -173,7 +173,7 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the message
             names the first such row.
-        UnsupportedError: The bound proves nothing for a row or for the run.
+        UnsupportedError: The bound does not support a row or the run.
 
     >>> from privproj import M2, epsilons
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
@@ -199,7 +199,7 @@ def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the message
             names the first such row.
-        UnsupportedError: The bound proves nothing for a row or for the run.
+        UnsupportedError: The bound does not support a row or the run.
 
     >>> from privproj import M2, sigmas
     >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()

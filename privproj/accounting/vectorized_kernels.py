@@ -93,9 +93,9 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return epsilon as the second value, or ``inf`` if none is found.
+    """Return ``(excess, epsilon)`` for a target ``log_delta``; epsilon is ``inf`` if none is found.
 
-    The first value is the excess of the raised log delta at this epsilon over ``log_delta``, at most 0.
+    ``excess`` is the raised upper end of ``ln delta`` at this epsilon minus ``log_delta``. It is at most 0.
     """
     # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)

@@ -126,7 +126,7 @@ class _Epoch:
         return c * (1.0 - error), c * (1.0 + error)
 
     def right(self, losses: Array) -> Array:
-        """Return ``m + E (S/t - s)_+``."""
+        """Return a bound of the excess ``m + E (S/t - s)_+`` at ``ln s = losses``, for ``s >= 1``."""
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = low if self.above else high
         # sum q (z - c)_+, also over the far atoms; beyond the grid the value at its end (above) or 0 (below)
@@ -140,7 +140,7 @@ class _Epoch:
         return np.maximum(share, 0.0) / self.batches * self.factor
 
     def left(self, losses: Array) -> Array:
-        """Return ``E (s - S/t)_+``."""
+        """Return a bound of the excess ``E (s - S/t)_+`` at ``ln s = losses``, for ``s < 1``."""
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = high if self.above else low
         # sum q (c - z)_+
@@ -157,7 +157,7 @@ class _Epoch:
 
     @property
     def total(self) -> float:
-        """``|Q|^t``, the total mass, nearly 1."""
+        """The total mass ``|Q|^t``, which is close to 1."""
         return float(np.sum(self.distribution.masses)) + self.distribution.far_mass
 
     @property
@@ -410,7 +410,7 @@ def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, A
     at = np.searchsorted(np.maximum.accumulate(_normal_scores(weights, score)), wanted)
     marks, first = np.unique(places[np.minimum(at, len(places) - 1)], return_index=True)
     core = np.clip(wanted[first], -CORE_SCORE, CORE_SCORE)
-    # Beyond the core there are half as many grid points to a unit of the score.
+    # Beyond the core there are half as many grid points for one unit of the score.
     return marks, core + 0.5 * (wanted[first] - core)
 
 

@@ -1,4 +1,4 @@
-"""Bracket a privacy profile between two discrete pairs: one dominates it, and one is dominated by it.
+"""Bracket a release between two pairs of discrete distributions: one dominates it, and one is dominated by it.
 
 **Domination** (C2). Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at
 the losses ``j h``, so ``Q``-masses ``p_j / t_j`` with ``t_j = e^(j h)``, and ``P``-mass ``m`` at ``+inf`` has the
@@ -28,7 +28,7 @@ because their kink is concave. Where two segments meet, the smaller end is used.
 positive at both ends, the lower bound of ``E`` is 0.
 
 **From a polygon to masses** (:func:`_scale_polygon`, C18). The lower convex hull of the polygon is the profile of a
-pair, and its kinks are the masses. In floating point they are only nearly right, so the masses are verified. With
+pair, and its kinks are the masses. In floating point they are only approximate, so the masses are corrected. With
 ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
 
     m + F_i,        F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j

@@ -146,7 +146,7 @@ class GoodEventCurve:
         before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
         place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
         seen = {before: at_before}
-        for _ in range(12):  # after so many rough runs the best one is returned
+        for _ in range(12):  # after 12 runs on coarse grids the best ln(n p) is returned
             if place == before:
                 place = before - ROUGH_SPACING
             seen[place] = at = rest(place)

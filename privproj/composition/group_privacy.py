@@ -206,7 +206,7 @@ class _GroupStep:
         return upper
 
     def below(self, losses: Array) -> Array:
-        """Return lower bounds of the excess if all suprema are at one set, else 0."""
+        """Return lower bounds of the excess if all suprema are attained by one set, and 0 otherwise."""
         lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
         if self.mu:
             at = losses[inside]

@@ -304,7 +304,7 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
         GridSizeError: Losses reach :data:`LARGEST_REACH`.
     """
     if len(one.losses) and len(two.losses) and one.reach + two.reach >= LARGEST_REACH:
-        # If both factors are the same object, they stay the same.
+        # A square remains a square.
         nearer = _without_far_atoms(one, below=below)
         one, two = nearer, nearer if one is two else _without_far_atoms(two, below=below)
     if not len(one.losses) or not len(two.losses):

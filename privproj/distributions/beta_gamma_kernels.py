@@ -270,8 +270,8 @@ def whole_integral(eps, dist, guess):
         between = three + four
         if min(min(one_rest, two_rest), min(three_rest, four_rest)) < 0.0 or total + between <= 0.0:
             break
-        # four sums A, B, C, D a quarter of the step apart: D_1 = 2 hypot(A - C, B - D)/(A + B + C + D) whatever the
-        # phase, D_2 = |A + C - B - D|/(A + B + C + D), error 64 D_1^4 + 4 D_2^2
+        # four sums A, B, C, D a quarter of the step apart: D_1 = 2 hypot(A - C, B - D)/(A + B + C + D) for every phase,
+        # D_2 = |A + C - B - D|/(A + B + C + D), error 64 D_1^4 + 4 D_2^2
         difference = 2.0 * hypot(one - two, three - four) / (total + between)
         finer = fabs(total - between) / (total + between)
         one, one_fall, one_rest = total, fall, one_rest + two_rest

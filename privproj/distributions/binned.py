@@ -33,7 +33,7 @@ BINS_OF_SUM = 3 * BINS  # bins of the distribution of a sum over layers
 # soundness: mass at the supremum for truncated tails; each of n <= 1e5 equal layers has at most two tails of 1e-45
 MASS_LOST_TO_CUTS = 1e-36
 
-BINNED_TAIL = 1e-45  # upper tail at which the bins end; the last bin contains what is beyond
+BINNED_TAIL = 1e-45  # upper tail at which the bins end; the last bin includes this tail
 
 LOG_BINNED_TAIL = math.log(BINNED_TAIL)  # nats
 
@@ -54,7 +54,7 @@ CELLS_BELOW = 2048  # cells up to the mean of one layer in a convolution that is
 MOST_ATOMS_BELOW = 2**14  # most atoms in such a convolution; with more, cells are joined in pairs
 
 TAIL_BELOW = (
-    1e-22  # upper tail at which a distribution in such a convolution ends; what is beyond is moved down to that point
+    1e-22  # upper tail at which a distribution in such a convolution ends; the tail is moved down to that point
 )
 
 

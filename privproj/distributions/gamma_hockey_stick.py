@@ -241,7 +241,10 @@ def _panel_edges(k: float, sign: float) -> Array:
 
 
 def _coefficients(values: Array) -> Array:
-    """Return coefficients of powers, of shape ``(n, p)``, from values at the Chebyshev points of panels, ``(p, n)``."""
+    """Return the coefficients of the polynomials that interpolate values at the Chebyshev points of panels.
+
+    The values have the shape ``(p, n)`` and the coefficients of powers the shape ``(n, p)``.
+    """
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n
     series = 2.0 / n * np.cos(np.arange(n)[:, None] * angle) @ values.T

@@ -200,7 +200,7 @@ class UnequalNorms:
         return np.clip(value, 0.0, 1.0)
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return ``P(A < e^x)``, which includes ``A <= 0`` (only that at ``-inf``), and ``P(A > e^x)``."""
+        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first includes ``A <= 0`` and is ``P(A <= 0)`` at ``-inf``."""
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, np.where(z == 0.0, 1.0, square / (square + z * z)))

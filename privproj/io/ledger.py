@@ -500,7 +500,7 @@ class _Reader:
         account: The account of all lines.
         replaced: The earlier accounts at each change of the target, before the new target took effect.
         as_written: False if the opening line of a phase differs from the line that privproj writes.
-        half_opened: Bytes of an incomplete opening line at the end of the file; 0 for none.
+        half_opened: The number of bytes of an incomplete opening line at the end of the file.
 
     Raises:
         InvalidParameterError: A line differs from every line that privproj could write at this position.

@@ -151,7 +151,7 @@ def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """Return the nearest number with so many digits that is at most ``x`` (``side = 1``) or at least ``x`` (``-1``)."""
+    """Return the nearest number with ``digits`` digits that is at most (``side = 1``) or at least ``x`` (-1)."""
     first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))
     # The decade of x starts with a number of few digits, so a number that has few digits is returned unchanged.

@@ -1,15 +1,15 @@
 """Exact inverses of a curve: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without a tolerance (C24).
 
-A reported epsilon has thirteen significant digits (fewer if the curve says so) and is rounded up. An epsilon that is
-queried for its delta is truncated to as many digits. ``D(e)`` is the upper end of ``ln delta`` as evaluated at the
-epsilon ``e``, a pure function, rounded up to a multiple of 2^-36. ``V(h)`` is the delta that is printed for a log delta
-``h`` (:func:`delta_value`, or :func:`log10_value`). The results are
+A reported epsilon has thirteen significant digits (fewer for some curves) and is rounded up. An epsilon at which delta
+is evaluated is truncated to the same number of digits. ``D(e)`` is the upper end of ``ln delta`` at the epsilon ``e``,
+a pure function, rounded up to a multiple of 2^-36. ``V(h)`` is the delta that is printed for a log delta ``h``
+(:func:`delta_value`, or :func:`log10_value`). The results are
 
     delta(e)   = V(D(c)),  c the largest number of that many digits that is at most e,
     epsilon(d) = the least number c of that many digits, near the curve's own inverse, with V(D(c)) <= d.
 
-So the round trip of an epsilon passes the same test by which it was found. For a rule ``eps(delta)`` whose delta is
-itself computed by root finding, the roles are exchanged: the digits are those of ``x = 1/ln(1/delta)``
+So an epsilon passes the round trip, because it was found by the same test. For a rule ``eps(delta)`` whose delta is
+computed by root finding, the roles are exchanged: the digits are those of ``x = 1/ln(1/delta)``
 (:func:`leads_with_epsilon`).
 """
 
@@ -56,12 +56,12 @@ def log10_value(log_delta: float) -> float:
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """Return whether the value that is printed for this log delta, rounded up, is at most the target's delta."""
+    """Return whether the delta that is printed for this log delta, after rounding it up, is at most the target."""
     return _is_printed_within(target, rounded_log_delta(log_delta))
 
 
 def _is_printed_within(target: Target, log_delta: float) -> bool:
-    """Return whether the value that is printed for this log delta, without rounding it, is at most the target's."""
+    """Return whether the delta that is printed for exactly this log delta is at most the target."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.

@@ -260,7 +260,7 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
-    """Return the corners of the lower convex hull of these points, as far as the balls are narrow enough to tell."""
+    """Return the corners of the lower convex hull of these points; wide balls may leave out corners."""
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1:

@@ -136,7 +136,7 @@ class Statement:
         return self.factor * (self.result.epsilon or 0.0)
 
     def share(self, computed: float) -> float:
-        """Return a computed probability as the statement prints it."""
+        """Return a computed probability times ``factor``, at most 1."""
         return min(1.0, self.factor * computed)
 
 

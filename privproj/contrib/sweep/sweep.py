@@ -316,14 +316,14 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
         for number, row in zip(range(len(grid)), rows, strict=True):
             cells = dict(zip(grid.names, row, strict=True))
             expected_row = [str(_cell(value)) for value in grid.point(number).values()] if number else first
-            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, expected_row)):
+            if cells["outcome"] not in OUTCOMES or not all(map(_is_equal_cell, row, expected_row)):
                 return False
         return True
     except (OSError, ValueError, TypeError, csv.Error):
         return False
 
 
-def _says(cell: Any, text: str) -> bool:
+def _is_equal_cell(cell: Any, text: str) -> bool:
     """Return whether a cell has this text, or the same number up to rounding on another machine."""
     cell_text = "" if cell is None else str(cell)
     return cell_text == text or math.isclose(float(cell_text), float(text))
