@@ -274,7 +274,7 @@ class FourierComposition:
             near: The start of the search in nats (None: from the tilt for ``delta``). Any start is sound.
 
         Raises:
-                GridSizeError: The error of the composition is too large to tell on which side of ``delta`` the value is.
+            GridSizeError: The error of the composition is too large to tell on which side of ``delta`` the value is.
         """
         sign = 1.0 if above else -1.0
         if above and self.basic <= delta:
