@@ -15,7 +15,7 @@ import sys
 from functools import cache
 
 import pytest
-from helpers import EXTRA
+from helpers import EXTRA, ROOT
 from hypothesis import settings
 from privproj_cli.main import exit_code
 
@@ -45,8 +45,10 @@ def calls_needs(function, seen):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark tests as ``extra`` if the file, the test or one of its fixtures calls ``needs``."""
+    """Mark tests of optional features ``full``, and ``extra`` what calls ``needs`` in its file, test or fixtures."""
     for item in items:
+        if item.path.is_relative_to(ROOT / "tests" / "contrib"):
+            item.add_marker("full")
         fixtures = [found[-1].func for found in item._fixtureinfo.name2fixturedefs.values()]
         functions = [getattr(f, "hypothesis", f) for f in (item.function, *fixtures)]
         functions = [getattr(f, "inner_test", f) for f in functions]

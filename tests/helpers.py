@@ -63,18 +63,17 @@ def feature_rows(name):
     return {key: value for module in modules for key, value in getattr(module, name, {}).items()}
 
 
-def full_if(values, costly):
+def full_if(values, costly, mark=pytest.mark.full):
     """Return values of a test parameter, of which the expensive ones are marked ``full``."""
-    marks = {True: [pytest.mark.full], False: []}
     return [
-        pytest.param(*(value if isinstance(value, tuple) else [value]), marks=marks[bool(costly(value))])
+        pytest.param(*(value if isinstance(value, tuple) else [value]), marks=[mark] if costly(value) else [])
         for value in values
     ]
 
 
 def slow_if(values, costly):
     """Return values of a test parameter, of which the expensive ones are marked ``slow``."""
-    return [pytest.param(value, marks=[pytest.mark.slow] if costly(value) else []) for value in values]
+    return full_if(values, costly, mark=pytest.mark.slow)
 
 
 GUARANTEES = [bound for bound in registry() if bound.status in bound_module.GUARANTEES]

@@ -8,7 +8,7 @@ import sys
 from fnmatch import fnmatch
 
 import pytest
-from helpers import ROOT, needs
+from helpers import ROOT, needs, slow_if
 from privproj_cli.main import exit_code
 
 FOLDER = ROOT / "examples"
@@ -134,7 +134,7 @@ def test_example_of_core_prints_expected_values(name, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", OF_EXTRAS)
+@pytest.mark.parametrize("name", slow_if(OF_EXTRAS, lambda name: "finetuning" in name))
 def test_example_of_extra_prints_expected_values(name, tmp_path):
     law, *modules = OF_EXTRAS[name]
     needs(*modules)

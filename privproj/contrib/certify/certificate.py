@@ -73,6 +73,8 @@ MOST_PLACES = 1 << 14  # knots of all phases, for each 64 bits of precision and 
 
 MOST_RANK = 10**5  # rank of M2 in a run; above it incomplete Beta functions take minutes
 
+LEAST_TARGET = -1e6  # log10 of delta, the least target that privproj accepts; every smaller delta meets it
+
 LEAST_LOG10_DELTA = -250.0  # log10 of delta; below it no grid is proposed
 
 MOST_IN_GROUP = 32  # records of a user; each value of a profile needs as many evaluations
@@ -534,7 +536,7 @@ def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tupl
     down.rounding, up.rounding = ROUND_FLOOR, ROUND_CEILING
     lower = down.multiply(Decimal(decimal_ends(low, WRITTEN_DIGITS)[0]), 1 - spread)
     upper = up.multiply(Decimal(decimal_ends(high, WRITTEN_DIGITS)[1]), 1 + spread)
-    return str(lower) if lower > 0 else "0", str(min(upper, Decimal(1)))
+    return str(lower) if lower > 0 else "0", str(min(upper, Decimal(1))) if upper > 0 else "0"
 
 
 def target_field(result: Result) -> dict[str, float]:
@@ -542,7 +544,7 @@ def target_field(result: Result) -> dict[str, float]:
     if result.delta is not None and result.delta > 1.01e-300:
         return {"delta": result.delta}
     assert result.log10_delta is not None
-    return {"log10_delta": result.log10_delta}
+    return {"log10_delta": max(result.log10_delta, LEAST_TARGET)}
 
 
 def _check_side(result: Result, ball: "arb") -> None:
@@ -559,7 +561,8 @@ def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
     with ctx.workprec(320):
         # arb encloses a decimal number in a ball.
         most = arb(target["delta"]) if "delta" in target else arb(10) ** arb(target["log10_delta"])
-        return bool(arb(delta).upper() <= most) or most >= 1
+        upper = arb(delta).upper()
+        return bool(upper <= most) or bool(upper <= 0) or most >= 1  # a target is above 0, however small its ball
 
 
 # --- reading ------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_a_journal_makes_an_audit_resumable(membership, tmp_path):
         membership.poisoned(membership.Game(seed=4), 6, journal=path)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_calibrated_attack_sees_overfitting(membership):
     """Many steps on few records without noise: members have smaller losses; noise hides it."""
     silent = membership.Game(

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers import slow_if
 from scipy import stats
 from scipy.special import logsumexp
 
@@ -31,7 +32,10 @@ def audited(release, fault, runs=1000, **more):
 @pytest.mark.full
 @pytest.mark.parametrize(
     "fault",
-    ["half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean"],
+    slow_if(
+        ["half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean"],
+        lambda fault: fault not in ("half-noise", "replace-as-add-remove"),
+    ),
 )
 def test_planted_faults_are_refuted(release, fault):
     found = audited(release, fault)
@@ -39,7 +43,7 @@ def test_planted_faults_are_refuted(release, fault):
     assert found.epsilon_lower < found.ceiling
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_correct_code_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
     found = audited(release, None)
     assert not found.refuted and 0.0 < found.epsilon_lower < found.claimed_epsilon
@@ -128,7 +132,7 @@ def test_the_score_is_the_log_likelihood_ratio_of_the_run(release):
     assert found == pytest.approx(logsumexp(logs) - np.log(9.0), rel=1e-12)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_one_assignment_for_all_epochs_is_refuted_and_fresh_ones_are_not(release):
     """With 100 runs of each kind: 19 of 20 faulty loaders were refuted in a simulation, and none of 20 right ones."""
     assert audited_loader(release, "same-assignment", 100).refuted

@@ -71,7 +71,7 @@ def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
         assert upper - lower <= upper * mp.mpf("1e-12" if chosen else "1e-18")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(benchmark.DRAWS))
 def test_no_answer_lies_below_its_enclosure(seed, draw):
@@ -103,6 +103,12 @@ def test_deltas_far_below_double_precision(name, power):
     proof = certificate.certify(found)
     with mp.workdps(40):
         assert 0 < 1 - mp.mpf(proof.upper) / mp.mpf(10) ** power < 1e-8
+    assert certificate.verify(proof).holds
+
+
+def test_delta_zero_is_certified():
+    proof = certificate.certify(privproj.delta(privproj.Laplace(noise_multiplier=1.5), epsilon=1.0))
+    assert proof.upper == "0" and proof.target["log10_delta"] == -1e6
     assert certificate.verify(proof).holds
 
 

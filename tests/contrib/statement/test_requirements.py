@@ -1,7 +1,7 @@
 """Statements list the requirements that ledgers and run files have."""
 
 import pytest
-from helpers import full_if, needs
+from helpers import full_if, needs, slow_if
 from privproj_cli.main import exit_code
 from unit.test_assumptions import RUNS_OF_TRAINING, WORDS, present, said_of, write_run
 
@@ -18,7 +18,7 @@ def stated(text):
     return {key for key, words in WORDS.items() if f"assumed of the program: {words}" in flat}
 
 
-@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("cut", slow_if([False, True], bool))
 @pytest.mark.parametrize("name", full_if(RUNS_OF_TRAINING, lambda name: not name.startswith("one ")))
 def test_statements_list_the_requirements_of_the_run(run, tmp_path, name, cut):
     """A ledger that is cut has the requirements of the whole run."""

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers import feature_rows
+from helpers import feature_rows, full_if
 
 from tests.differential.command_line_laws import call
 from tests.differential.command_lines import Case
@@ -106,7 +106,7 @@ def test_a_size_alone_serves_a_warning_at_every_door():
 COMMANDS = ["compare", *feature_rows("QUERIES"), "sigma --epsilon 1", "choose --epsilon 1"]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", full_if(COMMANDS, lambda words: "choose" in words))
 def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(words):
     command, *more = words.split()
     about = ["--layer", "64x4"] if command == "choose" else ["gaussian"]

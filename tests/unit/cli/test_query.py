@@ -196,7 +196,7 @@ def without(words, extra):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mechanism", slow_if(mechanism_names(), lambda name: name == "mixing"))
+@pytest.mark.parametrize("mechanism", slow_if(mechanism_names(), lambda name: name in ("mixing", "wishart")))
 def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
     refused, asked = 0, SMALL.get(mechanism) or " ".join(example_words(mechanism, "compare"))
     for extra in RUNS:

@@ -420,8 +420,8 @@ def killed_runs(small, folder, kills, seed):
     return settings
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, 20])
 def test_a_killed_run_never_under_counts_and_ends_like_one_that_was_not(small, tmp_path, capsys, kills):
     settings = killed_runs(small, tmp_path / "run", kills, seed=kills)
     assert 0 < read_ledger(tmp_path / "run" / "ledger.jsonl").spent < settings.steps

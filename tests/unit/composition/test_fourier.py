@@ -207,7 +207,7 @@ for name in ("DP-SGD epsilon, T 2", "DP-SGD epsilon, T 1000", "DP-SGD epsilon, T
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_composition_starts_no_threads():
     """Without threads the CPU time is at most the wall time, on a machine however busy."""
     free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}

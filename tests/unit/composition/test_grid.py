@@ -121,6 +121,7 @@ def test_losses_beyond_any_grid_cost_at_most_being_sampled():
         privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=1.0, steps=10, sampling_rate=1.0 - 1e-9)
 
 
+@pytest.mark.full
 def test_sigma_is_minimal_if_delta_covers_being_sampled():
     for delta, most in ((1e-3, 1e-12), (9e-4, math.inf)):
         found = privproj.sigma(Gaussian(), epsilon=0.1, delta=delta, steps=10, sampling_rate=1e-4)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
-from helpers import full_if, m2
+from helpers import m2, slow_if
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
@@ -134,7 +134,7 @@ def test_group_step_is_above_brute_force_over_two_points(changes, rate, alone):
         assert remove <= upper[0] + 1e-12 and add <= upper[1] * t + 1e-12
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_group_step_is_close_to_equal_rank_one_records():
     """``E_b max_x [sum_j w_j Q(x - j m sqrt b) - t Q(x)]`` is attained, by quadrature over ``b``."""
     mechanism, rate, size = M2(dim=2048, rank=16, noise_multiplier=0.156), 0.01, 5
@@ -168,7 +168,7 @@ def peer_ends(z, rate, steps, size, delta):
     return ends
 
 
-@pytest.mark.parametrize(("z", "rate", "steps", "size"), full_if(SETTINGS, lambda setting: setting[3] > 3))
+@pytest.mark.parametrize(("z", "rate", "steps", "size"), [SETTINGS[0], *slow_if(SETTINGS[1:], lambda setting: True)])
 def test_group_epsilon_is_within_another_accountant(z, rate, steps, size):
     low, high = peer_ends(z, rate, steps, size, 1e-6)
     found = of_group(size, z, sampling_rate=rate, steps=steps, delta=1e-6).value
@@ -380,7 +380,7 @@ def test_large_group_falls_back_to_group_privacy():
     assert of_group(1000, 300.0, steps=10).value > 0.0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_group_run_survives_dp_event_round_trip():
     from privproj.integrations.dp_accounting import event_of
 
@@ -395,6 +395,7 @@ def test_group_run_survives_dp_event_round_trip():
     assert found.value == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-2)
 
 
+@pytest.mark.full
 def test_group_delta_exists_far_beyond_its_losses():
     """There tails are truncated at masses below the least double."""
     found = privproj.delta(Gaussian(noise_multiplier=11.3), epsilon=7.2, sampling_rate=0.1, steps=10, group_size=3)

@@ -86,7 +86,7 @@ def test_unsupported_wishart_queries_are_refused():
 # --- the early version ------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(dim=st.integers(2, 200), rank=st.integers(2, 200), m=st.floats(-14, -9).map(lambda x: 10.0**x))
 def test_early_bounds_are_above_the_exact_profile(dim, rank, m):

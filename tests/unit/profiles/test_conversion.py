@@ -226,7 +226,7 @@ def test_printed_log10_delta_round_trip(log_delta):
 )
 def test_conversions_are_exact_for_an_epsilon_delta_rule(mechanism, asked):
     draw = random.Random(8)
-    for _ in range(150):
+    for _ in range(60):
         delta = 10 ** draw.uniform(-8, -1)
         delta = draw.choice([delta, 1.0 - delta])
         eps = privproj.epsilon(mechanism, delta=delta, **asked).value
@@ -235,6 +235,7 @@ def test_conversions_are_exact_for_an_epsilon_delta_rule(mechanism, asked):
         assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **asked).value <= 1.1 * eps
 
 
+@pytest.mark.full
 def test_good_event_delta_is_at_most_that_of_being_sampled():
     mechanism = privproj.M2(dim=840, rank=1, noise_multiplier=0.0365721, change_rank=1)
     asked = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}

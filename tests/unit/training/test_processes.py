@@ -173,7 +173,7 @@ def test_noise_of_two_processes_is_that_of_one(ran):
 several = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=several)])
 def test_command_runs_on_two_processes_and_resumes(tmp_path, capsys, device):
     command = str(Path(sys.executable).with_name("privproj"))
@@ -274,10 +274,10 @@ with open(f"{sys.argv[1]}/ahead-{rank}", "w") as file:
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "steps", "words"),
-    [pytest.param(0, 6, "nothing", marks=pytest.mark.slow), (1, 2, "the same num_workers")],
+    [(0, 6, "nothing"), (1, 2, "the same num_workers")],
 )
 def test_process_that_has_drawn_ahead_is_rejected(tmp_path, workers, steps, words):
     """Shares of two batches would hold a record twice."""

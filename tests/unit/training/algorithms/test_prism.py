@@ -102,6 +102,7 @@ def test_part_of_prism_with_fixed_rows_is_lora_fa():
     assert torch.allclose(-12 * adapted.lora_B.weight, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "adaptive"])
 def test_prism_from_zero_reaches_a_matrix_of_its_rank(kind):
     """f(Z) = |Z - target|^2 through per-example losses of a linear layer, started at s = 0."""

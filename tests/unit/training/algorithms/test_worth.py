@@ -14,6 +14,7 @@ from unit.training.helpers import DOUBLE, data, private  # noqa: E402
 from privproj.training.generators import streams  # noqa: E402
 
 TOLERANCE = 0.03
+SHAPES = [(24, 12, 3), *(pytest.param(*shape, marks=pytest.mark.slow) for shape in [(64, 16, 8), (48, 12, 24)])]
 
 
 def view_of(algorithm, inputs, outputs, rank, **more):
@@ -54,7 +55,7 @@ def gradients_of(outputs, inputs, spectrum):
 
 
 @pytest.mark.parametrize("spectrum", [[1.0], [4.0, 2.0, 1.0], [1.0] * 12])
-@pytest.mark.parametrize(("inputs", "outputs", "rank"), [(24, 12, 3), (64, 16, 8), (48, 12, 24)])
+@pytest.mark.parametrize(("inputs", "outputs", "rank"), SHAPES)
 def test_m2_adds_what_its_lift_says(inputs, outputs, rank, spectrum):
     s = gradients_of(outputs, inputs, spectrum)
     lift = M2(layers=(Layer(dim=inputs, rank=rank, columns=outputs),)).lift()
@@ -71,7 +72,7 @@ def test_m2_adds_what_its_lift_says(inputs, outputs, rank, spectrum):
     assert (lift.released, lift.of) == (outputs * rank, outputs * inputs)
 
 
-@pytest.mark.parametrize(("inputs", "outputs", "rank"), [(24, 12, 3), (64, 16, 8), (48, 12, 24)])
+@pytest.mark.parametrize(("inputs", "outputs", "rank"), SHAPES)
 @pytest.mark.parametrize("algorithm", ["m2-projected-clip", "m1"])
 def test_rank_one_records_are_worst_for_projected_clipping(inputs, outputs, rank, algorithm):
     rows = choose(layers=Layer(dim=inputs, rank=rank, columns=outputs), epsilon=1.0, delta=1e-5)
