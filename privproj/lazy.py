@@ -1,4 +1,4 @@
-"""Import lazily: public names of a package, so that its import is fast, and modules of optional extras."""
+"""Import public names of a package on first use, so that ``import privproj`` is fast, and modules of optional extras."""
 
 import re
 import sys

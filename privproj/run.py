@@ -186,7 +186,7 @@ class Run:
         set_field(self, "relation", relation if is_member else member_named(NeighboringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
-        """Check the numbers of batches and the maximum batch size, which belong to one scheme each."""
+        """Check the numbers of batches and the maximum batch size, which only some sampling schemes support."""
         for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:

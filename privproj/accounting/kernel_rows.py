@@ -1,4 +1,4 @@
-"""List the bounds that compiled kernels evaluate, with the row of parameters that a kernel takes.
+"""List the bounds that array queries evaluate by compiled kernels, with functions that build the kernel's parameters.
 
 A row function takes a mechanism and a ratio ``mu`` of sensitivity to noise. It returns the kernels and the row, or None
 if no kernel supports the parameters. With an array of ratios, entries of the row are arrays. Everything that a result

@@ -1,4 +1,4 @@
-"""The Renyi curve of a phase, by the bound of the mechanism that has one."""
+"""Find the Renyi curve of a phase, for Renyi accountants and privacy filters."""
 
 from dataclasses import replace
 

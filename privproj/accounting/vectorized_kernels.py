@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from privproj.accounting.kernel_rows import row_function
 from privproj.accounting.phase import Phase
 from privproj.numerics.interval import (
-    ANSWER_STEP,
     FUNCTION_RELATIVE_ERROR,
+    LOG_DELTA_STEP,
     RELATIVE_ERROR_PER_NAT,
     digits_above,
     digits_below,
@@ -99,7 +99,7 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
     """
     # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
-    goal = log_delta - ANSWER_STEP - 8.0 * WIDTHS_ABOVE * width
+    goal = log_delta - LOG_DELTA_STEP - 8.0 * WIDTHS_ABOVE * width
     for _ in range(MOST_TRIES):
         eps = digits_above(_root(goal, row))
         if not eps < math.inf:

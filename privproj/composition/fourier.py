@@ -252,7 +252,7 @@ class FourierComposition:
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
-        """Return the finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding."""
+        """Return the finite part of the delta of one release at ``eps``, by direct summation, with its error."""
         pair, losses = self.phases[0].pair, self.phases[0].pair.losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from privproj.composition.compose import compose
-from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, log_difference, next_up
+from privproj.numerics.interval import RESULT_DIGITS, Enclosure, log_difference, next_up
 from privproj.numerics.root_finding import minimize
 from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import log_delta_by_search
@@ -53,13 +53,13 @@ class GoodEventCurve:
 
     @property
     def digits(self) -> int:
-        """Significant digits of a reported epsilon (C24): fewer if the search for the best split is less accurate.
+        """The number of significant digits of a reported epsilon (C24); fewer if the split is optimized.
 
         For a given split, epsilon is that of a Gaussian run, which is found to a relative error of 1e-12.
         """
         if self.leads_with_epsilon:
             return 8 if self.composed else 10
-        return 5 if self.composed else ANSWER_DIGITS
+        return 5 if self.composed else RESULT_DIGITS
 
     @property
     def numerics(self) -> dict[str, object]:

@@ -130,7 +130,7 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats, which is that of ``delta_0`` at ``delta - P(cut)``.
 
-        If ``delta - P(cut)`` is not positive, it is ``inf``.
+        If ``delta - P(cut)`` is not positive, the result is ``inf``.
         """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))

@@ -445,7 +445,7 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return the log of the integral by successively wider layers from ``place``."""
+    """Return the log of the integral of :func:`_log_panel_integral`, summed over successively wider layers."""
     # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):

@@ -281,12 +281,12 @@ class Account:
 
     @property
     def spent(self) -> int:
-        """Number of recorded releases of all phases."""
+        """The number of recorded releases of all phases."""
         return sum(steps for _, steps in self.phases)
 
     @property
     def left(self) -> int:
-        """Number of planned releases of the last phase that are not recorded."""
+        """The number of planned releases of the last phase that are not recorded yet."""
         return max(0, planned_releases(self.phases[-1][0]) - self.phases[-1][1]) if self.phases else 0
 
     @property
@@ -657,7 +657,7 @@ class Ledger(_Reader):
 
     @property
     def steps(self) -> int:
-        """Number of recorded releases of the current phase."""
+        """The number of recorded releases of the current phase."""
         return self.account.phases[-1][1]
 
     def record(self) -> int:
@@ -757,7 +757,7 @@ class LedgerVerdict(Verdict):
 
     @property
     def missing(self) -> int:
-        """Number of planned releases that are not recorded, over all phases that were begun."""
+        """The number of planned releases that are not recorded, over all phases that were begun."""
         return self.account.planned.spent - self.account.spent
 
 

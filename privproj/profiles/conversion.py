@@ -17,10 +17,10 @@ import math
 from collections.abc import Callable
 
 from privproj.numerics.interval import (
-    ANSWER_DIGITS,
-    ANSWER_STEP,
     LEAST_LOG_ROUNDED,
     LEAST_ROUNDED,
+    LOG_DELTA_STEP,
+    RESULT_DIGITS,
     Enclosure,
     LazyEnclosure,
     digits_above,
@@ -76,7 +76,7 @@ def floor_log_delta(target: Target) -> float:
     # Each point is rounded already. The next one is the next smaller multiple, or the next double if logs are not
     # rounded.
     while not _is_printed_within(target, point):
-        point = point - ANSWER_STEP if point > LEAST_LOG_ROUNDED else math.nextafter(point, -math.inf)
+        point = point - LOG_DELTA_STEP if point > LEAST_LOG_ROUNDED else math.nextafter(point, -math.inf)
     return point
 
 
@@ -125,7 +125,7 @@ def leads_with_epsilon(curve: Curve) -> bool:
 
 def digits_of(curve: Curve) -> int:
     """Return the number of significant digits of a reported epsilon."""
-    return int(getattr(curve, "digits", ANSWER_DIGITS))
+    return int(getattr(curve, "digits", RESULT_DIGITS))
 
 
 def number_before(curve: Curve, eps: float) -> float:
@@ -142,7 +142,7 @@ def _log_delta_of(x: float) -> float:
     return -1.0 / x
 
 
-def _least_passing(passes: Callable[[float], bool], near: float, digits: int = ANSWER_DIGITS) -> float:
+def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
     """Return a number of this many digits near ``near`` that passes although the next smaller one does not.
 
     The result is ``inf`` if no number passes. Both numbers were evaluated, unless there is no smaller one.

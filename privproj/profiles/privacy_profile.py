@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from privproj.errors import ConvergenceError
-from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, LazyEnclosure, digits_above
+from privproj.numerics.interval import RESULT_DIGITS, Enclosure, LazyEnclosure, digits_above
 from privproj.numerics.root_finding import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON, find_crossing
 from privproj.run import Run
 
@@ -25,7 +25,7 @@ class Curve(Protocol):
     ``eps`` only. :mod:`privproj.profiles.conversion` computes exact inverses (C24). A curve may have two attributes for
     it:
 
-    * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.ANSWER_DIGITS`.
+    * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.RESULT_DIGITS`.
     * ``leads_with_epsilon``: True for a rule ``eps(delta)`` whose ``log_delta`` is computed by root finding.
 
     Expensive lower ends are computed when they are read (:class:`privproj.numerics.interval.LazyEnclosure`). A curve
@@ -111,7 +111,7 @@ class PrivacyProfile:
     gaussian_mu: float | None = None
     """The ``mu`` if this is exactly the profile of two Gaussians at that distance; None otherwise."""
 
-    digits: int = ANSWER_DIGITS
+    digits: int = RESULT_DIGITS
     """Significant digits of a reported epsilon (C24): fewer if an enclosure is too wide for more."""
 
     guess: Callable[[float], float | None] | None = None

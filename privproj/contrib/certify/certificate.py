@@ -116,7 +116,7 @@ class Certificate:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The JSON object in the file."""
+        """The certificate as a JSON object, as it is stored in a file."""
         return {"certificate": as_plain_value(asdict(self))}
 
     def save(self, path: str | Path) -> None:
@@ -713,7 +713,10 @@ def _verdict_on(claim: Certificate, question: Composition) -> CertificateVerdict
 
 
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
-    """Return the ends of a new enclosure: at a higher precision for one release, on a new grid for a run."""
+    """Return the ends of a new enclosure of delta, for the check of a certificate.
+
+    It has a higher precision for one release, and a new grid for a run.
+    """
     if is_run(phases):
         return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)
     profile = ball_profile(phases[0], phases[0].run.steps)

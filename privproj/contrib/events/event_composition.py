@@ -146,7 +146,7 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
 
 
 def _value_of(value: object, name: str, where: str, depth: int) -> Any:
-    """Return a checked parameter of an event."""
+    """Return the value of a parameter of an event after checking it."""
     if name == "event":
         return event_from(value, f"{where}: event", depth + 1)
     with within(where):
