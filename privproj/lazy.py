@@ -1,4 +1,4 @@
-"""Import public names of a package on first use, so that ``import privproj`` is fast, and modules of optional extras."""
+"""Import public names of a package on first use, so that its import is fast, and import modules of optional extras."""
 
 import re
 import sys

@@ -53,7 +53,7 @@ class GoodEventCurve:
 
     @property
     def digits(self) -> int:
-        """The number of significant digits of a reported epsilon (C24); fewer if the split is optimized.
+        """The number of significant digits of a reported epsilon (C24): fewer if the search is less accurate.
 
         For a given split, epsilon is that of a Gaussian run, which is found to a relative error of 1e-12.
         """
