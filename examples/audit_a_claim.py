@@ -1,6 +1,6 @@
 """Audit the release code of a correct claim, of a refuted claim, and of a mechanism without privacy.
 
-The first two audits pass a canary gradient through the code that training uses. The second one injects a bug, which uses
+The first two audits pass a canary gradient through the code that training uses. The second one injects a bug: it uses
 one projection for all steps. The third audit shows that a matrix times a Wishart matrix is not private without noise.
 An audit can refute a claim but cannot confirm one.
 

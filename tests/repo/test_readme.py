@@ -43,7 +43,9 @@ def test_readme_choose_table_matches_the_command(capsys):
     command = re.search(r"`privproj (choose .*?)`", README)[1]
     assert exit_code(shlex.split(command)) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = re.findall(r"^\| (dp-sgd|m2 per-layer|m2)\b[^|]*\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) % \|$", README, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (dp-sgd|m2 per-layer|m2)\b[^|]*\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) % \|$", README, re.MULTILINE
+    )
     assert len(rows) == 3
     for name, *values in rows:
         assert any(line.startswith(f"{name}  ") and set(values) <= set(line.split()) for line in lines), name
