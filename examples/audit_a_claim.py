@@ -35,9 +35,8 @@ def main() -> None:
     neighbor = query.copy()
     neighbor[0, 0] += 1.0
     test = symmetry_test(query, neighbor, rank=16, draws=200)
-    print(
-        f"Wishart matrix without noise: area under the ROC curve {test.auc:g}; every release distinguishes the inputs: {test.separates}"
-    )
+    print(f"Wishart matrix without noise: area under the ROC curve {test.auc:g}")
+    print(f"  every release distinguishes the inputs: {test.separates}")
 
 
 if __name__ == "__main__":
