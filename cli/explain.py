@@ -116,7 +116,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     matches += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
     if not matches:
         names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
-        raise unknown_name("WORD", word, "a word", names, "`privproj explain` lists them")
+        raise unknown_name("WORD", word, "word", names, "`privproj explain` lists them")
     return matches
 
 
@@ -204,7 +204,7 @@ def bounds_command(name: str | None, json: bool) -> int:
             if "." in str(name)
             else [bound for _, bound in bound_names()]
         )
-        raise unknown_name("NAME", name, "a bound", names, "`privproj bounds` lists them")
+        raise unknown_name("NAME", name, "bound", names, "`privproj bounds` lists them")
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
         return 0

@@ -223,7 +223,7 @@ class Result:
 
     def __float__(self) -> float:
         if self.value is None or not self.usable or self.side is Side.NONE:
-            raise InvalidParameterError("result", str(self), "an answer that is a guarantee, to take it as a number")
+            raise InvalidParameterError("result", str(self), "a guarantee to be converted to a number")
         return float(self.value)
 
     def __repr__(self) -> str:

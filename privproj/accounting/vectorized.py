@@ -214,9 +214,9 @@ def _answer_columns(
     """Broadcast the parameters, evaluate every row, and collect the results."""
     kind, of_mechanism = _kind_and_parameters(mechanism)
     for name in set(of_mechanism) & set(parameters):
-        raise InvalidParameterError(name, parameters[name], f"{name} once: in the mechanism, or beside its type")
+        raise InvalidParameterError(name, parameters[name], "given once, either in the mechanism or as an argument")
     parameters = {**of_mechanism, **parameters}
-    threads = integer("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
+    threads = integer("threads", threads, "an integer from 1 to 256", 1, 256)
     run: Any = {name: parameters.pop(name) for name in list(parameters) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, parameters)
     same, columns, shape = _broadcast(parameters)
@@ -276,7 +276,7 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
     kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
     if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
         raise InvalidParameterError(
-            "mechanism", mechanism, "a mechanism, its type or its name, for instance M2 or 'm2'"
+            "mechanism", mechanism, "a mechanism, its class or its name, such as M2 or 'm2'"
         )
     return kind, {}
 
@@ -288,7 +288,7 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise InvalidParameterError("columns", shapes, "arrays of shapes that can be broadcast") from None
+        raise InvalidParameterError("columns", shapes, "arrays whose shapes can be broadcast") from None
     columns = {name: np.broadcast_to(array, shape).reshape(-1) for name, array in arrays.items()}
     return {name: value for name, value in parameters.items() if name not in arrays}, columns, shape
 
@@ -302,9 +302,9 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], p
     for name, value in parameters.items():
         if name not in TARGETS and name not in names:
             allowed = (*names, *RunOptions.__annotations__, *TARGETS)
-            raise unknown_name(name, value, f"a parameter of {kind.name}", allowed, word=name)
+            raise unknown_name(name, value, f"parameter of {kind.name}", allowed, word=name)
         if name in TARGETS and name not in taken and value is not None:
-            raise InvalidParameterError(name, value, f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
+            raise InvalidParameterError(name, value, f"omitted, because {quantity}s computes it from {' or '.join(taken)}")
 
 
 def _column_of(name: str, value: Any) -> Array:
@@ -312,10 +312,10 @@ def _column_of(name: str, value: Any) -> Array:
     try:
         column = np.array(value)  # a copy, because lower ends may be computed later
     except ValueError:
-        raise InvalidParameterError(name, value, f"a {name} for every row, in an array without gaps") from None
+        raise InvalidParameterError(name, value, "an array of numbers with rows of equal length") from None
     listed = column.dtype != bool and not isinstance(value, np.ndarray)
     if np.ma.is_masked(value) or (listed and any(isinstance(x, bool) for x in np.array(value, object).flat)):
-        raise InvalidParameterError(name, value, f"a {name} for every row, none of them masked or a truth value")
+        raise InvalidParameterError(name, value, "an array of numbers without masked values or booleans")
     return column
 
 

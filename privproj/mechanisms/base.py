@@ -111,7 +111,7 @@ class Mechanism:
         """
         rank = getattr(self, "rank", None)
         if rank is None:
-            raise InvalidParameterError("rank", "nothing", "a rank", "only the rank query leaves it out")
+            raise InvalidParameterError("rank", "nothing", "an integer")
         return rank
 
     @property
@@ -193,7 +193,7 @@ class NoisyMechanism(Mechanism):
         """
         if self.noise_multiplier is None:
             raise InvalidParameterError(
-                "noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out"
+                "noise_multiplier", None, "a number"
             )
         return self.noise_multiplier
 

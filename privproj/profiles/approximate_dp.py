@@ -56,7 +56,7 @@ class EpsilonDeltaRule:
         """Return ``eps`` if the rule is proved there, and raise :class:`UnsupportedError` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise UnsupportedError(
-                f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
+                f"this bound is proved for 0 < epsilon < {self.limit:g} only, got {eps:.6g}. {self.remedy}"
             )
         return eps
 
@@ -85,7 +85,7 @@ class EpsilonDeltaRule:
         """Return the rule for a run by composition theorems; raise :class:`UnsupportedError` for sampled batches."""
         if run.sampling_rate < 1.0:
             raise UnsupportedError(
-                f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound"
+                f"this bound does not support {run.sampling} sampling. Use a bound with a privacy profile"
             )
         return self if run.steps == 1 else ComposedRule(self, run.steps)
 

@@ -126,7 +126,7 @@ def _check_one_layer(mechanism: M2) -> None:
     """Raise :class:`UnsupportedError` for several layers, where rank one in one of them need not be the worst case."""
     if sum(layer.count for layer in mechanism.layers) > 1:
         raise UnsupportedError(
-            "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
+            "the bound exact-rank1 supports one projected layer only. Use the bound rank-free"
         )
 
 
