@@ -201,7 +201,7 @@ def usage_words(error: click.ClickException) -> str:
     """Return the message of click for a usage error; an unknown option may have a better hint."""
     context = getattr(error, "ctx", None)
     hint = _hint(error, context) if context and isinstance(error, click.NoSuchOption) else ""
-    message = f"No such option: {error.option_name}. {hint}" if hint else error.format_message()  # pyright: ignore
+    message = f"No such option '{error.option_name}'. {hint}" if hint else error.format_message()  # pyright: ignore
     message += "" if message[-1] in ".?!)" else "."
     return f"{message} Try '{context.command_path} --help' for help." if context else message
 
@@ -219,7 +219,7 @@ def _hint(error: click.NoSuchOption, context: click.Context) -> str:
         return f"`{path}` computes this value."
     for name in ours or ():
         if name in names:
-            return f"Did you mean {name}{option.replace('--', ' ') if name == '--sampling' else ''}?"
+            return f"Did you mean '{name}{option.replace('--', ' ') if name == '--sampling' else ''}'?"
     owners = _neighbors_with(option, context)
     return f"It is an option of {', '.join(owners)}." if owners else ""
 

@@ -240,6 +240,9 @@ def _calibrate(
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise :class:`InvalidParameterError` unless the mechanism has this parameter and its value is None."""
+    if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
+        remedy = f"write {mechanism.call_words(without=parameter)}"
+        raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     check_mechanism(mechanism)
     if parameter not in vars(mechanism):
         raise InvalidParameterError("mechanism", mechanism.name, f"a mechanism that has the parameter {parameter}")

@@ -381,6 +381,9 @@ def check_mechanism(mechanism: object) -> None:
         kind = mechanism.kind.__name__
         remedy = "for arrays use privproj.epsilons, deltas or sigmas"
         raise InvalidParameterError(arrays, f"an array", "one number", remedy)
+    if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
+        remedy = f"write {mechanism.call_words()}"
+        raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     if not isinstance(mechanism, Mechanism):
         raise InvalidParameterError(
             "mechanism", mechanism, "a mechanism with its parameters, such as privproj.Gaussian()"
