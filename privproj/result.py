@@ -207,7 +207,7 @@ class Result:
     >>> format(result, ".2f"), result <= 1.0
     ('0.74', True)
     >>> print(result)
-    epsilon = 0.7383  (upper bound, delta = 1e-05)
+    epsilon = 0.7382  (upper bound, delta = 1e-05)
       bound:     rank-free (proved)
       run:       1 step on the whole dataset
       neighbors: add or remove one record

@@ -179,7 +179,7 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
     >>> from privproj import Gaussian, M2, epsilons
     >>> epsilons(Gaussian, noise_multiplier=1.0, steps=[100, 1000], sampling_rate=0.01, delta=1e-5).value.round(3).tolist()
-    [1.0, 1.0]
+    [0.718, 1.828]
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
     [[0.4312, 0.7382], [0.1962, 0.3412]]
     """

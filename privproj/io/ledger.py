@@ -545,9 +545,8 @@ class _Reader:
         elif not is_whole and value is None and _begins_phase(line):
             self.half_opened = len(line)
         else:
-            expected = f"unchanged, but line {self.number} differs from what privproj wrote"
-            why = ""
-            raise InvalidParameterError("ledger", self.path, expected, REMEDY)
+            expected = "an undamaged ledger"
+            raise InvalidParameterError("ledger", self.path, expected, f"line {self.number} is damaged: {REMEDY}")
         self.hash.update(line + b"\n")
 
     def _open(self, entry: dict[str, Any]) -> None:

@@ -108,5 +108,5 @@ def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, boun
         phase_of(mechanism, "first", bound=bound, **RUN).check()
     fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
     advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}
-    assert "leave the sampling out" in str(refused.value) or advised is fixed
+    assert "Omit the sampling" in str(refused.value) or advised is fixed
     assert phase_of(mechanism, "first", bound=bound, **advised).curve().epsilon(-11.0).upper > 0.0

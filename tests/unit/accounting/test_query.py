@@ -74,7 +74,7 @@ def test_rate_keeps_the_sampling_that_was_asked_for():
     again = privproj.epsilon(m2(0.5), delta=1e-5, steps=20, sampling="fixed", sampling_rate=fixed.value)
     assert again.value <= 1.0 + 1e-9
     for scheme in ("partition", "balls-in-bins", "shuffle"):
-        with pytest.raises(InvalidParameterError, match="steps finds how many epochs fit"):
+        with pytest.raises(InvalidParameterError, match="calibrate the number of epochs with steps"):
             privproj.rate(m2(0.5), sampling=scheme, **question)
 
 
@@ -147,7 +147,7 @@ def test_batch_size_and_epochs_say_rate_and_steps_as_on_the_command_line():
     assert (in_bins.run["steps"], in_bins.run["batches"]) == (3, 196)
     with pytest.raises(InvalidParameterError, match="epochs, or steps"):
         privproj.epsilon(z, delta=1e-5, **sizes)
-    with pytest.raises(InvalidParameterError, match="either steps or epochs"):
+    with pytest.raises(InvalidParameterError, match="steps must be omitted if epochs is given"):
         privproj.epsilon(z, delta=1e-5, epochs=3, steps=3, **sizes)
 
 
@@ -155,12 +155,12 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
     answer = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
     again = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
     assert float(answer) == answer.value and {answer: 1}[again] == 1
-    assert repr(answer) == f"<{answer}>" and "\n" not in repr(answer)
+    assert repr(answer).startswith("<epsilon = 4.378 (exact, delta = 1e-05);") and "\n" not in repr(answer)
     for lost in (
         privproj.rank(M2(dim=96, noise_multiplier=1e-3), epsilon=0.1, delta=1e-5),
         privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True),
     ):  # fmt: skip
-        with pytest.raises(InvalidParameterError, match="an answer that is a guarantee"):
+        with pytest.raises(InvalidParameterError, match="a guarantee"):
             float(lost)
 
 
@@ -204,7 +204,7 @@ SCALAR_DOORS = {
 def test_a_mechanism_with_arrays_names_the_doors_that_take_it(door, column):
     several = M2(dim=2048, rank=column, noise_multiplier=0.5)
     assert not isinstance(several, M2)
-    with pytest.raises(InvalidParameterError, match=r"got rank=arrays in M2; privproj\.epsilons"):
+    with pytest.raises(InvalidParameterError, match=r"rank must be one number, got an array\. For arrays use privproj\.epsilons"):
         SCALAR_DOORS[door](several, epsilon=1.0, delta=1e-5)
 
 
@@ -286,7 +286,7 @@ def test_the_event_that_rough_runs_choose_is_as_good_as_any():
 
 def test_a_name_is_no_mechanism_and_text_no_number():
     for ask in (privproj.epsilon, lambda name, delta: privproj.sigma(name, epsilon=1.0, delta=delta)):
-        with pytest.raises(InvalidParameterError, match="expected a mechanism with its parameters, such as"):
+        with pytest.raises(InvalidParameterError, match="must be a mechanism with its parameters, such as"):
             ask("gaussian", delta=1e-5)  # pyright: ignore
     with pytest.raises(InvalidParameterError, match="without quotes"):
         Gaussian(noise_multiplier="2")  # pyright: ignore
