@@ -325,8 +325,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
     write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
-        first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
-        complain(f"no bound gives a number here: {rows[0].bound.name}: {first}", 0)
+        complain(f"no bound supports this query. The first of them: {rows[0].reason}", 0)
     outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 

@@ -157,8 +157,10 @@ def _split(name: str) -> tuple[str, str]:
 
 def _example(name: str) -> str:
     """Return a valid value for a missing parameter, as it is written; empty if there is no typical one."""
-    value = EXAMPLES.get(name.lstrip("-").replace("-", "_"))
-    return f"try {name}{' ' if name.startswith('-') else '='}{value}" if value else ""
+    place, leaf = _split(name)
+    value = EXAMPLES.get(leaf.lstrip("-").replace("-", "_"))
+    sign = " = " if place else " " if leaf.startswith("-") else "="
+    return f"try {leaf}{sign}{value}" if value else ""
 
 
 def _as_sentence(remedy: str) -> str:

@@ -101,4 +101,4 @@ def test_all_bounds_that_have_a_mu_print_it(capsys):
 def test_a_mechanism_without_a_sound_bound_is_refused_with_its_reason(bound, capsys):
     assert exit_code(["curve", "wishart-matrix", "--dim", "8", "--rank", "4", "--columns", "2", *bound]) == 3
     said = capsys.readouterr()
-    assert said.out == "" and "is refuted, not a guarantee" in said.err
+    assert said.out == "" and "is refuted and is not a guarantee" in said.err

@@ -156,7 +156,7 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
         (
             "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound classical --sampling-rate 0.1 --steps 3 --json",
             3,
-            "use a",
+            "Use a",
         ),
         ("", 2, "the standard output"),
     ],
@@ -272,7 +272,7 @@ def test_no_file_is_called_as_standard_output_is_or_by_nothing(run, monkeypatch,
     (tmp_path / "grid.toml").write_text(GRID)
     code, out, err = run(f"{command} -o {name}")
     assert (code, out) == (2, "") and "a file name" in err
-    assert ("./- is one" in err) == (name == "-") and [*map(str, tmp_path.iterdir())] == [str(tmp_path / "grid.toml")]
+    assert ("use ./-" in err) == (name == "-") and [*map(str, tmp_path.iterdir())] == [str(tmp_path / "grid.toml")]
 
 
 @pytest.mark.parametrize(

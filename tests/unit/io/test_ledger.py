@@ -152,7 +152,7 @@ def test_invalid_phase_line_is_reported(path, line, capsys):
     spend(path, 0)
     path.write_text(path.read_text() + line + "\n")
     assert exit_code(["ledger", str(path)]) == 2
-    assert "line 3" in capsys.readouterr().err
+    assert "Line 3" in capsys.readouterr().err
 
 
 def test_last_line_of_zeros_counts_as_release(path):
@@ -162,7 +162,7 @@ def test_last_line_of_zeros_counts_as_release(path):
     assert read_ledger(path).spent == 3 and CUT_SHORT in read_ledger(path).epsilon(1e-5).warnings
     for rest in (b"\0" * 100_000, b"[" * 40 + b"\n", b"[" * 100_000):
         path.write_bytes(whole + rest)
-        with pytest.raises(InvalidParameterError, match=r"line 5.*damaged"):
+        with pytest.raises(InvalidParameterError, match=r"Line 5 is damaged"):
             read_ledger(path)
 
 
@@ -250,7 +250,7 @@ def test_unexpected_ledger_line_is_rejected(path, line, capsys):
     by_hand(path, '{"step": 1}', line)
     assert exit_code(["ledger", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "line 4" in said and str(path) in said and said.count("\n") == 1
+    assert "Line 4" in said and str(path) in said and said.count("\n") == 1
 
 
 # --- what may be quoted -----------------------------------------------------------------------------

@@ -74,19 +74,19 @@ SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
     [
         ({"relation": "replace", "phase": [{**GAUSSIAN, "relation": "replace"}]}, "phase 1: relation"),
         ({"phase": [{**GAUSSIAN, "discretization": 1e-3}]}, "phase 1: discretization"),
-        ({"phase": [GAUSSIAN], "discretization": "1e-3"}, "a.toml: discretization"),
-        ({"phase": [GAUSSIAN], "discretization": 7}, "a.toml: discretization"),
-        ({"phase": [GAUSSIAN], "discretization": None}, "a.toml: discretization"),
-        ({"phase": [{**GAUSSIAN, "bound": None}]}, "phase 1: bound"),
+        ({"phase": [GAUSSIAN], "discretization": "1e-3"}, "discretization must be"),
+        ({"phase": [GAUSSIAN], "discretization": 7}, "discretization must be"),
+        ({"phase": [GAUSSIAN], "discretization": None}, "discretization must be"),
+        ({"phase": [{**GAUSSIAN, "bound": None}]}, "missing bound|bound must be"),
         ({"phase": [{**GAUSSIAN, "steps": True}]}, "phase 1: steps"),
         ({"phase": [{**GAUSSIAN, "split": "even"}]}, "phase 1: split"),
-        ({"phase": [{"mechanism": "m2", "layers": ["64x4"], "noise_multiplier": 1}]}, "phase 1: layers"),
+        ({"phase": [{"mechanism": "m2", "layers": ["64x4"], "noise_multiplier": 1}]}, "unknown key 'layers'"),
         ({"phase": [{"mechanism": "m2", "layer": [], "noise_multiplier": 1}]}, "phase 1: layer"),
         (
             {"phase": [{"mechanism": "m2", "dim": 9, "rank": 2, "noise_multiplier": 1, "fixed_projection": "no"}]},
             "fixed",
         ),
-        ({"phase": [GAUSSIAN, {**GAUSSIAN, "group_size": 4}]}, "a.toml: group_size"),
+        ({"phase": [GAUSSIAN, {**GAUSSIAN, "group_size": 4}]}, "group_size must be the same"),
     ],
 )
 def test_unknown_run_file_keys_are_rejected(data, words):
