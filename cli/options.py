@@ -84,9 +84,7 @@ class Once(click.Option):
         values = opts.get(self.name)
         if isinstance(values, list) and not self.multiple:
             if len(set(values)) > 1:
-                raise InvalidParameterError(
-                    self.opts[0], " and ".join(map(str, values)), "given once"
-                )
+                raise InvalidParameterError(self.opts[0], " and ".join(map(str, values)), "given once")
             opts = {**opts, self.name: values[0]}
         return super().consume_value(ctx, opts)
 

@@ -280,7 +280,9 @@ def take_adapter(
     confirmation that whole gradients were clipped and projected.
     """
     if from_peft is None:
-        raise InvalidParameterError("--from-peft", "nothing", "a folder", "--whole-gradients applies to the adapter in --from-peft DIR")
+        raise InvalidParameterError(
+            "--from-peft", "nothing", "a folder", "--whole-gradients applies to the adapter in --from-peft DIR"
+        )
     if values.get("layer"):
         raise InvalidParameterError("--from-peft", from_peft, "omitted if --layer is given")
     projects = "layers" in kind.__dataclass_fields__

@@ -62,7 +62,9 @@ def run_command(
     of_risk = any(value is not None for value in risk.values())
     if gdp:
         if of_risk or calibrate or epsilon is not None:
-            raise InvalidParameterError("--gdp", True, "the only target", "only --delta can be given with it, as the slack")
+            raise InvalidParameterError(
+                "--gdp", True, "the only target", "only --delta can be given with it, as the slack"
+            )
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
         return show_run(result, schedule, output, json, verbose)
     _check_target(epsilon, delta, of_risk, calibrate)
@@ -92,11 +94,19 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
             missing = "--epsilon" if epsilon is None else "--delta"
-            raise InvalidParameterError(missing, "nothing", "a target", "--calibrate needs --epsilon and --delta, or an attack risk")
+            raise InvalidParameterError(
+                missing, "nothing", "a target", "--calibrate needs --epsilon and --delta, or an attack risk"
+            )
     elif of_risk:
-        raise InvalidParameterError("--calibrate", "nothing", "a flag", "an attack risk is a target of --calibrate only")
+        raise InvalidParameterError(
+            "--calibrate", "nothing", "a flag", "an attack risk is a target of --calibrate only"
+        )
     elif (epsilon is None) == (delta is None):
-        raise InvalidParameterError("--delta", delta, "omitted if --epsilon is given, except with --calibrate" if delta is not None else "a delta")
+        raise InvalidParameterError(
+            "--delta",
+            delta,
+            "omitted if --epsilon is given, except with --calibrate" if delta is not None else "a delta",
+        )
 
 
 @command_with(

@@ -43,9 +43,7 @@ def command(output: str | None, resume: str | None, json: bool, **options: Any) 
     if resume is not None:
         if chosen or output:
             name = next(iter(chosen), "output")
-            raise InvalidParameterError(
-                "--resume", resume, f"the only option, without --{name.replace('_', '-')}"
-            )
+            raise InvalidParameterError("--resume", resume, f"the only option, without --{name.replace('_', '-')}")
         folder = Path(resume)
         settings = classifier.saved_settings(folder)
         processes = classifier.join(settings)

@@ -146,7 +146,7 @@ class UnknownNameError(InvalidParameterError):
         place, _ = _split(name)
         noun, _, owner = self.expected.partition(" of ")
         of_what = (f" of {owner}" if owner else "") + (f" in {place}" if place else "")
-        return f"unknown {noun} {ascii(self.value)}{of_what}; {self.remedy}"
+        return f"unknown {noun} {self.value!a}{of_what}; {self.remedy}"
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -296,9 +296,7 @@ class Result:
         return holds(*values)  # pyright: ignore[reportArgumentType]
 
     def __repr__(self) -> str:
-        details = "; ".join(f"{label} {text}" if label == "bound" else text for label, text in self._details())
-        warnings = "".join(f"; warning: {text}" for text in self.warnings)
-        return f"<{self._value_words}; {details}{warnings}>"
+        return f"<{self.one_line}>"
 
     def __str__(self) -> str:
         lines = [f"  {label + ':':<10} {text}" for label, text in self._details()]
@@ -315,6 +313,12 @@ class Result:
         )
         warnings = "".join(f"<p><b>warning:</b> {escape(text)}</p>" for text in self.warnings)
         return f"<p><b>{escape(self._value_words)}</b></p><table>{cells}</table>{warnings}"
+
+    @property
+    def one_line(self) -> str:
+        """The text of ``print(result)`` in one line."""
+        details = "; ".join(f"{label} {text}" if label == "bound" else text for label, text in self._details())
+        return f"{self._value_words}; {details}{''.join(f'; warning: {text}' for text in self.warnings)}"
 
     @property
     def _value_words(self) -> str:

@@ -135,9 +135,7 @@ class Run:
         "B",
         is_rare=True,
     )
-    dataset_size: int | None = parameter(
-        whole_number("an integer >= 1", 1, 10**12), "Number of records.", "N"
-    )
+    dataset_size: int | None = parameter(whole_number("an integer >= 1", 1, 10**12), "Number of records.", "N")
     relation: NeighboringRelation | None = parameter(one_of(*NeighboringRelation), "Neighboring relation.")
     group_size: int = parameter(
         whole_number("an integer from 1 to 1e6", 1, 10**6),
@@ -164,9 +162,7 @@ class Run:
         scheme = Sampling.POISSON if self.sampling is None else member_named(Sampling, "sampling", self.sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
-            raise InvalidParameterError(
-                "sampling_rate", rate, f"1 with {scheme} sampling", "one step is one epoch"
-            )
+            raise InvalidParameterError("sampling_rate", rate, f"1 with {scheme} sampling", "one step is one epoch")
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameterError("max_batch_size", self.max_batch_size, "omitted if sampling_rate is 1")

@@ -122,9 +122,7 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
         return RiskTarget(probability("advantage", advantage))
     for name, value in (("tpr", tpr), ("fpr", fpr)):
         if value is None:
-            raise InvalidParameterError(
-                name, "nothing", "a number", "give tpr and fpr together"
-            )
+            raise InvalidParameterError(name, "nothing", "a number", "give tpr and fpr together")
     hit, false = probability("tpr", tpr), probability("fpr", fpr)
     if hit <= false:
         raise InvalidParameterError("tpr", hit, f"above fpr = {false:g}, which random guessing reaches")
@@ -136,7 +134,9 @@ def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
     risk = [name for name in RISKS if values.get(name) is not None]
     if not risk:
         if values.get("epsilon") is None:
-            raise InvalidParameterError("epsilon", "nothing", "a number", "give epsilon and delta, or advantage, or tpr and fpr")
+            raise InvalidParameterError(
+                "epsilon", "nothing", "a number", "give epsilon and delta, or advantage, or tpr and fpr"
+            )
         return full_target(*map(values.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
     for name in TARGETS:
         if values.get(name) is not None:

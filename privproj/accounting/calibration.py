@@ -134,7 +134,9 @@ def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     """
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
-        raise InvalidParameterError("layers", mechanism.parameters()["layers"], "omitted to calibrate the rank", "give dim instead")
+        raise InvalidParameterError(
+            "layers", mechanism.parameters()["layers"], "omitted to calibrate the rank", "give dim instead"
+        )
     return _calibrate("rank", mechanism, _solve_rank, arguments)[2]
 
 
@@ -247,9 +249,7 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     if parameter not in vars(mechanism):
         raise InvalidParameterError("mechanism", mechanism.name, f"a mechanism that has the parameter {parameter}")
     if vars(mechanism)[parameter] is not None:
-        raise InvalidParameterError(
-            parameter, vars(mechanism)[parameter], f"omitted, because {quantity} calibrates it"
-        )
+        raise InvalidParameterError(parameter, vars(mechanism)[parameter], f"omitted, because {quantity} calibrates it")
 
 
 def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:

@@ -298,7 +298,9 @@ def _split_name(quantity: str) -> tuple[str, str, str]:
     if len(parts) != 3 or parts[2] not in QUERIES:
         if len(parts) == 3:
             raise unknown_name("quantity", quantity, "quantity", QUERIES, word=parts[-1])
-        raise InvalidParameterError("quantity", quoted(quantity), "a name of the form mechanism.bound.quantity", EXAMPLE_NAME)
+        raise InvalidParameterError(
+            "quantity", quoted(quantity), "a name of the form mechanism.bound.quantity", EXAMPLE_NAME
+        )
     return parts
 
 

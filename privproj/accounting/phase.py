@@ -110,7 +110,9 @@ class Phase:
                 f"the bound {bound.name} is not proved under relation={relation}, only under {allowed}{better}"
             )
         if self.run.split is not None and "split" not in bound.supports:
-            raise InvalidParameterError("split", self.run.split, f"omitted for the bound {bound.name}, which does not divide delta")
+            raise InvalidParameterError(
+                "split", self.run.split, f"omitted for the bound {bound.name}, which does not divide delta"
+            )
         bound.check(self.mechanism)
         if self.run.is_planned and self.reuses_projection:
             many = "every batch of an epoch" if scheme.counts_epochs else f"each of the {self.run.steps} releases"
@@ -178,9 +180,7 @@ class Phase:
         has_step = scheme.draws_records_apart or self.run.fixed_batch is not None or self._adds_shifts
         if self.run.in_batches and not has_step:
             name = self.run.sampling
-            raise UnsupportedError(
-                f"the bound {bound.name} does not support group_size={size} with {name} sampling"
-            )
+            raise UnsupportedError(f"the bound {bound.name} does not support group_size={size} with {name} sampling")
 
     @property
     def _adds_shifts(self) -> bool:
@@ -380,7 +380,7 @@ def check_mechanism(mechanism: object) -> None:
         arrays = ", ".join(name for name, value in mechanism.parameters.items() if is_column(name, value))
         kind = mechanism.kind.__name__
         remedy = "for arrays use privproj.epsilons, deltas or sigmas"
-        raise InvalidParameterError(arrays, f"an array", "one number", remedy)
+        raise InvalidParameterError(arrays, "an array", "one number", remedy)
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
         remedy = f"write {mechanism.call_words()}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)

@@ -332,9 +332,7 @@ class Composition:
         """The run that does all phases so many times; their order plays no role."""
         count = integer("times", times, "an integer >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
-            raise UnsupportedError(
-                "a run that uses another accountant or a fixed projection cannot be repeated"
-            )
+            raise UnsupportedError("a run that uses another accountant or a fixed projection cannot be repeated")
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
@@ -374,7 +372,9 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
         )
     noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
     if noise is None:
-        raise InvalidParameterError("noise_multiplier", "nothing", "a noise multiplier", f"give a noise multiplier in phase {phase.name}")
+        raise InvalidParameterError(
+            "noise_multiplier", "nothing", "a noise multiplier", f"give a noise multiplier in phase {phase.name}"
+        )
     return phase.with_mechanism(noise_multiplier=noise * factor)
 
 

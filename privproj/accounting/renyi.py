@@ -25,7 +25,5 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
         phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
     curve = phase.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):
-        raise UnsupportedError(
-            "max_batch_size is not supported by Renyi accounting. Omit max_batch_size"
-        )
+        raise UnsupportedError("max_batch_size is not supported by Renyi accounting. Omit max_batch_size")
     return phase, curve

@@ -172,7 +172,9 @@ class Choice:
 
     def __repr__(self) -> str:
         at = "" if self.rank is None else f" at rank {self.rank}"
-        return f"<{self.name}{at}: {self.utility.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result}>"
+        return (
+            f"<{self.name}{at}: {self.utility.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result.one_line}>"
+        )
 
     def as_row(self) -> dict[str, object]:
         """Return the row as plain values under the names of its columns."""

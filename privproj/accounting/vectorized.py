@@ -281,9 +281,7 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
         return type(mechanism), {name: value for name, value in parameters.items() if value is not None and value != ()}
     kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
     if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
-        raise InvalidParameterError(
-            "mechanism", mechanism, "a mechanism, its class or its name, such as M2 or 'm2'"
-        )
+        raise InvalidParameterError("mechanism", mechanism, "a mechanism, its class or its name, such as M2 or 'm2'")
     return kind, {}
 
 
@@ -307,7 +305,9 @@ def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, 
             allowed = (*names, *RunOptions.__annotations__, *TARGETS)
             raise unknown_name(name, value, f"parameter of {kind.name}", allowed, word=name)
         if name in TARGETS and name not in taken and value is not None:
-            raise InvalidParameterError(name, value, f"omitted, because {quantity}s computes it from {' or '.join(taken)}")
+            raise InvalidParameterError(
+                name, value, f"omitted, because {quantity}s computes it from {' or '.join(taken)}"
+            )
 
 
 def _column_of(name: str, value: Any) -> Array:

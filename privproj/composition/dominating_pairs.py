@@ -215,7 +215,9 @@ class CoarseDescription:
             GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` cells.
         """
         if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_GRID_CELLS:
-            raise GridSizeError(f"the discretization grid needs {count:.2g} cells, more than {MOST_GRID_CELLS:.2g}. {REMEDY}")
+            raise GridSizeError(
+                f"the discretization grid needs {count:.2g} cells, more than {MOST_GRID_CELLS:.2g}. {REMEDY}"
+            )
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
@@ -280,8 +282,7 @@ def describe_coarsely(
     delta = np.minimum.accumulate(_excess_above(profile, eps))
     if delta[-1] > MOST_MASS_BEYOND:
         raise PrecisionError(
-            f"privacy losses of one step exceed {LARGEST_LOSS:g} with probability {delta[-1]:.2g}. "
-            f"{REMEDY}"
+            f"privacy losses of one step exceed {LARGEST_LOSS:g} with probability {delta[-1]:.2g}. {REMEDY}"
         )
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17); in a symmetric pair E(1/t) = E(t) / t (C1).
     right, above = np.log1p(q * np.expm1(eps)), np.maximum(q * delta, SMALLEST_UPPER_BOUND)

@@ -126,7 +126,9 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
         UnsupportedError: ``k > B`` or ``k > n - B``.
     """
     if size > min(batch, records - batch):
-        raise UnsupportedError(f"group_size={size} needs at least {size} records in a batch of {batch} and outside of it. Use a smaller group_size")
+        raise UnsupportedError(
+            f"group_size={size} needs at least {size} records in a batch of {batch} and outside of it. Use a smaller group_size"
+        )
     j = np.arange(size)
     # w_0 = prod_(i < k) (n - B - i) / (n - i),  w_(j+1) / w_j = (k - j) (B - j) / ((j + 1) (n - B - k + j + 1))
     first = math.fsum(np.log1p(-batch / (records - j.astype(float))).tolist())

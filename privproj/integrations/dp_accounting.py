@@ -351,7 +351,9 @@ def event_of(
     if isinstance(run, Mechanism):
         run = phase_of(run, **options)
     elif options:
-        raise InvalidParameterError(next(iter(options)), next(iter(options.values())), "omitted, because the run already has its options")
+        raise InvalidParameterError(
+            next(iter(options)), next(iter(options.values())), "omitted, because the run already has its options"
+        )
     if isinstance(run, Account) and run.is_adaptive:
         raise UnsupportedError(
             "dp-accounting has no event for a run with adaptively chosen parameters. Report the epsilon of the budget of "

@@ -93,7 +93,9 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
     for tensor, shape in shapes.items():
         match = TENSOR.fullmatch(tensor)
         if match is None or len(shape) != 2:
-            raise InvalidParameterError(file, f"{tensor} {shape}", "an adapter with factors A and B of linear layers only", BY_HAND)
+            raise InvalidParameterError(
+                file, f"{tensor} {shape}", "an adapter with factors A and B of linear layers only", BY_HAND
+            )
         layers.setdefault(match[1], {})[match[2]] = shape
     if not layers:
         raise InvalidParameterError(file, "no tensor", "an adapter with factors A and B of linear layers")
@@ -143,7 +145,9 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
             raise InvalidParameterError(key, quoted(value), PLAIN, BY_HAND)
     if task not in TASKS:
         tasks = "null or one of " + ", ".join(filter(None, TASKS))
-        raise InvalidParameterError("task_type", quoted(task), tasks, f"for other tasks PEFT also trains a head: {BY_HAND}")
+        raise InvalidParameterError(
+            "task_type", quoted(task), tasks, f"for other tasks PEFT also trains a head: {BY_HAND}"
+        )
     # These initializations have B = 0 and A from public randomness.
     if start is not True and start != "gaussian":
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
@@ -155,6 +159,4 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
     for key, rank in (ranks or {}).items():
         integer(f"rank_pattern: {key}", rank, "an integer >= 1")
     if not adapter.get("target_modules"):
-        raise InvalidParameterError(
-            "target_modules", adapter.get("target_modules"), "a list of module names", BY_HAND
-        )
+        raise InvalidParameterError("target_modules", adapter.get("target_modules"), "a list of module names", BY_HAND)

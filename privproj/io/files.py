@@ -86,7 +86,9 @@ def open_locked(path: str | Path, name: str) -> int:
     except OSError:
         os.close(file)
         expected = f"a {name} that no other process is writing"
-        raise InvalidParameterError(name, path, expected, f"wait for the other process, or use another {name}") from None
+        raise InvalidParameterError(
+            name, path, expected, f"wait for the other process, or use another {name}"
+        ) from None
     return file
 
 

@@ -56,8 +56,7 @@ TARGET_SLACK = 1e-6
 
 # how to continue safely with a damaged ledger: no phase releases more than it planned
 REMEDY = (
-    "restore the file from a backup, or account for all planned steps (`privproj run`) and continue with a new "
-    "ledger"
+    "restore the file from a backup, or account for all planned steps (`privproj run`) and continue with a new ledger"
 )
 
 MARKS = ("insecure", "public_subspace")  # fields of an account that an opening line can set to true, from that line on
@@ -173,7 +172,9 @@ class Account:
     def __post_init__(self) -> None:
         if len(self.phases) > MOST_PHASES:
             expected = f"at most {MOST_PHASES}"
-            raise InvalidParameterError("phases", len(self.phases), expected, "begin another ledger, and add the epsilons of both")
+            raise InvalidParameterError(
+                "phases", len(self.phases), expected, "begin another ledger, and add the epsilons of both"
+            )
 
     def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
         """Return the account with a further phase that has no release yet.
@@ -485,7 +486,9 @@ def parse_ledger(content: bytes, path: str) -> "_Reader":
     """Return the parsed content of a ledger; raises :class:`InvalidParameterError` if it has no phase."""
     reader = _Reader(path, content)
     if not reader.account.phases:
-        raise InvalidParameterError("ledger", path, "a ledger with a phase", "this run was stopped before its first phase")
+        raise InvalidParameterError(
+            "ledger", path, "a ledger with a phase", "this run was stopped before its first phase"
+        )
     return reader
 
 
@@ -717,9 +720,7 @@ class Ledger(_Reader):
         if moved or not (self.unsure or file.st_size == self.size):
             expected = "a file that only this run writes and that is not moved"
             remedy = "restore the file as this run left it, and resume. Nothing was released since"
-            raise InvalidParameterError(
-                "ledger", self.path, expected, f"{moved or 'the file was changed'}: {remedy}"
-            )
+            raise InvalidParameterError("ledger", self.path, expected, f"{moved or 'the file was changed'}: {remedy}")
 
     def close(self) -> None:
         """Close the file and release its lock."""

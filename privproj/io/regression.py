@@ -119,7 +119,9 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
     """Return the entries of a regression file; raises :class:`InvalidParameterError` that names file, entry and key."""
     for key in data:
         if key != "bound":
-            raise InvalidParameterError(f"{where}: {key}", data[key], "omitted", "a regression file has entries [[bound]] only")
+            raise InvalidParameterError(
+                f"{where}: {key}", data[key], "omitted", "a regression file has entries [[bound]] only"
+            )
     entries = data.get("bound")
     if not isinstance(entries, list) or not entries:
         raise InvalidParameterError(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")

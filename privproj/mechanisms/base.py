@@ -211,9 +211,7 @@ class NoisyMechanism(Mechanism):
             InvalidParameterError: The noise multiplier was left out.
         """
         if self.noise_multiplier is None:
-            raise InvalidParameterError(
-                "noise_multiplier", None, "a number"
-            )
+            raise InvalidParameterError("noise_multiplier", None, "a number")
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":

@@ -81,7 +81,9 @@ def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
         raise UnsupportedError("the published formula does not support sampling. Use sampling_rate=1")
     steps, product = run.steps, mechanism.step_smoothness
     if product is None:
-        raise InvalidParameterError("step_smoothness", "nothing", "a number", "give the learning rate times the smoothness, eta beta")
+        raise InvalidParameterError(
+            "step_smoothness", "nothing", "a number", "give the learning rate times the smoothness, eta beta"
+        )
     # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
     # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
     growth = steps * math.log1p(product)

@@ -129,7 +129,9 @@ class Scene(_Audited):
         super().__post_init__()
         projected = ("isotropic", "reused-projection", "wrong-dimension")
         if self.fault in projected and not isinstance(self.mechanism, M2):
-            raise InvalidParameterError("fault", self.fault, "a bug of noise or clipping, because this mechanism does not project")
+            raise InvalidParameterError(
+                "fault", self.fault, "a bug of noise or clipping, because this mechanism does not project"
+            )
 
     @property
     def claimed(self) -> M2 | Gaussian:

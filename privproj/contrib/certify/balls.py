@@ -26,9 +26,7 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
             ball = value()
         if ball.is_finite() and ball.rel_accuracy_bits() >= GOAL_BITS:
             return ball, bits
-    raise PrecisionError(
-        f"no enclosure is accurate to {GOAL_BITS} bits at up to {ladder[-1]} bits of precision"
-    )
+    raise PrecisionError(f"no enclosure is accurate to {GOAL_BITS} bits at up to {ladder[-1]} bits of precision")
 
 
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:

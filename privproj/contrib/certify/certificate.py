@@ -257,7 +257,9 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
     if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
         raise PrecisionError(f"a run of {len(phases)} phases takes too long to certify. Certify fewer phases")
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
-        raise PrecisionError(f"delta must be at least 1e{LEAST_LOG10_DELTA:.0f} to certify a run. Certify a larger delta")
+        raise PrecisionError(
+            f"delta must be at least 1e{LEAST_LOG10_DELTA:.0f} to certify a run. Certify a larger delta"
+        )
     # The check of a proved delta must use the grid of the proof, so log delta is rounded.
     log_delta = float(math.floor(log_delta))
     for fineness in (1.0, 0.5):
@@ -472,7 +474,9 @@ def _check_run_side(result: Result, run: "RunInBalls") -> None:
     assert result.epsilon is not None
     # A lower end of 0 is trivial: if delta is reached at epsilon 0, the proved value meets the target there too.
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
-        raise ConvergenceError("the lower end of the floating-point epsilon is above the proved value. Please report this as a bug.")
+        raise ConvergenceError(
+            "the lower end of the floating-point epsilon is above the proved value. Please report this as a bug."
+        )
     _check_side(result, run.lower(result.epsilon))
 
 
@@ -541,7 +545,9 @@ def target_field(result: Result) -> dict[str, float]:
 def _check_side(result: Result, ball: "arb") -> None:
     """Raise :class:`ConvergenceError` unless the result is on the safe side of its enclosure."""
     if not ball_meets(target_field(result), ball):
-        sentence = f"the floating-point {result.quantity} is on the unsafe side of its enclosure. Please report this as a bug."
+        sentence = (
+            f"the floating-point {result.quantity} is on the unsafe side of its enclosure. Please report this as a bug."
+        )
         raise ConvergenceError(sentence)
 
 

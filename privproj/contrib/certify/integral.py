@@ -73,9 +73,7 @@ class Line(NamedTuple):
         first = _last_place(start, is_little_before)
         last = _last_place(first, lambda place: log_of_upper_end(self.right(odds_at(place))) > floor) + 1
         if last - first > MOST_NODES:
-            raise PrecisionError(
-                f"the certificate needs {last - first} values, more than {MOST_NODES}. {REMEDY}"
-            )
+            raise PrecisionError(f"the certificate needs {last - first} values, more than {MOST_NODES}. {REMEDY}")
         total = sum((self.value(odds_at(place)) for place in range(first, last + 1)), arb(0))
         # |int F - step sum| <= 2 M / (e^(2 pi angle/step) - 1)
         error = 2 * most / (2 * arb.pi() * arb(angle) / arb(step)).expm1()

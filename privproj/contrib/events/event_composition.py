@@ -330,7 +330,9 @@ def compose_losses(
     step = step or max(least, default_grid_step(shapes, preferred))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
-        raise PrecisionError(f"the grid step must be {expected}, got {step:.3g}. Use more noise, or another discretization")
+        raise PrecisionError(
+            f"the grid step must be {expected}, got {step:.3g}. Use more noise, or another discretization"
+        )
     events = [(_distribution_of(json.dumps(data_of(event)), relation, step), count) for event, count in single]
     return pld_curve.compose([*distributions_of(shapes, step), *events], step)
 
@@ -399,9 +401,7 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
         divergences = RdpAccountant(orders, relation).compose(scaled).rdp
     # D(alpha) >= 0, up to the measured rounding error
     if not np.all(divergences >= -RENYI_NOISE / (np.array(orders) - 1.0)):
-        raise UnsupportedError(
-            f"dp-accounting has no valid Renyi divergence for {type(event).__name__}"
-        )
+        raise UnsupportedError(f"dp-accounting has no valid Renyi divergence for {type(event).__name__}")
     return tuple(map(float, np.maximum(divergences, 0.0))), parts
 
 

@@ -75,9 +75,7 @@ class PldCurve:
         # max over both directions of eps(delta - noise)
         eps = float(self.distribution.get_epsilon_for_delta(delta - self.noise))
         if eps == math.inf:
-            raise PrecisionError(
-                f"the privacy losses exceed double precision. {COMPOSITION_REMEDY}"
-            )
+            raise PrecisionError(f"the privacy losses exceed double precision. {COMPOSITION_REMEDY}")
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 

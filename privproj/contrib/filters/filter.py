@@ -114,7 +114,9 @@ def best_order(phase: Phase, target: FullTarget) -> float:
         return excess
 
     if curve.least_over_orders(score) >= HOPELESS:
-        raise UnsupportedError(f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}. Use a larger epsilon or delta")
+        raise UnsupportedError(
+            f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}. Use a larger epsilon or delta"
+        )
     return min(tried, key=tried.__getitem__)
 
 
@@ -191,7 +193,11 @@ class Filter:
         if budget is None and epsilon is not None and delta is not None:
             self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
         elif epsilon is not None or delta is not None:
-            raise InvalidParameterError("budget", budget or "nothing", "omitted if epsilon and delta are given" if budget else "either a budget, or epsilon and delta")
+            raise InvalidParameterError(
+                "budget",
+                budget or "nothing",
+                "omitted if epsilon and delta are given" if budget else "either a budget, or epsilon and delta",
+            )
         else:
             expected = "a number above 0 and at most 1e9"
             self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)

@@ -434,7 +434,9 @@ def select(
         target = delta_target(delta, None)
         return _with_comparison(question, solve_epsilon(question, target), target)
     if epsilon is None:
-        raise InvalidParameterError("delta", "nothing", "a target", "give delta or epsilon, or both without a noise multiplier")
+        raise InvalidParameterError(
+            "delta", "nothing", "a target", "give delta or epsilon, or both without a noise multiplier"
+        )
     return solve_delta(question, epsilon_target(epsilon))
 
 

@@ -195,7 +195,9 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
         query = spec.check_entry(keys, ())
         keys.pop("query", None)
         if not axes:
-            raise InvalidParameterError("grid", "nothing", "a table", "add a table [grid] with a list for each varied key")
+            raise InvalidParameterError(
+                "grid", "nothing", "a table", "add a table [grid] with a list for each varied key"
+            )
         _check_axes(axes, keys, query)
         points = math.prod(map(len, axes.values()))
         if points > MOST_POINTS:

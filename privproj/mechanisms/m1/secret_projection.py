@@ -15,7 +15,9 @@ def representation(mechanism: M1) -> PrivacyProfile:
     from privproj.distributions.tabulated import TabulatedSensitivity
 
     if mechanism.misalignment is None:
-        raise InvalidParameterError("misalignment", "nothing", "a number", "the bound secret-projection needs columns=1 and a misalignment")
+        raise InvalidParameterError(
+            "misalignment", "nothing", "a number", "the bound secret-projection needs columns=1 and a misalignment"
+        )
     _, rank = mechanism.shape
     # In units of a unit vector: sigma = z s, s = |v - v'| = sqrt(2 m).
     sigma = (2.0 * mechanism.misalignment) ** 0.5 / mechanism.mu

@@ -47,13 +47,31 @@ class Layer:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "dim", integer("layer", self.dim, "of the form DxR with D an integer from 1 to 1e12", 1, 10**12))
-        set_field(self, "rank", integer("layer", self.rank, f"of the form DxR with R an integer from 1 to D = {self.dim}", 1, self.dim))
-        set_field(self, "count", integer("layer", self.count, "of the form DxRxN with N an integer from 1 to 1e5", 1, 10**5))
+        set_field(
+            self, "dim", integer("layer", self.dim, "of the form DxR with D an integer from 1 to 1e12", 1, 10**12)
+        )
+        set_field(
+            self,
+            "rank",
+            integer("layer", self.rank, f"of the form DxR with R an integer from 1 to D = {self.dim}", 1, self.dim),
+        )
+        set_field(
+            self, "count", integer("layer", self.count, "of the form DxRxN with N an integer from 1 to 1e5", 1, 10**5)
+        )
         if self.columns is not None:
-            set_field(self, "columns", integer("layer", self.columns, "of the form DxR:M with M an integer from 1 to 1e12", 1, 10**12))
+            set_field(
+                self,
+                "columns",
+                integer("layer", self.columns, "of the form DxR:M with M an integer from 1 to 1e12", 1, 10**12),
+            )
         if self.share is not None:
-            set_field(self, "share", real("layer", self.share, "of the form DxR@SHARE with SHARE above 0 and at most 1", 0, 1, open_low=True))
+            set_field(
+                self,
+                "share",
+                real(
+                    "layer", self.share, "of the form DxR@SHARE with SHARE above 0 and at most 1", 0, 1, open_low=True
+                ),
+            )
 
     def __str__(self) -> str:
         shape = f"{self.dim}x{self.rank}x{self.count}" + (f":{self.columns}" if self.columns else "")
@@ -328,9 +346,7 @@ class M2(ClippedSum):
             InvalidParameterError: One of them was left out.
         """
         if self.rank is None or self.dim is None:
-            raise InvalidParameterError(
-                "rank", "nothing", "an integer", "give dim and rank, or layers"
-            )
+            raise InvalidParameterError("rank", "nothing", "an integer", "give dim and rank, or layers")
         return self.dim, self.rank
 
     @property

@@ -90,9 +90,7 @@ class Sketch(Mechanism):
             names = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
             if names or self.enforced:
                 name = names[0] if names else "enforced"
-                raise InvalidParameterError(
-                    name, getattr(self, name), "omitted if gamma is given"
-                )
+                raise InvalidParameterError(name, getattr(self, name), "omitted if gamma is given")
 
     @property
     def floor(self) -> float:

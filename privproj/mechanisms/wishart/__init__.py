@@ -77,9 +77,7 @@ class Wishart(Mechanism):
         """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
-                raise InvalidParameterError(
-                    name, "nothing", "a number"
-                )
+                raise InvalidParameterError(name, "nothing", "a number")
         assert self.dim is not None and self.rank is not None and self.misalignment is not None
         return self.dim, self.rank, self.misalignment
 

@@ -39,9 +39,7 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     # 1 - rho <= 2 L^2 / (c0^2 n^2).
     misalignment = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
     if misalignment >= 2.0:
-        raise InvalidParameterError(
-            "norm_floor", norm_floor, f"above norm_bound/records = {bound / count:.4g}"
-        )
+        raise InvalidParameterError("norm_floor", norm_floor, f"above norm_bound/records = {bound / count:.4g}")
     return misalignment
 
 
@@ -78,9 +76,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     upper = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
     if upper >= min(m, 1.0):
         least = 2.0 * t * (2.0 - m) / m if m > 0.0 else math.inf
-        raise InvalidParameterError(
-            "gamma", gamma, f"above {least:.4g}, so that preprocessing raises the alignment"
-        )
+        raise InvalidParameterError("gamma", gamma, f"above {least:.4g}, so that preprocessing raises the alignment")
     return upper
 
 

@@ -170,11 +170,17 @@ def test_mixed_noise_conventions_are_rejected_under_replace():
     for parts in ([ours, theirs], [theirs, ours]):
         accountant = ProjectionPLDAccountant(RELATIONS.REPLACE_ONE)
         assert not accountant.supports(dp_accounting.ComposedDpEvent(parts))
-        with pytest.raises(dp_accounting.UnsupportedEventError, match="defines? the noise multiplier differently|noise multiplier differently"):
+        with pytest.raises(
+            dp_accounting.UnsupportedEventError,
+            match="defines? the noise multiplier differently|noise multiplier differently",
+        ):
             accountant.compose(dp_accounting.ComposedDpEvent(parts))
         accountant.compose(parts[0])
         before = accountant.get_epsilon(1e-5)
-        with pytest.raises(dp_accounting.UnsupportedEventError, match="defines? the noise multiplier differently|noise multiplier differently"):
+        with pytest.raises(
+            dp_accounting.UnsupportedEventError,
+            match="defines? the noise multiplier differently|noise multiplier differently",
+        ):
             accountant.compose(parts[1])
         assert accountant.get_epsilon(1e-5) == before
     with pytest.raises(dp_accounting.UnsupportedEventError, match="sensitivity at the clip"):

@@ -250,7 +250,7 @@ def test_unexpected_ledger_line_is_rejected(path, line, capsys):
     by_hand(path, '{"step": 1}', line)
     assert exit_code(["ledger", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "Line 4" in said and str(path) in said and said.count("\n") == 1
+    assert "line 4" in said.lower() and str(path) in said and said.count("\n") == 1
 
 
 # --- what may be quoted -----------------------------------------------------------------------------

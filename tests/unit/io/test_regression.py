@@ -180,7 +180,9 @@ def test_check_entry_supports_risk_targets(risk):
     assert found.value == privproj.sigma(privproj.Gaussian(), **risk).value
     wrongs = {"delta": {**risk, "delta": 1e-5}, "fpr": {"tpr": 0.2}, "advantage": {"advantage": "much"}}
     for word, wrong in wrongs.items():
-        with pytest.raises(InvalidParameterError, match=f"b.toml, entry 1: {word} must|missing {word} in b.toml, entry 1"):
+        with pytest.raises(
+            InvalidParameterError, match=f"b.toml, entry 1: {word} must|missing {word} in b.toml, entry 1"
+        ):
             entries_from({"bound": [{**entry, **wrong}]}, "b.toml")
     other = {**entry, **risk, "query": "epsilon", "noise_multiplier": 1, "delta": 1e-5}
     with pytest.raises(InvalidParameterError, match=r"b.toml, entry 1"):

@@ -76,7 +76,7 @@ SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
         ({"phase": [{**GAUSSIAN, "discretization": 1e-3}]}, "phase 1: discretization"),
         ({"phase": [GAUSSIAN], "discretization": "1e-3"}, "discretization must be"),
         ({"phase": [GAUSSIAN], "discretization": 7}, "discretization must be"),
-        ({"phase": [GAUSSIAN], "discretization": None}, "discretization must be"),
+        ({"phase": [GAUSSIAN], "discretization": None}, "missing discretization"),
         ({"phase": [{**GAUSSIAN, "bound": None}]}, "missing bound|bound must be"),
         ({"phase": [{**GAUSSIAN, "steps": True}]}, "phase 1: steps"),
         ({"phase": [{**GAUSSIAN, "split": "even"}]}, "phase 1: split"),

@@ -277,7 +277,11 @@ def test_column_exact_matches_simulation_of_both_parts():
         ({}, "column", "span_dim"),
         ({"span_dim": 3}, "column-exact", "residual_misalignment"),
         ({"span_dim": 3, "residual_misalignment": 0.0}, "column", "above 0"),
-        ({"span_dim": 3, "residual_misalignment": 0.1, "shift_in_span": 0.1}, "column-exact", "does not support a change both"),
+        (
+            {"span_dim": 3, "residual_misalignment": 0.1, "shift_in_span": 0.1},
+            "column-exact",
+            "does not support a change both",
+        ),
     ],
 )
 def test_missing_parameters_of_m1_are_named(given, bound, words):
