@@ -288,8 +288,10 @@ def take_adapter(
     projects = "layers" in kind.__dataclass_fields__
     if projects and not whole_gradients:
         raise UnsupportedError(
-            f"{kind.name} does not account for training LoRA factors, which the saved adapter {from_peft} indicates. Use "
-            "the mechanism gaussian, or pass --whole-gradients if each record's whole gradient was clipped and projected"
+            f"{kind.name} does not account for training LoRA factors, which the "
+            f"saved adapter {from_peft} indicates. Use "
+            "the mechanism gaussian, or pass --whole-gradients if each record's "
+            "whole gradient was clipped and projected"
         )
     from privproj.integrations.peft import layers_from_peft
 

@@ -81,7 +81,8 @@ class QueryError(PrivprojError):
 class InvalidParameterError(PrivprojError, ValueError):
     """Raised for a value outside its domain, and for missing or contradictory parameters.
 
-    It is also a ValueError. The message is ``NAME must be CONDITION, got VALUE.`` and a remedy. Its parts are attributes.
+    It is also a ValueError. The message is ``NAME must be CONDITION, got VALUE.`` and a remedy. Its parts are
+    attributes.
 
     Args:
         name: The name of the parameter.

@@ -426,7 +426,7 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def as_plain_value(value: object) -> object:
-    """Return the value in the types of JSON: text, finite numbers, lists and tables; None for ``nan`` and infinities."""
+    """Return the value in the types of JSON: text, finite numbers, lists, tables; None for ``nan`` and infinities."""
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):

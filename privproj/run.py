@@ -195,7 +195,10 @@ class Run:
         if self.dataset_size is not None:
             object.__setattr__(self, "public_size", True)
             if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
-                expected = f"a size for which sampling_rate * dataset_size is an integer (sampling_rate = {self.sampling_rate:g})"
+                expected = (
+                    f"a size for which sampling_rate * dataset_size is an integer "
+                    f"(sampling_rate = {self.sampling_rate:g})"
+                )
                 raise InvalidParameterError("dataset_size", self.dataset_size, expected)
 
     @property

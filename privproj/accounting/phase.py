@@ -96,7 +96,8 @@ class Phase:
             raise UnsupportedError(scheme.why_refused[relation])
         if relation not in scheme.relations:
             raise UnsupportedError(
-                f"{self.run.sampling} sampling is not supported under relation={relation}. Below rate 1, use poisson with "
+                f"{self.run.sampling} sampling is not supported under relation={relation}. "
+                f"Below rate 1, use poisson with "
                 "add-remove or zero-out, or fixed with replace"
             )
         if self.mechanism.adapts_clip:
@@ -117,7 +118,8 @@ class Phase:
         if self.run.is_planned and self.reuses_projection:
             many = "every batch of an epoch" if scheme.counts_epochs else f"each of the {self.run.steps} releases"
             raise UnsupportedError(
-                f"the bound {bound.name} needs a fresh projection for {many}. {remedy_for_fixed_projection(self.mechanism)}"
+                f"the bound {bound.name} needs a fresh projection for {many}. "
+                f"{remedy_for_fixed_projection(self.mechanism)}"
             )
 
     def _advice_without_poisson(self) -> str:
@@ -127,7 +129,10 @@ class Phase:
             holds = NeighboringRelation.REPLACE in self.bound.relations
             if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
                 return "Use sampling=fixed with relation=replace"
-        return "Omit the sampling to count releases on the whole dataset; every batch must then meet the assumptions on the data"
+        return (
+            "Omit the sampling to count releases on the whole dataset; every batch "
+            "must then meet the assumptions on the data"
+        )
 
     def check_count(self) -> None:
         """Raise :class:`UnsupportedError` unless the bound covers the private count of adaptive clipping (C31)."""
@@ -140,7 +145,8 @@ class Phase:
             )
         if getattr(self.mechanism, "clipping", "joint") != "joint":
             raise UnsupportedError(
-                f"adaptive clipping (adaptive_clipping_sigma={sigma:g}) supports one clipping norm for all layers only. "
+                f"adaptive clipping (adaptive_clipping_sigma={sigma:g}) supports "
+                f"one clipping norm for all layers only. "
                 "Use clipping=joint"
             )
 
@@ -192,7 +198,8 @@ class Phase:
         """Return a step that samples the records of a group, as one release, and the run of such releases (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
-                f"the bound {self.bound.name} has no amplification by subsampling, which a sampled run with group_size above 1 needs"
+                f"the bound {self.bound.name} has no amplification by subsampling, which "
+                f"a sampled run with group_size above 1 needs"
             )
         run = self.run
         fixed = None if run.fixed_batch is None else (run.dataset_size or 0, run.fixed_batch)
@@ -272,7 +279,8 @@ class Phase:
             return form
         if not isinstance(form, PrivacyProfile) and run.allocates and not run.single:
             raise UnsupportedError(
-                f"the bound {self.bound.name} does not support balls-in-bins sampling. Use a bound with a privacy profile"
+                f"the bound {self.bound.name} does not support balls-in-bins "
+                f"sampling. Use a bound with a privacy profile"
             )
         with within(self.bound.name):
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
@@ -378,7 +386,6 @@ def check_mechanism(mechanism: object) -> None:
     """Raise :class:`InvalidParameterError` unless the argument is one mechanism."""
     if isinstance(mechanism, MechanismColumns):
         arrays = ", ".join(name for name, value in mechanism.parameters.items() if is_column(name, value))
-        kind = mechanism.kind.__name__
         remedy = "for arrays use privproj.epsilons, deltas or sigmas"
         raise InvalidParameterError(arrays, "an array", "one number", remedy)
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):

@@ -577,7 +577,8 @@ def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
         raise PrecisionError(
-            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, the rounding error of the composition. Use "
+            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, "
+            f"the rounding error of the composition. Use "
             "a Renyi bound (mixture-rdp or rdp)"
         )
     log_delta = read_log_delta(curve, epsilon)

@@ -20,7 +20,8 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
         bound = renyi_bound(type(phase.mechanism))
         if bound is None:
             raise UnsupportedError(
-                f"the bound {phase.bound.name} of {phase.mechanism.name} has no Renyi curve, which is needed here. Use a Renyi bound, such as rdp"
+                f"the bound {phase.bound.name} of {phase.mechanism.name} has no Renyi curve, "
+                f"which is needed here. Use a Renyi bound, such as rdp"
             )
         phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
     curve = phase.curve()

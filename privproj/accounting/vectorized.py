@@ -137,9 +137,9 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
         **arguments: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism.
-            They may also have the options of the run, see :class:`privproj.run.RunOptions`. Each is a value for all
-            rows, or a list or array. Lists and arrays are broadcast as in numpy. ``bound`` is the name of a bound of the
-            mechanism; by default the first bound in the registry. ``threads`` is the number of threads for large
+            They may also be the options of the run, see :class:`privproj.run.RunOptions`. Each is a value for all
+            rows, or a list or array. Lists and arrays are broadcast as in numpy. ``bound`` is the name of a bound of
+            the mechanism; by default the first bound in the registry. ``threads`` is the number of threads for large
             inputs; by default one.
 
     Returns:
@@ -178,7 +178,8 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
         UnsupportedError: The bound proves nothing for a row or for the run.
 
     >>> from privproj import Gaussian, M2, epsilons
-    >>> epsilons(Gaussian, noise_multiplier=1.0, steps=[100, 1000], sampling_rate=0.01, delta=1e-5).value.round(3).tolist()
+    >>> runs = epsilons(Gaussian, noise_multiplier=1.0, steps=[100, 1000], sampling_rate=0.01, delta=1e-5)
+    >>> runs.value.round(3).tolist()
     [0.718, 1.828]
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
     [[0.4312, 0.7382], [0.1962, 0.3412]]

@@ -127,7 +127,8 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
     """
     if size > min(batch, records - batch):
         raise UnsupportedError(
-            f"group_size={size} needs at least {size} records in a batch of {batch} and outside of it. Use a smaller group_size"
+            f"group_size={size} needs at least {size} records in a batch of {batch} "
+            f"and outside of it. Use a smaller group_size"
         )
     j = np.arange(size)
     # w_0 = prod_(i < k) (n - B - i) / (n - i),  w_(j+1) / w_j = (k - j) (B - j) / ((j + 1) (n - B - k + j + 1))
@@ -147,7 +148,8 @@ class _GroupStep:
         count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
         if count > MOST_MEMBERS:
             raise UnsupportedError(
-                f"group_size={size} is too large: one batch is likely to contain more than {MOST_MEMBERS} records of one user. Use a smaller sampling rate or group_size"
+                f"group_size={size} is too large: one batch is likely to contain more than {MOST_MEMBERS} "
+                f"records of one user. Use a smaller sampling rate or group_size"
             )
         self.lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
         first = member(1)

@@ -168,7 +168,8 @@ class _TabulatedPanels:
         mass = float(nodes.sums(np.ones_like(nodes.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
             raise ConvergenceError(
-                f"the distribution of the squared sensitivity has mass {mass!r} instead of 1. Please report these parameters as a bug."
+                f"the distribution of the squared sensitivity has mass {mass!r} instead "
+                f"of 1. Please report these parameters as a bug."
             )
         return nodes
 

@@ -356,7 +356,8 @@ def event_of(
         )
     if isinstance(run, Account) and run.is_adaptive:
         raise UnsupportedError(
-            "dp-accounting has no event for a run with adaptively chosen parameters. Report the epsilon of the budget of "
+            "dp-accounting has no event for a run with adaptively chosen "
+            "parameters. Report the epsilon of the budget of "
             "the ledger"
         )
     schedule = Composition(tuple(run.released_phases())) if isinstance(run, Account) else run
@@ -418,7 +419,8 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event
     doubled = run.relation is NeighboringRelation.REPLACE
     if isinstance(mechanism, Laplace) and doubled:
         raise UnsupportedError(
-            f"phase {name}: dp-accounting scales Laplace noise differently under relation=replace. Use relation=add-remove"
+            f"phase {name}: dp-accounting scales Laplace noise differently under "
+            f"relation=replace. Use relation=add-remove"
         )
     if isinstance(mechanism, Laplace):
         return dp_event.LaplaceDpEvent(mechanism.z)

@@ -188,7 +188,8 @@ def check_provable(phases: Sequence[Phase]) -> None:
             "adaptive clipping cannot be certified. Omit adaptive_clipping_sigma": phase.mechanism.adapts_clip,
             f"the bound {bound.name} cannot be certified. Use one of {', '.join(provable_names())}": ball_entry(bound)
             is None,
-            "a certificate supports one projected layer, or layers of one shape under a joint clipping norm. Use dim and "
+            "a certificate supports one projected layer, or layers of one shape "
+            "under a joint clipping norm. Use dim and "
             "rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
         }
         for reason, holds in lacks.items():
@@ -310,7 +311,8 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
     places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
     if max(sizes) > MOST_CELLS or max(cells / MOST_WORK, places * dearest / MOST_PLACES) * bits > 64:
         raise PrecisionError(
-            f"the certificate of this run takes too long ({cells} cells and {places} points at {bits} bits). Certify fewer "
+            f"the certificate of this run takes too long ({cells} cells and "
+            f"{places} points at {bits} bits). Certify fewer "
             "steps or a larger delta, or use the floating-point result, whose errors are bounded too"
         )
 
@@ -426,7 +428,8 @@ def _check_answered(result: Result) -> None:
     """Raise :class:`UnsupportedError` for a result that cannot have a certificate."""
     if result.risk is not None:
         raise UnsupportedError(
-            "an attack risk cannot be certified. Certify a target of epsilon and delta, or the delta at epsilon 0, which "
+            "an attack risk cannot be certified. Certify a target of epsilon "
+            "and delta, or the delta at epsilon 0, which "
             "is the advantage"
         )
     answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None

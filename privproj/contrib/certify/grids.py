@@ -54,7 +54,8 @@ def propose_grid(
     count = sum(map(len, knots))
     if count > most_knots:
         raise PrecisionError(
-            f"the certificate of this run needs {count} points of its profiles, more than {most_knots}. Certify fewer phases "
+            f"the certificate of this run needs {count} points of its profiles, "
+            f"more than {most_knots}. Certify fewer phases "
             "or a larger delta, or use the floating-point result, whose errors are bounded too"
         )
     orders: list[FloatPairs] = [[(shape.pairs(step).above, shape.run.steps) for shape in shapes]]

@@ -346,7 +346,8 @@ def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossD
         width = 2.0 * 40.0 / event.noise_parameter + event.sensitivity
         if width > MOST_DEFAULT_CELLS:
             raise PrecisionError(
-                f"discrete Laplace noise on about {width:.2g} integers is not supported (at most {MOST_DEFAULT_CELLS:.2g}). "
+                f"discrete Laplace noise on about {width:.2g} integers is not "
+                f"supported (at most {MOST_DEFAULT_CELLS:.2g}). "
                 "Use LaplaceDpEvent with the same scale"
             )
     with _converted_errors(event):

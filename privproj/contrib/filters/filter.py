@@ -115,7 +115,8 @@ def best_order(phase: Phase, target: FullTarget) -> float:
 
     if curve.least_over_orders(score) >= HOPELESS:
         raise UnsupportedError(
-            f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}. Use a larger epsilon or delta"
+            f"no order leaves a budget for epsilon {target.epsilon:g} at delta "
+            f"{target.delta:g}. Use a larger epsilon or delta"
         )
     return min(tried, key=tried.__getitem__)
 
@@ -128,7 +129,8 @@ def _one_release(phase: Phase) -> Phase:
         raise UnsupportedError("a filter does not support shuffled batches. Use sampling=partition or poisson")
     if phase.reuses_projection:
         raise UnsupportedError(
-            f"a filter does not support {phase.mechanism.name} with a fixed projection. Use a fresh projection for each release"
+            f"a filter does not support {phase.mechanism.name} with a fixed "
+            f"projection. Use a fresh projection for each release"
         )
     return replace(phase.with_run(steps=1), name="", planned=False)
 

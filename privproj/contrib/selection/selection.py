@@ -178,7 +178,8 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
     """
     if leads_with_epsilon(base):
         raise UnsupportedError(
-            "this bound does not support private selection. Use a bound with a privacy profile or a Renyi curve, as the "
+            "this bound does not support private selection. Use a bound with "
+            "a privacy profile or a Renyi curve, as the "
             "default bounds have"
         )
     if runs.shape is not None:

@@ -270,7 +270,9 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
         raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for the bound column-published")
     first, second = mechanism.norms
     if first != second:
-        raise InvalidParameterError("other_residual_norm", second, f"{first:g}, like residual_norm, for column-published")
+        raise InvalidParameterError(
+            "other_residual_norm", second, f"{first:g}, like residual_norm, for column-published"
+        )
     k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
     there = _has_residual(mechanism)

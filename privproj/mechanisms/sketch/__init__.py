@@ -165,6 +165,7 @@ def check_finite_divergence(mechanism: Sketch) -> None:
     """Raise :class:`UnsupportedError` for ``Gamma <= 1``, where the Renyi divergence may be infinite."""
     if mechanism.gamma_of_matrices <= 1.0:
         raise UnsupportedError(
-            f"gamma must be above 1, got {mechanism.gamma_of_matrices:.4g}. Use more noise, or the bound exact-rank1 if a "
+            f"gamma must be above 1, got {mechanism.gamma_of_matrices:.4g}. Use "
+            f"more noise, or the bound exact-rank1 if a "
             "record is one column"
         )

@@ -167,7 +167,8 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
     """Return the curve of one release; raise :class:`UnsupportedError` for several, whose gradients depend on ``A``."""
     if run.steps > 1:
         raise UnsupportedError(
-            f"steps must be 1 with a fixed projection, got {run.steps}. Use a fresh projection for every release and the "
+            f"steps must be 1 with a fixed projection, got {run.steps}. Use a "
+            f"fresh projection for every release and the "
             "bound rdp-best"
         )
     return _rdp_best_of(mechanism).over_run(run)

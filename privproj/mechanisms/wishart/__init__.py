@@ -103,5 +103,6 @@ def check_equal_norms(mechanism: Wishart) -> None:
     """Raise :class:`UnsupportedError` for different norms."""
     if mechanism.norm_ratio != 1.0:
         raise UnsupportedError(
-            f"norm_ratio must be 1 for this bound, got {mechanism.norm_ratio:g}. Normalize the vector, or use the bound exact"
+            f"norm_ratio must be 1 for this bound, got {mechanism.norm_ratio:g}. "
+            f"Normalize the vector, or use the bound exact"
         )

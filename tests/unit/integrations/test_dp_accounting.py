@@ -172,14 +172,14 @@ def test_mixed_noise_conventions_are_rejected_under_replace():
         assert not accountant.supports(dp_accounting.ComposedDpEvent(parts))
         with pytest.raises(
             dp_accounting.UnsupportedEventError,
-            match="defines? the noise multiplier differently|noise multiplier differently",
+            match="noise multiplier differently",
         ):
             accountant.compose(dp_accounting.ComposedDpEvent(parts))
         accountant.compose(parts[0])
         before = accountant.get_epsilon(1e-5)
         with pytest.raises(
             dp_accounting.UnsupportedEventError,
-            match="defines? the noise multiplier differently|noise multiplier differently",
+            match="noise multiplier differently",
         ):
             accountant.compose(parts[1])
         assert accountant.get_epsilon(1e-5) == before
