@@ -172,7 +172,11 @@ class Composition:
         phase = phases[0]
         if step != phase.run.discretization:
             phase = phase.with_run(discretization=step)
-        with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
+        with (
+            nullcontext()
+            if self.is_plain
+            else within(phase.name if phase.name.startswith("phase ") else f"phase {phase.name}")
+        ):
             return phase.curve()
 
     # --- what results state ---------------------------------------------------------------------------

@@ -154,9 +154,9 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
     ("line", "code", "words"),
     [
         (
-            "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound classical --sampling-rate 0.1 --steps 3 --json",
+            "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound gdp --sampling-rate 0.1 --steps 3 --json",
             3,
-            "Use a",
+            "amplification",
         ),
         ("", 2, "the standard output"),
     ],
