@@ -52,7 +52,7 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
     names = files_of(file)
     for name in names:
         if update and not name.endswith(".toml"):
-            raise InvalidParameterError("FILE", name, "a TOML file with --update")
+            raise InvalidParameterError("FILE", name, "a TOML file if --update is given")
         check_not_same_file("--junit", junit, name)
     entries, errors = checked(names, junit)
     if update and not errors:
@@ -77,7 +77,7 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
             raise InvalidParameterError("FILE", "nothing", "a file or a folder")
         inner = sorted(map(str, Path(name).rglob(OF_A_FOLDER))) if Path(name).is_dir() else [name]
         if not inner:
-            raise InvalidParameterError("FILE", name, f"a folder with files {OF_A_FOLDER}")
+            raise InvalidParameterError("FILE", name, f"a folder that contains files {OF_A_FOLDER}")
         files += inner
     return tuple(dict.fromkeys(files))
 

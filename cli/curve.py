@@ -48,7 +48,7 @@ def answers(
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
     """Return the epsilons, or the false positive rates, at which the curve is drawn."""
-    count = integer("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
+    count = integer("points", 41 if points is None else points, "an integer from 2 to 2000", 2, 2000)
     if kind == "trade-off":
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
     top = privacy_epsilon(5.0 if epsilon_max is None else epsilon_max, zero=False, name="epsilon_max")
@@ -87,7 +87,7 @@ def show_curves(
     for name, value in {**axis, "plot": plot, "delta": delta}.items():
         if value is not None and name not in TAKEN[shape]:
             wrong = f"--{name.replace('_', '-')}"
-            raise InvalidParameterError(wrong, value, f"no {wrong} with --what {shape}")
+            raise InvalidParameterError(wrong, value, f"omitted with --what {shape}")
     if shape == "gdp":
         table = table_of_mu(mechanism, run, bound, DEFAULT_SLACK if delta is None else delta)
     else:

@@ -168,7 +168,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     matches = matches or [entry for entry in every if any(spelling(text) in wanted for text in entry.get("texts", ()))]
     if not matches:
         names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
-        raise unknown_name("WORD", word, "a term", names, "`privproj explain` lists them")
+        raise unknown_name("WORD", word, "term", names, "`privproj explain` lists them")
     return matches
 
 
@@ -261,7 +261,7 @@ def bounds_command(name: str | None, json: bool) -> int:
             if "." in str(name)
             else [bound for _, bound in bound_names()]
         )
-        raise unknown_name("NAME", name, "a bound", names, "`privproj bounds` lists them")
+        raise unknown_name("NAME", name, "bound", names, "`privproj bounds` lists them")
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
         return 0

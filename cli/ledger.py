@@ -58,7 +58,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
-        raise InvalidParameterError("--delta", "nothing", "--delta, since the ledger has no target")
+        raise InvalidParameterError("--delta", "nothing", "a delta", "the ledger has no target: try --delta 1e-6")
     return delta
 
 

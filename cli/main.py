@@ -8,7 +8,7 @@ from itertools import filterfalse
 
 import click
 
-from privproj.errors import EXIT_CODES, InvalidParameterError, PrivprojError, QueryError, nearest_names
+from privproj.errors import EXIT_CODES, InvalidParameterError, PrivprojError, QueryError
 from privproj.parameters import is_printable
 from privproj.plugins import load, plugin_table
 from privproj.version import __version__
@@ -140,7 +140,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
     try:
         # File names, for example, must be printable.
         for word in filterfalse(is_printable, words):
-            raise InvalidParameterError("WORD", ascii(word)[:60], "words that can be printed on one line")
+            raise InvalidParameterError("argument", ascii(word)[:60], "printable text without line breaks")
         return run_command(words)
     except click.ClickException as error:
         return complain(usage_words(error), 2)
@@ -150,12 +150,12 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
     except RecursionError:
-        return complain("expected a file whose tables are not nested so deeply", 2)
+        return complain("the tables of the file are nested too deeply", 2)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
-        return complain(f"expected a computable query, got an undefined value ({error}); please report it", 5)
+        return complain(f"the computation failed ({error}). Please report this command as a bug.", 5)
     except OSError as error:
         place = error.filename or "the standard output"
-        return complain(f"expected a file that can be read or written, got {place}; {error.strerror}", 2)
+        return complain(f"cannot read or write {place}: {error.strerror}", 2)
 
 
 def run_command(words: list[str]) -> int:
@@ -192,35 +192,36 @@ USUAL_NAMES = {
     **dict.fromkeys(("-q", "--q", "--rate", "--sample-rate"), ("--sampling-rate",)),
     **dict.fromkeys(("--max-grad-norm", "--clip-norm", "-c"), ("--clip", "--max-grad-norm")),
     **dict.fromkeys(("-n", "--n", "--samples", "--records"), ("--dataset-size",)),
+    **dict.fromkeys(("-b", "--batch"), ("--batch-size",)),
+    **dict.fromkeys(("--shuffle", "--poisson", "--balls-in-bins", "--partition"), ("--sampling",)),
 }
 
 
 def usage_words(error: click.ClickException) -> str:
-    """Return the message of a usage error, with a suggestion for an unknown option."""
+    """Return the message of click for a usage error; an unknown option may have a better hint."""
     context = getattr(error, "ctx", None)
-    if context is None or not isinstance(error, click.NoSuchOption | click.MissingParameter):
-        remedy = f"; `{context.command_path} --help` says what it takes" if context else ""
-        return error.format_message().removesuffix(".") + remedy
-    path = context.command_path
-    if isinstance(error, click.MissingParameter):
-        name = error.param.get_error_hint(context).replace("'", "") if error.param else "a value"
-        return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
-    if isinstance(context.command, Group) and context.parent:
-        expected = f"{context.command.members} right after `{path}`"
-        return f"expected {expected}, got {error.option_name}; `{path} --help` lists them"
+    hint = _hint(error, context) if context and isinstance(error, click.NoSuchOption) else ""
+    message = f"No such option '{error.option_name}'. {hint}" if hint else error.format_message()  # pyright: ignore
+    message += "" if message[-1] in ".?!)" else "."
+    return f"{message} Try '{context.command_path} --help' for help." if context else message
+
+
+def _hint(error: click.NoSuchOption, context: click.Context) -> str:
+    """Return a hint for an unknown option; empty if that of click is the best."""
     from privproj.accounting.query import SOLVED_FOR
 
-    option, names = error.option_name, options_of(context)
+    option, names, path = error.option_name, options_of(context), context.command_path
+    if isinstance(context.command, Group) and context.parent:
+        return f"Name {context.command.members} before the options."
     ours = USUAL_NAMES.get(option)
     quantity = (context.parent and context.parent.info_name) or ""
-    for name in {option, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
-        return f"expected no {name}: it is what `{path}` finds"
-    near = [name for name in ours if name in names] if ours else []
-    if not near and (owners := _neighbors_with(option, context)):
-        return f"expected an option of `{path}`, got {option}; it is an option of {', '.join(owners)}"
-    near = near if ours else nearest_names(option, names)
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
-    return f"expected an option of `{path}`, got {option}; {remedy}"
+    if {option, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
+        return f"`{path}` computes this value."
+    for name in ours or ():
+        if name in names:
+            return f"Did you mean '{name}{option.replace('--', ' ') if name == '--sampling' else ''}'?"
+    owners = _neighbors_with(option, context)
+    return f"It is an option of {', '.join(owners)}." if owners else ""
 
 
 def options_of(context: click.Context) -> list[str]:

@@ -280,15 +280,18 @@ def take_adapter(
     confirmation that whole gradients were clipped and projected.
     """
     if from_peft is None:
-        raise InvalidParameterError("--from-peft", "nothing", "--from-peft with --whole-gradients")
+        raise InvalidParameterError(
+            "--from-peft", "nothing", "a folder", "--whole-gradients applies to the adapter in --from-peft DIR"
+        )
     if values.get("layer"):
-        raise InvalidParameterError("--from-peft", from_peft, "either --from-peft or --layer, not both")
+        raise InvalidParameterError("--from-peft", from_peft, "omitted if --layer is given")
     projects = "layers" in kind.__dataclass_fields__
     if projects and not whole_gradients:
         raise UnsupportedError(
-            f"a saved PEFT directory is evidence that LoRA's factors were trained, which {kind.name} does not account "
-            f"for, got --from-peft={from_peft}; use gaussian, or say --whole-gradients if each record's whole gradient "
-            "was clipped and projected to these ranks"
+            f"{kind.name} does not account for training LoRA factors, which the "
+            f"saved adapter {from_peft} indicates. Use "
+            "the mechanism gaussian, or pass --whole-gradients if each record's "
+            "whole gradient was clipped and projected"
         )
     from privproj.integrations.peft import layers_from_peft
 
@@ -306,9 +309,9 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
     """Return the result with the standard deviation of the noise, if there is a clipping norm."""
     if clip is None:
         return result
-    norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
+    norm = real("clip", clip, "a number above 0", 0.0, 1e100, open_low=True)
     if "noise_multiplier" not in vars(mechanism):
-        raise InvalidParameterError("clip", clip, "no clip, since this mechanism has no noise multiplier")
+        raise InvalidParameterError("clip", clip, "omitted for a mechanism without a noise multiplier")
     if result.noise_multiplier is None:
         return result
     # standard deviation = sigma * z * sensitivity; the sensitivity is C, or 2 C under replace
@@ -326,8 +329,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
     write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
-        first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
-        complain(f"no bound gives a number here: {rows[0].bound.name}: {first}", 0)
+        complain(f"no bound supports this query. The first of them: {rows[0].reason}", 0)
     outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 

@@ -62,7 +62,9 @@ def run_command(
     of_risk = any(value is not None for value in risk.values())
     if gdp:
         if of_risk or calibrate or epsilon is not None:
-            raise InvalidParameterError("--gdp", True, "--gdp alone, or with --delta as its slack")
+            raise InvalidParameterError(
+                "--gdp", True, "the only target", "only --delta can be given with it, as the slack"
+            )
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
         return show_run(result, schedule, output, json, verbose)
     _check_target(epsilon, delta, of_risk, calibrate)
@@ -92,11 +94,19 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
             missing = "--epsilon" if epsilon is None else "--delta"
-            raise InvalidParameterError(missing, "nothing", "--epsilon and --delta, or a risk, with --calibrate")
+            raise InvalidParameterError(
+                missing, "nothing", "a target", "--calibrate needs --epsilon and --delta, or an attack risk"
+            )
     elif of_risk:
-        raise InvalidParameterError("--calibrate", "nothing", "--calibrate with a risk as the target")
+        raise InvalidParameterError(
+            "--calibrate", "nothing", "a flag", "an attack risk is a target of --calibrate only"
+        )
     elif (epsilon is None) == (delta is None):
-        raise InvalidParameterError("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
+        raise InvalidParameterError(
+            "--delta",
+            delta,
+            "omitted if --epsilon is given, except with --calibrate" if delta is not None else "a delta",
+        )
 
 
 @command_with(
@@ -122,7 +132,7 @@ def dp_sft_command(
     """
     for name, value in (("--share", options["share"]), ("--budget", budget)):
         if public and value is not None:
-            raise InvalidParameterError(name, value, f"no {name} with --public, which has one stage to pay for")
+            raise InvalidParameterError(name, value, "omitted with --public", "only one stage uses private data")
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
     return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose)

@@ -39,13 +39,11 @@ def command(output: str | None, resume: str | None, json: bool, **options: Any) 
     classifier = import_extra("privproj.training.classifier", "`privproj train`", "torch")
     chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if output == "":
-        raise InvalidParameterError("--output", "nothing", "a folder")
+        raise InvalidParameterError("--output", "nothing", "a folder", "name a new folder for the model and its ledger")
     if resume is not None:
         if chosen or output:
             name = next(iter(chosen), "output")
-            raise InvalidParameterError(
-                "--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}"
-            )
+            raise InvalidParameterError("--resume", resume, f"the only option, without --{name.replace('_', '-')}")
         folder = Path(resume)
         settings = classifier.saved_settings(folder)
         processes = classifier.join(settings)

@@ -99,7 +99,7 @@ def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
     if len(files) > 1 and not verify_both:
         raise InvalidParameterError("FILE", ", ".join(files), "one file, or a document and the ledger of its run")
     if delta is not None and documents:
-        raise InvalidParameterError("--delta", delta, "no --delta, which is for a ledger alone")
+        raise InvalidParameterError("--delta", delta, "omitted unless FILE is a ledger")
     if not documents:
         assert ledger is not None
         return render_ledger(verify_ledger(*ledger), delta)

@@ -128,8 +128,8 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch; it supports zero-out and replace."""
     shifts = "a removed record can shift every later batch"
     refused = (
-        f"sampling={name} has no theorem with relation=add-remove, since {shifts}; use relation=zero-out or replace, "
-        "which keep positions, or sampling=poisson or balls-in-bins"
+        f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
+        "replace, or sampling=poisson or balls-in-bins"
     )
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
@@ -186,13 +186,12 @@ SCHEMES = {
     Sampling.BALLS_IN_BINS: Scheme(
         relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
         why_refused={
-            NeighboringRelation.REPLACE: "sampling=balls-in-bins has no theorem with relation=replace: its proof "
-            "compares a batch with the record to one without it; use relation=zero-out, which keeps the number of "
-            "records too"
+            NeighboringRelation.REPLACE: "balls-in-bins sampling is not supported under relation=replace. Use "
+            "relation=zero-out"
         },
         assumes=Requirement.BALLS_IN_BINS_SAMPLING,
         options=("batches", "batches_per_record"),
-        needs={"batches": "a number of batches in an epoch, with balls-in-bins sampling"},
+        needs={"batches": "the number of batches in an epoch"},
         counts_epochs=True,
         picks_batches=True,
         varies_in_size=True,
@@ -223,4 +222,4 @@ def member_named(kind: type[Member], name: str, value: object) -> Member:
     try:
         return kind(value)
     except ValueError:
-        raise unknown_name(name, value, f"a {name}", kind) from None
+        raise unknown_name(name, value, name, kind) from None

@@ -66,7 +66,7 @@ def lower_bound(result: Result) -> LowerBound | None:
     0.738
     """
     if not isinstance(result, Result):
-        raise InvalidParameterError("result", result, "the result of epsilon, delta or sigma")
+        raise InvalidParameterError("result", result, "a result of epsilon, delta or sigma")
     if result.query is None or result.side is not Side.UPPER or not result.usable or not result.value:
         return result.lower_bound
     if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):

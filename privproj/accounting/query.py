@@ -77,19 +77,19 @@ class Composition:
             raise InvalidParameterError("phase", "nothing", "at least one phase")
         Run(discretization=self.discretization)
         for name, expected in (
-            ("group_size", "one group_size for all phases: the same person is in all of them"),
-            ("relation", "one neighboring relation for all phases"),
+            ("group_size", "the same for all phases"),
+            ("relation", "the same for all phases"),
         ):
             values = sorted({str(getattr(phase.run, name)) for phase in self.phases})
             if len(values) > 1:
                 raise InvalidParameterError(name, ", ".join(values), expected)
         for phase in self.phases:
             if (step := phase.run.discretization) is not None:
-                raise InvalidParameterError("discretization", step, "discretization once, for the whole schedule")
+                raise InvalidParameterError("discretization", step, "the same for all phases")
             if len(self.phases) > 1 and phase.reuses_projection:
                 raise UnsupportedError(
-                    f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
-                    f"one may have served other phases; {remedy_for_fixed_projection(phase.mechanism)}"
+                    f"phase {phase.name}: the bound {phase.bound.name} needs a fresh projection for each release. "
+                    f"{remedy_for_fixed_projection(phase.mechanism)}"
                 )
 
     @property
@@ -172,7 +172,11 @@ class Composition:
         phase = phases[0]
         if step != phase.run.discretization:
             phase = phase.with_run(discretization=step)
-        with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
+        with (
+            nullcontext()
+            if self.is_plain
+            else within(phase.name if phase.name.startswith("phase ") else f"phase {phase.name}")
+        ):
             return phase.curve()
 
     # --- fields of results ----------------------------------------------------------------------------
@@ -330,11 +334,9 @@ class Composition:
 
     def __mul__(self, times: int) -> "Composition":
         """Return the composition in which every phase is repeated ``times`` times; the order does not matter."""
-        count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
+        count = integer("times", times, "an integer >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
-            raise UnsupportedError(
-                "a run with a phase of another accountant, or with a fixed projection, cannot be multiplied"
-            )
+            raise UnsupportedError("a run that uses another accountant or a fixed projection cannot be repeated")
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
@@ -369,12 +371,14 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """Return the phase with a scaled noise multiplier; raises :class:`InvalidParameterError` if it has none."""
     if phase.accountant is not None:
         raise UnsupportedError(
-            f"phase {phase.name} has another accountant, and its noise cannot be scaled; leave the phase out, or "
-            "replace it by a mechanism of privproj"
+            f"phase {phase.name} uses another accountant, so its noise cannot be scaled. Omit the phase, or "
+            "describe it by a mechanism of privproj"
         )
     noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
     if noise is None:
-        raise InvalidParameterError("noise_multiplier", "nothing", f"a noise multiplier in phase {phase.name}")
+        raise InvalidParameterError(
+            "noise_multiplier", "nothing", "a noise multiplier", f"give a noise multiplier in phase {phase.name}"
+        )
     return phase.with_mechanism(noise_multiplier=noise * factor)
 
 
@@ -472,6 +476,8 @@ def query_of(quantity: str) -> Callable[[Solver], Solver]:
             try:
                 return solve(query, target, **options)
             except QueryError as error:
+                if isinstance(error, UnsupportedError) and len(query.phases) == 1:
+                    error.describe(**query.only.description)
                 fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
                 error.result = build_result(query, quantity, None, **fields)
                 raise
@@ -530,7 +536,7 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
-        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {query.remedy}"
+        note = f"this bound proves no finite epsilon at this delta. Use a larger delta or {query.remedy}."
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     if interval.upper == 0.0:
         fields["warnings"] = (*query.notes, ZERO_EPSILON_NOTE)
@@ -575,8 +581,9 @@ def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
         raise PrecisionError(
-            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
-            "rounding; use a Renyi bound (mixture-rdp, rdp)"
+            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, "
+            f"the rounding error of the composition. Use "
+            "a Renyi bound (mixture-rdp or rdp)"
         )
     log_delta = read_log_delta(curve, epsilon)
     value = delta_value(log_delta.upper)

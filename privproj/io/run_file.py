@@ -88,7 +88,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     with within(where):
         for key in (*shared, "discretization"):
             if key in keys:
-                raise InvalidParameterError(key, keys[key], f"{key} once, before the phases")
+                raise InvalidParameterError(key, keys[key], "given once, before the phases")
         name = keys.get("name") or where.rsplit(": ", 1)[-1]
         all_keys = {**keys, **shared}
         added = phase_kind(keys)
@@ -168,7 +168,7 @@ class Accountant:
             InvalidParameterError: There is no release.
         """
         if self._schedule is None:
-            raise InvalidParameterError("step", "nothing", "a step, as nothing was released so far")
+            raise InvalidParameterError("step", "nothing", "a step", "no step was recorded")
         return self._schedule
 
     def step(

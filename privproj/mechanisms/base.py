@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameterError
-from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of
+from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of, quoted
 
 
 class Lift(NamedTuple):
@@ -60,8 +60,14 @@ class Mechanism:
     deviation_over_scale: ClassVar[float] = 1.0
     noise_multiplier = None
 
-    def __new__(cls, **parameters: Any) -> Self:
+    def __new__(cls, *unnamed: object, **parameters: Any) -> Self:
         """Return a mechanism, or :class:`MechanismColumns` if a parameter other than a flag is a list or an array."""
+        if unnamed:
+            is_one = len(unnamed) == 1 and cls.example.count("=") == 1
+            call = f"{cls.__name__}({cls.example.split('=')[0]}={unnamed[0]!r})" if is_one else cls.call_words()
+            raise InvalidParameterError(
+                f"arguments of {cls.__name__}", quoted(unnamed), "given by name", f"write {call}"
+            )
         if any(
             is_column(name, value) and not isinstance(getattr(cls, name, None), bool)
             for name, value in parameters.items()
@@ -71,6 +77,19 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         check_parameters(self)
+
+    @classmethod
+    def call_words(cls, without: str = "") -> str:
+        """Return a call that makes such a mechanism, for error messages.
+
+        Args:
+            without: The name of the calibrated parameter, which is omitted.
+
+        Returns:
+            The call, with ``...`` for the values.
+        """
+        names = (pair.split("=")[0] for pair in cls.example.split())
+        return f"{cls.__name__}({', '.join(f'{name}=...' for name in names if name != without)})"
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
@@ -111,7 +130,7 @@ class Mechanism:
         """
         rank = getattr(self, "rank", None)
         if rank is None:
-            raise InvalidParameterError("rank", "nothing", "a rank", "only the rank query leaves it out")
+            raise InvalidParameterError("rank", "nothing", "an integer")
         return rank
 
     @property
@@ -192,9 +211,7 @@ class NoisyMechanism(Mechanism):
             InvalidParameterError: The noise multiplier was left out.
         """
         if self.noise_multiplier is None:
-            raise InvalidParameterError(
-                "noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out"
-            )
+            raise InvalidParameterError("noise_multiplier", None, "a number")
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":

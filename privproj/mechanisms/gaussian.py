@@ -107,7 +107,7 @@ def classical_rule(mu: float, constant: float = 1.25) -> EpsilonDeltaRule:
         # The same solved for delta: ln delta = ln constant - eps^2/(2 mu^2).
         log_delta_at=lambda eps: math.log(constant) - 0.5 * (eps / mu) ** 2,
         limit=1.0,
-        remedy="use --bound analytic, which is exact at every epsilon",
+        remedy="Use the bound analytic, which is exact for every epsilon",
     )
 
 

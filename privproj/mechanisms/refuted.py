@@ -78,17 +78,19 @@ def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
         UnsupportedError: The run is subsampled, or ``Gamma <= 1``.
     """
     if run.sampling_rate < 1.0:
-        raise UnsupportedError("the printed formula has no sampled form; expected sampling_rate=1")
+        raise UnsupportedError("the published formula does not support sampling. Use sampling_rate=1")
     steps, product = run.steps, mechanism.step_smoothness
     if product is None:
-        raise InvalidParameterError("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
+        raise InvalidParameterError(
+            "step_smoothness", "nothing", "a number", "give the learning rate times the smoothness, eta beta"
+        )
     # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
     # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
     growth = steps * math.log1p(product)
     shrunk = product / (steps * math.expm1(growth)) if growth < 700.0 else 0.0
     gamma = mechanism.gamma_of_matrices * shrunk
     if gamma <= 1.0:
-        raise UnsupportedError(f"the printed formula needs gamma above 1, here it is {gamma:.4g}")
+        raise UnsupportedError(f"the published formula needs gamma above 1, got {gamma:.4g}. Use more noise")
     return tight_curve(mechanism, gamma, eigenvalues_of(mechanism))
 
 

@@ -149,7 +149,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
     if name is None:
         return _load_bound(next(iter(keys)))
     if (mechanism.name, name) not in keys:
-        raise unknown_name("bound", name, f"a bound of {mechanism.name}", [bound for _, bound in keys])
+        raise unknown_name("bound", name, f"bound of {mechanism.name}", [bound for _, bound in keys])
     return _load_bound((mechanism.name, name))
 
 

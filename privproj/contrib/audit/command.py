@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
-Count = Annotated[int, Number(whole_number("a whole number >= 1").check)]
-Small = Annotated[int, Number(whole_number("a whole number from 1 to 10000", 1, 10**4).check)]
-Trials = Annotated[int, Number(whole_number("a whole number from 8 to 1e+07", 8, 10**7).check)]
+Count = Annotated[int, Number(whole_number("an integer >= 1").check)]
+Small = Annotated[int, Number(whole_number("an integer from 1 to 10000", 1, 10**4).check)]
+Trials = Annotated[int, Number(whole_number("an integer from 8 to 1e+07", 8, 10**7).check)]
 Workers = Annotated[int, WORKERS]
-Seed = Annotated[int | None, Number(whole_number("a whole number from 0 to 1e+09", 0, 10**9).check)]
+Seed = Annotated[int | None, Number(whole_number("an integer from 0 to 1e+09", 0, 10**9).check)]
 Share = Annotated[float, Number(probability)]
 Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
 Fault = Annotated[str | None, OneOf(FAULTS)]
@@ -133,7 +133,7 @@ def mechanism(
     for name, value in shape.items():
         if (value is None) is (mechanism == "m2"):
             refused = "nothing" if value is None else value
-            raise InvalidParameterError(f"--{name}", refused, "--dim and --rank for m2, and for nothing else")
+            raise InvalidParameterError(f"--{name}", refused, "given for m2, and for no other mechanism")
     z: Any = {"noise_multiplier": noise_multiplier}
     claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
     release = needing_torch("scenes")

@@ -95,7 +95,9 @@ def certify_run(
     """
     check_not_same_file("--output", output, file)
     if (epsilon is None) == (delta is None):
-        raise InvalidParameterError("--delta", delta, "exactly one of --delta and --epsilon")
+        raise InvalidParameterError(
+            "--delta", delta, "omitted if --epsilon is given" if delta is not None else "a delta"
+        )
     schedule = from_data(read_data(file), file)
     result = schedule.epsilon(delta=delta) if epsilon is None else schedule.delta(epsilon=epsilon)  # pyright: ignore
     return show_run(proved(result, output), schedule, None, json, verbose)

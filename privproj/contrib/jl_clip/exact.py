@@ -128,9 +128,7 @@ EXACT = Bound(
 def _check_probes(mechanism: JLClip) -> None:
     """Raise :class:`UnsupportedError` for one or two probes, where the squared sensitivity has no mean."""
     if (mechanism.probes or 0) < 3:
-        raise UnsupportedError(
-            f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"
-        )
+        raise UnsupportedError(f"the bound any-records needs probes >= 3, got {mechanism.probes}")
 
 
 ANY_RECORDS = Bound(

@@ -87,5 +87,5 @@ class Mixing(Mechanism):
         240.0
         """
         released = real("released", released, "a number from -1e300 to 1e300", -1e300, 1e300)
-        norm = real("norm", norm, "a norm above 0 and up to 1e100", 0.0, 1e100, open_low=True)
+        norm = real("norm", norm, "a number above 0 and at most 1e100", 0.0, 1e100, open_low=True)
         return max(0.0, self.gamma * norm**2 - released)

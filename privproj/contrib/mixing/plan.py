@@ -57,5 +57,8 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     noise = math.exp(log_noise)
     gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
     if gamma == math.inf:
-        raise UnsupportedError(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
+        raise UnsupportedError(
+            f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and "
+            f"delta {delta:g}. Use a larger epsilon or delta"
+        )
     return Mixing(rank=rank, gamma=gamma, eigen_noise=noise)

@@ -47,7 +47,7 @@ def produce(
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
         raise InvalidParameterError(
-            "--output", output, "a file of text, Markdown (.md) or HTML (.html)", "print a page of HTML"
+            "--output", output, "a file that ends in .txt, .md or .html", "to make a PDF, print the HTML page"
         )
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
     fields = {name: text for name, text in author_words.items() if text is not None}

@@ -383,12 +383,12 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
     try:
         lines = content.decode().replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:
-        raise InvalidParameterError("FILE", path, "text in UTF-8") from None
+        raise InvalidParameterError("FILE", path, "a UTF-8 text file") from None
     lines = lines[:-1] if not lines[-1] else lines
     places = [i for i, line in enumerate(lines) if line.startswith(PARAMETERS)]
     if len(places) != 1:
         expected = "one privacy statement that ends with its parameters"
-        raise InvalidParameterError("FILE", path, expected, f"it has {len(places)} lines of parameters")
+        raise InvalidParameterError("FILE", path, expected, f"the file has {len(places)} lines of parameters")
     parameters = _parameters(lines[places[0]], path)
     style = parameters.pop("style")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
@@ -415,8 +415,8 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
     """
     fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
     if (version := fields.pop("privproj")) != __version__:
-        remedy = f"that is of {quoted(version)}: verify it with that version, or write it again"
-        raise InvalidParameterError("FILE", path, f"a privacy statement of privproj {__version__}", remedy)
+        remedy = f"version {quoted(version)} wrote this statement: verify it with that version, or write it again"
+        raise InvalidParameterError("FILE", path, f"a privacy statement written by privproj {__version__}", remedy)
     with within(path):
         return read_table("parameters", fields, HEAD | dict.fromkeys(["run", *{"said", "ledger"} & {*fields}], FILLED))
 
@@ -426,7 +426,7 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
     if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
-        expected = f"one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
+        expected = f"a statement with one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
         raise InvalidParameterError("FILE", path, expected)
     return begins[0], ends[0]
 

@@ -45,7 +45,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
       privproj sweep examples/grid.toml -o table.csv --workers 2
     """
     if dask is not None and workers > 1:
-        raise InvalidParameterError("--workers", workers, "either --workers or --dask, not both")
+        raise InvalidParameterError("--workers", workers, "omitted if --dask is given")
     grid, began = grid_from(read_data(file), file), time.monotonic()
     with bar(len(grid), f"{len(grid)} questions") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)

@@ -75,7 +75,7 @@ class M1(NoisyMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.span_dim is not None:
-            expected = f"a span dimension from 0 to dim-1={(self.dim or 1) - 1}"
+            expected = f"an integer from 0 to dim - 1 = {(self.dim or 1) - 1}"
             object.__setattr__(self, "span_dim", integer("span_dim", self.span_dim, expected, 0, (self.dim or 1) - 1))
 
     @property
@@ -112,12 +112,12 @@ class M1(NoisyMechanism):
         """
         if self.span_dim is None or self.residual_misalignment is None:
             missing = "span_dim" if self.span_dim is None else "residual_misalignment"
-            raise InvalidParameterError(missing, "nothing", f"{missing} for a bound on one changed column")
+            raise InvalidParameterError(missing, "nothing", "a number", "the bound on one changed column needs it")
         first, second = self.norms
         # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho).
         beta = math.sqrt((first - second) ** 2 + 2.0 * first * second * self.residual_misalignment)
         if not math.hypot(self.shift_in_span, beta) > 0.0:
-            raise InvalidParameterError("shift_in_span", self.shift_in_span, "a change of the column that is not 0")
+            raise InvalidParameterError("shift_in_span", self.shift_in_span, "above 0 if the residuals do not change")
         return self.span_dim, self.residual_misalignment, self.shift_in_span, beta
 
     @property

@@ -146,8 +146,8 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
         law = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
     else:
         raise UnsupportedError(
-            "column-exact is about a change within the span or orthogonal to it, not both; use column or "
-            "known-projection"
+            "the bound column-exact does not support a change both within the span and orthogonal to it. Use the bound "
+            "column or known-projection"
         )
     # delta(eps) = E[h_eps(|C x|^2/sigma^2)] (C4).
     return rank_one_profile(TabulatedSensitivity(law, alpha * alpha + beta * beta))
@@ -267,10 +267,12 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
     Without a residual it is ``inf`` if the Gaussian term exceeds 1, up to which the textbook rule is proved.
     """
     if mechanism.changed_columns > 1:
-        raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for column-published")
+        raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for the bound column-published")
     first, second = mechanism.norms
     if first != second:
-        raise InvalidParameterError("other_residual_norm", second, "residual_norm, for column-published")
+        raise InvalidParameterError(
+            "other_residual_norm", second, f"{first:g}, like residual_norm, for column-published"
+        )
     k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
     there = _has_residual(mechanism)

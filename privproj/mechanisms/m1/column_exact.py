@@ -24,7 +24,7 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
         UnsupportedError: The run is subsampled.
     """
     if run.sampling_rate < 1.0:
-        raise UnsupportedError("column-exact has no theorem under subsampling; use known-projection")
+        raise UnsupportedError("the bound column-exact does not support subsampling. Use the bound known-projection")
     if not parts:
         return NOTHING_LOST
     # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
@@ -35,7 +35,7 @@ def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
     """Return the parts of the loss; raise :class:`InvalidParameterError` for several changed columns."""
     if mechanism.changed_columns > 1:
         raise InvalidParameterError(
-            "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"
+            "changed_columns", mechanism.changed_columns, "1 for the bound column-exact", "use the bound column"
         )
     if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
@@ -61,12 +61,12 @@ def _check_residual(mechanism: M1) -> None:
     """Raise an error unless the loss of the residual is the total loss: one column changes, and there are no others."""
     if mechanism.span_residual[0] > 0:
         raise UnsupportedError(
-            "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "
-            "column-exact or column, which add the correlated part"
+            "the bound residual needs span_dim=0, because it omits the correlated part of the loss. Use the bound "
+            "column-exact or column"
         )
     if mechanism.changed_columns > 1:
         raise InvalidParameterError(
-            "changed_columns", mechanism.changed_columns, "1 for residual; column chains several"
+            "changed_columns", mechanism.changed_columns, "1 for the bound residual", "use the bound column"
         )
 
 

@@ -15,7 +15,9 @@ def representation(mechanism: M1) -> PrivacyProfile:
     from privproj.distributions.tabulated import TabulatedSensitivity
 
     if mechanism.misalignment is None:
-        raise InvalidParameterError("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")
+        raise InvalidParameterError(
+            "misalignment", "nothing", "a number", "the bound secret-projection needs columns=1 and a misalignment"
+        )
     _, rank = mechanism.shape
     # In units of a unit vector: sigma = z s, s = |v - v'| = sqrt(2 m).
     sigma = (2.0 * mechanism.misalignment) ** 0.5 / mechanism.mu
@@ -33,10 +35,10 @@ def _check_vector(mechanism: M1) -> None:
     """Raise :class:`UnsupportedError` unless the query is one vector, of length at least 2, and neighbors differ."""
     if mechanism.columns != 1 or mechanism.dim == 1:
         raise UnsupportedError(
-            "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"
+            "the bound secret-projection needs columns=1 and dim >= 2. Use the bound known-projection"
         )
     if mechanism.misalignment == 0.0:
-        raise UnsupportedError("expected a misalignment above 0: at 0 neighbors do not differ")
+        raise UnsupportedError("misalignment must be above 0, because at 0 neighboring datasets do not differ")
 
 
 SECRET_PROJECTION = Bound(

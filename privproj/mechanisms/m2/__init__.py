@@ -47,13 +47,31 @@ class Layer:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "dim", integer("layer", self.dim, "a whole number dim >= 1 in a layer", 1, 10**12))
-        set_field(self, "rank", integer("layer", self.rank, f"a rank from 1 to dim={self.dim} in a layer", 1, self.dim))
-        set_field(self, "count", integer("layer", self.count, "a count from 1 to 1e5 in a layer", 1, 10**5))
+        set_field(
+            self, "dim", integer("layer", self.dim, "of the form DxR with D an integer from 1 to 1e12", 1, 10**12)
+        )
+        set_field(
+            self,
+            "rank",
+            integer("layer", self.rank, f"of the form DxR with R an integer from 1 to D = {self.dim}", 1, self.dim),
+        )
+        set_field(
+            self, "count", integer("layer", self.count, "of the form DxRxN with N an integer from 1 to 1e5", 1, 10**5)
+        )
         if self.columns is not None:
-            set_field(self, "columns", integer("layer", self.columns, "columns from 1 to 1e12 in a layer", 1, 10**12))
+            set_field(
+                self,
+                "columns",
+                integer("layer", self.columns, "of the form DxR:M with M an integer from 1 to 1e12", 1, 10**12),
+            )
         if self.share is not None:
-            set_field(self, "share", real("layer", self.share, "a share in (0, 1] in a layer", 0, 1, open_low=True))
+            set_field(
+                self,
+                "share",
+                real(
+                    "layer", self.share, "of the form DxR@SHARE with SHARE above 0 and at most 1", 0, 1, open_low=True
+                ),
+            )
 
     def __str__(self) -> str:
         shape = f"{self.dim}x{self.rank}x{self.count}" + (f":{self.columns}" if self.columns else "")
@@ -79,7 +97,7 @@ class Layer:
         """
         match = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise InvalidParameterError("layer", text, "a layer DxR[xN][:M][@SHARE], for instance 768x16x24")
+            raise InvalidParameterError("layer", text, "of the form DxR[xN][:M][@SHARE]", "for example 768x16x24")
         dim, rank, count, columns, share = match.groups()
         try:
             sizes = {"dim": int(dim), "rank": int(rank), "count": int(count or 1), "columns": columns and int(columns)}
@@ -88,7 +106,7 @@ class Layer:
             if isinstance(error, InvalidParameterError):
                 raise
             raise InvalidParameterError(
-                "layer", str(text)[:80], "sizes and a share that are numbers in a layer"
+                "layer", str(text)[:80], "of the form DxR[xN][:M][@SHARE] with numbers"
             ) from None
 
 
@@ -164,26 +182,28 @@ class M2(ClippedSum):
         super().__post_init__()
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             name = "rank" if self.layers and self.dim is None else "dim"
-            raise InvalidParameterError(name, getattr(self, name) or "nothing", "either dim and rank, or layers")
+            raise InvalidParameterError(
+                name, getattr(self, name) or "nothing", "omitted if layers are given", "give dim and rank, or layers"
+            )
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
-            raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer together with layers")
+            raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer if layers are given")
         longest = max((layer.columns or 0 for layer in self.layers), default=0)
         if self.columns is not None and self.columns < longest:
-            expected = f"columns of at least {longest}, the other side of a layer"
+            expected = f"at least {longest}, the other side of a layer"
             raise InvalidParameterError(
-                "columns", self.columns, expected, "they are for layers that do not say their own"
+                "columns", self.columns, expected, "columns applies to layers without a size :M of their own"
             )
         shares = [layer.share for layer in self.layers if layer.share is not None]
         are_whole = len(shares) == len(self.layers) and abs(sum(shares) - 1.0) <= 1e-9
         if shares and (self.clipping == "joint" or not are_whole):
             total = f"{sum(shares):g} over {len(shares)} of {len(self.layers)} layers, clipping {self.clipping}"
             raise InvalidParameterError(
-                "layer", total, "a share for every layer, summing to 1, with clipping=per-layer"
+                "layer", total, "given a share for every layer, with the sum 1, and clipping=per-layer"
             )
         if self.rank is not None and self.rank > (self.dim or 0):
-            raise InvalidParameterError("rank", self.rank, f"a rank of at most dim={self.dim}")
+            raise InvalidParameterError("rank", self.rank, f"at most dim = {self.dim}")
         if self.change_rank is not None and self.change_rank > self.largest_rank:
-            expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
+            expected = f"at most min(dim, columns) = {self.largest_rank}"
             raise InvalidParameterError("change_rank", self.change_rank, expected)
 
     @property
@@ -326,9 +346,7 @@ class M2(ClippedSum):
             InvalidParameterError: One of them was left out.
         """
         if self.rank is None or self.dim is None:
-            raise InvalidParameterError(
-                "rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out"
-            )
+            raise InvalidParameterError("rank", "nothing", "an integer", "give dim and rank, or layers")
         return self.dim, self.rank
 
     @property

@@ -165,7 +165,7 @@ def _check_rank(mechanism: M2) -> None:
     """Raise :class:`InvalidParameterError` if neither the rank of the difference nor the number of columns is given."""
     if mechanism.change_rank is None and mechanism.columns is None:
         raise InvalidParameterError(
-            "columns", "nothing", "change_rank (a promise) or columns (the change has rank at most min(dim, columns))"
+            "columns", "nothing", "a number", "give columns, or change_rank (an assumption on the data)"
         )
 
 

@@ -125,9 +125,7 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
 def _check_one_layer(mechanism: M2) -> None:
     """Raise :class:`UnsupportedError` for several layers, where rank one in one of them need not be the worst case."""
     if sum(layer.count for layer in mechanism.layers) > 1:
-        raise UnsupportedError(
-            "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
-        )
+        raise UnsupportedError("the bound exact-rank1 supports one projected layer only. Use the bound rank-free")
 
 
 EXACT_RANK1 = Bound(

@@ -90,9 +90,7 @@ class Sketch(Mechanism):
             names = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
             if names or self.enforced:
                 name = names[0] if names else "enforced"
-                raise InvalidParameterError(
-                    name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}"
-                )
+                raise InvalidParameterError(name, getattr(self, name), "omitted if gamma is given")
 
     @property
     def floor(self) -> float:
@@ -103,7 +101,7 @@ class Sketch(Mechanism):
         """
         noise = self.noise_sigma
         if noise is None:
-            raise InvalidParameterError("gamma", "nothing", "gamma, or noise_sigma with sensitivity")
+            raise InvalidParameterError("gamma", "nothing", "a number", "give gamma, or noise_sigma and sensitivity")
         variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
         # lam + sigma_g^2/sigma_A^2 (C14).
         return self.eigen_floor + noise**2 / variance
@@ -124,11 +122,11 @@ class Sketch(Mechanism):
             return self.gamma
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
-            raise InvalidParameterError(missing, "nothing", f"{missing}, or gamma")
+            raise InvalidParameterError(missing, "nothing", "a number", f"give {missing}, or gamma")
         # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         gamma = self.floor / change * (1.0 - 1e-14)
         if not 0.0 < gamma < math.inf:
-            raise InvalidParameterError("gamma", gamma, "norms and noise of comparable size")
+            raise InvalidParameterError("gamma", gamma, "a positive double", "use norms and noise of comparable size")
         return gamma
 
     @property
@@ -167,6 +165,7 @@ def check_finite_divergence(mechanism: Sketch) -> None:
     """Raise :class:`UnsupportedError` for ``Gamma <= 1``, where the Renyi divergence may be infinite."""
     if mechanism.gamma_of_matrices <= 1.0:
         raise UnsupportedError(
-            f"expected gamma above 1, got {mechanism.gamma_of_matrices:.4g}: the Renyi divergence may be infinite; "
-            "use more noise, or exact-rank1 where a record is one column"
+            f"gamma must be above 1, got {mechanism.gamma_of_matrices:.4g}. Use "
+            f"more noise, or the bound exact-rank1 if a "
+            "record is one column"
         )

@@ -57,7 +57,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
         logs = np.maximum(*orders)
         lower, upper = widen_outward_each(logs, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(logs) + 40.0)
         if upper[0] == math.inf:
-            raise ConvergenceError("the exact profile came out undefined; please report these parameters")
+            raise ConvergenceError("the exact profile is not a number. Please report these parameters as a bug.")
         return Enclosure(float(lower[0]), float(upper[0]))
 
     return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))

@@ -67,14 +67,14 @@ def lora_noise(
     """
     if initialization not in get_args(Initialization):
         raise InvalidParameterError("initialization", initialization, "gaussian or uniform")
-    norm = real("row_norm", row_norm, "a positive norm of the row", 0.0, 1e100, open_low=True)
-    q = real("entry", entry, f"an entry of size at most {norm:g}, the norm of its row", -norm, norm)
-    r = integer("rank", rank, "a whole number rank >= 1")
-    v = 1.0 / r if variance is None else real("variance", variance, "a positive variance", 0.0, 1e100, open_low=True)
+    norm = real("row_norm", row_norm, "a number above 0", 0.0, 1e100, open_low=True)
+    q = real("entry", entry, f"at most {norm:g} in absolute value, the norm of its row", -norm, norm)
+    r = integer("rank", rank, "an integer >= 1")
+    v = 1.0 / r if variance is None else real("variance", variance, "a number above 0", 0.0, 1e100, open_low=True)
     excess = q * q if initialization == "gaussian" else -q * q / 5.0
     rate = None
     if row_sum is not None:
-        total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
+        total = real("row_sum", row_sum, f"at least row_norm = {norm:g}", norm * (1.0 - 1e-12), 1e100)
         # rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3.
         rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
     # mean (r v - 1) q_i, variance r v^2 (|q|^2 + q_i^2), for uniform entries r v^2 (|q|^2 - q_i^2/5).

@@ -87,7 +87,7 @@ def eigenvalues_of(mechanism: Sketch) -> int:
     """Return the number of eigenvalues; raise :class:`InvalidParameterError` if it is missing."""
     if mechanism.eigenvalues is None:
         raise InvalidParameterError(
-            "eigenvalues", "nothing", "the rank of Q Q^T - Q' Q'^T (at most n) for this bound", "rdp-best needs none"
+            "eigenvalues", "nothing", "an integer", "give the rank of Q Q^T - Q' Q'^T, or use the bound rdp-best"
         )
     return mechanism.eigenvalues
 
@@ -147,7 +147,7 @@ def _check_tcdp(mechanism: Sketch) -> None:
     """Raise :class:`UnsupportedError` for ``Gamma <= 5/2``."""
     if mechanism.gamma_of_matrices <= 2.5:
         raise UnsupportedError(
-            f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best"
+            f"the bound tcdp needs gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}. Use the bound rdp-best"
         )
 
 
@@ -167,8 +167,9 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
     """Return the curve of one release; raise :class:`UnsupportedError` for several, whose gradients depend on ``A``."""
     if run.steps > 1:
         raise UnsupportedError(
-            f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "
-            "sketch by the same A is no longer covered; draw a fresh A for every release and use rdp-best"
+            f"steps must be 1 with a fixed projection, got {run.steps}. Use a "
+            f"fresh projection for every release and the "
+            "bound rdp-best"
         )
     return _rdp_best_of(mechanism).over_run(run)
 

@@ -62,8 +62,8 @@ class Wishart(Mechanism):
         set_field = object.__setattr__
         if self.alignment is not None:
             if self.misalignment is not None:
-                raise InvalidParameterError("alignment", self.alignment, "either misalignment or alignment, not both")
-            rho = real("alignment", self.alignment, "an alignment above -1 and below 1", -1.0, 1.0, open_low=True)
+                raise InvalidParameterError("alignment", self.alignment, "omitted if misalignment is given")
+            rho = real("alignment", self.alignment, "a number above -1 and below 1", -1.0, 1.0, open_low=True)
             set_field(self, "misalignment", 1.0 - rho)
             set_field(self, "alignment", None)
         super().__post_init__()
@@ -77,9 +77,7 @@ class Wishart(Mechanism):
         """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
-                raise InvalidParameterError(
-                    name, "nothing", "dim, rank and misalignment", "only its own query leaves it out"
-                )
+                raise InvalidParameterError(name, "nothing", "a number")
         assert self.dim is not None and self.rank is not None and self.misalignment is not None
         return self.dim, self.rank, self.misalignment
 
@@ -105,5 +103,6 @@ def check_equal_norms(mechanism: Wishart) -> None:
     """Raise :class:`UnsupportedError` for different norms."""
     if mechanism.norm_ratio != 1.0:
         raise UnsupportedError(
-            f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalize the vector first"
+            f"norm_ratio must be 1 for this bound, got {mechanism.norm_ratio:g}. "
+            f"Normalize the vector, or use the bound exact"
         )

@@ -128,10 +128,10 @@ def early_bound_at(
     """Return ``(eps, ln delta)`` at ``t``, ``eta``, ``R``, ``c``; raise :class:`InvalidParameterError` out of range."""
     dim, rank, _ = mechanism.shape
     if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
-        raise InvalidParameterError("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
+        raise InvalidParameterError("t, eta, c", (t, eta, c), "numbers with t > 0, eta >= 0 and 0 < c <= 1/2")
     if not radius > max(t, (math.sqrt(dim) + math.sqrt(rank)) ** 2):
         raise InvalidParameterError(
-            "R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}"
+            "R", radius, f"above t and above (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}"
         )
     # delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     bad = log_add(_log_two_tails(mechanism, t, eta), _log_spectral(mechanism, radius, c))
@@ -153,7 +153,7 @@ def _check_alignment(mechanism: Wishart) -> None:
     """Raise :class:`UnsupportedError` unless ``rho > 0`` and the norms are equal."""
     if mechanism.shape[2] >= 1.0:
         raise UnsupportedError(
-            f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact"
+            f"misalignment must be below 1 for this bound, got {mechanism.shape[2]:g}. Use the bound exact"
         )
     check_equal_norms(mechanism)
 

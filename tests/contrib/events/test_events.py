@@ -139,7 +139,7 @@ def test_unsupported_query_about_event_is_one_sentence():
     whole = Composition((ADAPTERS, event(TREE, "tree")))
     with pytest.raises(UnsupportedError, match="phase tree has another accountant"):
         calibrate_noise(whole, epsilon=1.0, delta=1e-5)
-    with pytest.raises(InvalidParameterError, match="one neighboring relation"):
+    with pytest.raises(InvalidParameterError, match="relation must be the same"):
         Composition((ADAPTERS, event(TREE, relation=None)))
     with pytest.raises(InvalidParameterError, match="event"):
         event_phase(3)

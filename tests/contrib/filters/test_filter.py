@@ -228,7 +228,7 @@ PLAIN = Gaussian(noise_multiplier=2.0)
      (Laplace(noise_multiplier=4.0), {}, "no Renyi curve"),
      (PLAIN, {"sampling": "balls-in-bins", "batches": 5}, "balls-in-bins"),
      (PLAIN, {"sampling": "shuffle", "relation": "zero-out"}, "shuffled"),
-     (PLAIN, {"sampling": "fixed", "sampling_rate": 0.1, "relation": "replace"}, "no theorem for sampling=fixed"),
+     (PLAIN, {"sampling": "fixed", "sampling_rate": 0.1, "relation": "replace"}, "does not support fixed sampling"),
      (PLAIN, {"sampling_rate": 0.1, "max_batch_size": 50, "dataset_size": 100}, "max_batch_size"),
      (M2(dim=64, rank=4, noise_multiplier=1.0, fixed_projection=True), {}, "fresh projections only"),
      (Sketch(rank=4, gamma=8.0), {"relation": "replace"}, "no finite divergence at order 16")],

@@ -52,7 +52,7 @@ def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
 
 def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase():
     phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, discretization=1e-3)
-    with pytest.raises(InvalidParameterError, match="once, for the whole schedule"):
+    with pytest.raises(InvalidParameterError, match="the same for all phases"):
         Composition((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
 
 
@@ -83,7 +83,7 @@ def test_the_weakest_status_is_that_of_the_run():
 
 
 def test_a_name_that_no_file_could_hold_is_refused():
-    with pytest.raises(InvalidParameterError, match="printed on one line"):
+    with pytest.raises(InvalidParameterError, match="printable text without line breaks"):
         phase_of(Gaussian(noise_multiplier=1.0), "two\nlines")
 
 
@@ -110,5 +110,5 @@ def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, boun
         phase_of(mechanism, "first", bound=bound, **RUN).check()
     fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
     advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}
-    assert "leave the sampling out" in str(refused.value) or advised is fixed
+    assert "Omit the sampling" in str(refused.value) or advised is fixed
     assert phase_of(mechanism, "first", bound=bound, **advised).curve().epsilon(-11.0).upper > 0.0

@@ -22,7 +22,7 @@ def test_registry_of_core_mechanism_never_asks_plugins(monkeypatch):
 
 
 def test_unknown_bound_is_reported_with_its_mechanism():
-    with pytest.raises(InvalidParameterError, match="a bound of m2"):
+    with pytest.raises(InvalidParameterError, match="unknown bound 'nothing' of m2"):
         find_bound(M2, "nothing")
 
 
