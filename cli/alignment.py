@@ -36,9 +36,9 @@ def helper(
     label, scale = quantity
 
     def run(json: bool, **options: Any) -> int:
-        record = {label: ask(**options), "note": note, "assumes": [assumes.format(**options)] if assumes else []}
+        record = {label: ask(**options), "note": note, "requirements": [assumes.format(**options)] if assumes else []}
         lines = [f"{label} = {round_outward(record[label])}  ({scale})", f"  {note}"]
-        lines += render.labeled({"assumes": record["assumes"]})
+        lines += render.labeled({"requirements": record["requirements"]})
         click.echo(render.as_json(record) if json else "\n".join(lines))
         return 0
 

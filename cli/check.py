@@ -111,7 +111,7 @@ def as_text(entries: list[Entry], *, named: bool, update: bool) -> str:
         for label, words in remarks(entry, update):
             lines += wrap_line(f"     {label}: ", words)
         if entry.result is not None:
-            assumed[place + str(entry.name)] = entry.result.assumes
+            assumed[place + str(entry.name)] = entry.result.requirements
     return "\n".join([*lines, *assumption_lines(assumed)])
 
 
@@ -126,7 +126,7 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
         by = f" ({change_text(old, now)})" if key == "expect" and old is not None else ""
         yield "rewritten", f"{key} = {old!r}, now {now!r}{by}"
     if entry.result is not None:
-        yield from (("promise", words) for words in entry.result.promises)
+        yield from (("promise", words) for words in entry.result.data_assumptions)
         yield from (("warning", words) for words in entry.result.warnings)
 
 
@@ -168,7 +168,7 @@ def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
     for entry in entries:
         case = Tree.SubElement(suite, "testcase", classname=entry.file, name=entry.name, time=f"{entry.seconds:.3f}")
         rests = [line(entry), *(f"{label}: {words}" for label, words in remarks(entry))]
-        rests += [f"assumes: {words}" for words in (entry.result.assumes if entry.result else ())]
+        rests += [f"assumes: {words}" for words in (entry.result.requirements if entry.result else ())]
         if entry.problem:
             Tree.SubElement(case, "failure", message=entry.problem).text = "\n".join(rests)
         Tree.SubElement(case, "system-out").text = "\n".join(rests)

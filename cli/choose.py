@@ -40,7 +40,9 @@ def table(rows: tuple[Choice, ...]) -> str:
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
     # An algorithm assumes what any of its ranks assumes.
-    assumed = {name: dict.fromkeys(w for row in rows if row.name == name for w in row.result.assumes) for name in named}
+    assumed = {
+        name: dict.fromkeys(w for row in rows if row.name == name for w in row.result.requirements) for name in named
+    }
     plain = next(row for row in rows if row.rank is None)
     parts = {
         **LEGEND,
@@ -48,7 +50,7 @@ def table(rows: tuple[Choice, ...]) -> str:
             f"{name}: {of.mechanism['name']}, {of.bound} ({of.status}); {render.relation_words(of)}"
             for name, of in named.items()
         ],
-        "assumes": render.each_with_owners(assumed),
+        "requirements": render.each_with_owners(assumed),
         "warning": plain.result.warnings,
     }
     return "\n".join([*render.fit_line("", title), *lines, *render.labeled(parts)])

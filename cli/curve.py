@@ -72,7 +72,7 @@ class Table:
         if style == "csv":
             return "\n".join(",".join(map(str, row)) for row in self.rows)
         cells = [[cell if isinstance(cell, str) else self.say(cell) for cell in row] for row in self.rows]
-        assumed = render.assumption_lines({result.bound: result.assumes for result in self.results})
+        assumed = render.assumption_lines({result.bound: result.requirements for result in self.results})
         rests = render.wrap_line("rests on: ", *map(render.foundation_line, self.results))
         return "\n".join([*render.table_lines(">", cells), *assumed, *rests, *self.notes])
 
@@ -117,7 +117,7 @@ def table_of_curves(
     columns = {result.bound: points for points, result in curves}
     if plot is not None:
         draw(plot, x, columns, name, label, mechanism.name)
-    facts = ("status", "promises", "assumes", "warnings")
+    facts = ("status", "data_assumptions", "requirements", "warnings")
     records = [
         {"bound": result.bound, name: x, label: points, **{key: as_plain_value(getattr(result, key)) for key in facts}}
         for points, result in curves

@@ -55,8 +55,8 @@ def word_groups() -> list[dict[str, Any]]:
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
-    others = [scheme.assumes for scheme in SCHEMES.values()]
-    others += [member for name in mechanism_names() for member in mechanism_named(name).assumes]
+    others = [scheme.requirements for scheme in SCHEMES.values()]
+    others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
     texts = {short: text for text in (*Requirement, *others) if (short := short_name(text))}
     texts = {short: text for short, text in texts.items() if spelling(short) not in taken}
     required = [{"name": name, "means": f"{text[0].upper()}{text[1:]}."} for name, text in texts.items()]
@@ -67,7 +67,7 @@ def word_groups() -> list[dict[str, Any]]:
 def meaning_of(scheme: Scheme) -> str:
     """Return the description of a sampling scheme: its assumptions, and the relations that it supports."""
     default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
-    return f"{scheme.assumes[0].upper()}{scheme.assumes[1:]}. It goes with {' and '.join(scheme.relations)}.{default}"
+    return f"{scheme.requirements[0].upper()}{scheme.requirements[1:]}. It goes with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:

@@ -74,8 +74,8 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "delta": delta,
         "epsilon": so_far.value if so_far else 0.0,
         "epsilon_of_plan": planned.as_dict()["value"],
-        "quote": budget.report if budget else QUOTE[bool(account.stopped), account.spent > 0],
-        "assumes": list(planned.assumes),
+        "report": budget.report if budget else QUOTE[bool(account.stopped), account.spent > 0],
+        "requirements": list(planned.requirements),
         "warnings": list(dict.fromkeys((*(so_far.warnings if so_far else ()), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
@@ -100,8 +100,8 @@ def ledger_text(summary: dict[str, Any], budget: dict[str, str]) -> str:
         "left": f"{summary['steps_left']} planned steps",
         "plan": f"epsilon {round_outward(summary['planned'].value)} after all planned steps{goal}",
         **budget,
-        "quote": summary["quote"],
-        "assumes": summary["assumes"],
+        "report": summary["report"],
+        "requirements": summary["requirements"],
         "warning": summary["warnings"],
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
@@ -160,9 +160,9 @@ def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent:
         "epsilon_planned": of_plan.value if any(phase.planned for phase in schedule.phases) else None,
         "fits": all(row.more_steps and not row.would_exceed for row in rows),
         "phases": phases,
-        **{name: fields[name] for name in ("bound", "status", "promises", "warnings")},
+        **{name: fields[name] for name in ("bound", "status", "data_assumptions", "warnings")},
         "relation": of_plan.run["relation"],
-        "assumes": list(dict.fromkeys((assumed, *of_plan.assumes))),
+        "requirements": list(dict.fromkeys((assumed, *of_plan.requirements))),
     }
 
 
@@ -179,7 +179,11 @@ def remaining_text(summary: dict[str, Any], labels: dict[str, str] | None = None
         words = f"{entry['more_steps']} more {entry['unit']} fit{after}{fits[entry['would_exceed']]}"
         lines.append(f"  {entry['phase']}: {words}")
     lines += render.fit_line("  rests on: ", f"{summary['bound']} ({summary['status']}); {summary['relation']}")
-    parts = {"promise": summary["promises"], "assumes": summary["assumes"], "warning": summary["warnings"]}
+    parts = {
+        "promise": summary["data_assumptions"],
+        "requirements": summary["requirements"],
+        "warning": summary["warnings"],
+    }
     return "\n".join(lines + render.labeled({label: "; ".join(sentences) for label, sentences in parts.items()}))
 
 

@@ -53,7 +53,7 @@ def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
 
 
 # exit code by outcome
-EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
+EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.UNSUPPORTED: 0, Outcome.VACUOUS: 4}
 
 COMPUTED = ("discretization", "split")  # options of the computation, not of the run
 
@@ -328,8 +328,8 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
     if not any(row.result and row.result.value is not None for row in rows):
         first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
         complain(f"no bound gives a number here: {rows[0].bound.name}: {first}", 0)
-    outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
-    return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
+    outcomes = {row.result.outcome if row.result else Outcome.UNSUPPORTED for row in rows}
+    return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.UNSUPPORTED} else 4
 
 
 def _query_group(quantity: str) -> QueryGroup:

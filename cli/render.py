@@ -91,14 +91,14 @@ def answer_text(
 
 def requirement_names(result: Result, verbose: bool | None) -> list[str]:
     """Return the short names of the requirements of a result, and how to read them in full."""
-    names = [short_name(text) or text for text in result.assumes]
+    names = [short_name(text) or text for text in result.requirements]
     hint = "(`privproj explain NAME` explains each)" if verbose is None else "(-v explains each)"
     return [", ".join(names), hint] if names else []
 
 
 def requirement_texts(result: Result) -> list[str]:
     """Return the requirements of a result in full, each after its short name."""
-    return [f"{name}: {text}" if (name := short_name(text)) else text for text in result.assumes]
+    return [f"{name}: {text}" if (name := short_name(text)) else text for text in result.requirements]
 
 
 def noise_words(result: Result) -> str:
@@ -112,18 +112,18 @@ def noise_words(result: Result) -> str:
 
 def closing(result: Result) -> dict[str, tuple[str, ...]]:
     """Return requirements and warnings by their labels."""
-    return {"assumes": result.assumes, "warning": result.warnings}
+    return {"requirements": result.requirements, "warning": result.warnings}
 
 
 def result_lines(result: Result) -> list[str]:
     """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
-    parts = {"assumes": result.promises, "bound": bound_text(result), "run": run_line(result)}
+    parts = {"requirements": result.data_assumptions, "bound": bound_text(result), "run": run_line(result)}
     return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result)})]
 
 
 def bound_text(result: Result) -> str:
     """Return the name of the bound with its status."""
-    is_conditional = result.promises and result.status is Status.CONDITIONAL
+    is_conditional = result.data_assumptions and result.status is Status.CONDITIONAL
     return f"{result.bound} ({'proved under this assumption' if is_conditional else result.status})"
 
 
@@ -148,7 +148,7 @@ def neighbors_text(result: Result) -> str:
     run: Any = result.run
     verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
     records = "one record" if run["group_size"] == 1 else f"up to {run['group_size']} records of one user"
-    if Requirement.REPLACE_SENSITIVITY not in run["assumes"]:
+    if Requirement.REPLACE_SENSITIVITY not in run["requirements"]:
         return f"{verb} {records}"
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{verb} {records}; noise multiplier = {noise}/(2C)"
@@ -306,7 +306,7 @@ def headline(result: Result) -> str:
         side = f"{'smallest' if smallest else 'largest'} that meets {target}"
     elif target:
         side = f"{side}, {at}"
-    only = ", only under an assumption on the data" if result.promises else ""
+    only = ", only under an assumption on the data" if result.data_assumptions else ""
     return f"{name} {number}  ({side}){only}" if number.startswith("<") else f"{name} = {number}  ({side}){only}"
 
 
@@ -314,14 +314,14 @@ def foundation_line(result: Result) -> str:
     """Return bound, status, assumptions, relation and run in one line."""
     # A refuted bound does not state that it has no assumption.
     nothing = ", no promise on the data" if result.side is not Side.NONE else ""
-    promises = "; promise: " + "; ".join(result.promises) if result.promises else nothing
+    promises = "; promise: " + "; ".join(result.data_assumptions) if result.data_assumptions else nothing
     return f"{result.bound} ({result.status}{promises}); {relation_words(result)}; {run_words(result.run)}"
 
 
 def relation_words(result: Result) -> str:
     """Return the relation, and the definition of the noise multiplier under replace."""
     run: Any = result.run
-    doubled = Requirement.REPLACE_SENSITIVITY in run["assumes"]
+    doubled = Requirement.REPLACE_SENSITIVITY in run["requirements"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
@@ -349,7 +349,10 @@ def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
     from privproj.io.run_file import releases_text
 
-    lines = [*fit_line("", headline(result)), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
+    lines = [
+        *fit_line("", headline(result)),
+        *label_lines({"requirements": result.data_assumptions, "bound": bound_text(result)}),
+    ]
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
         lines += fit_line(f"  {phase['name']}: ", text)
@@ -383,19 +386,19 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
         asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
         lines += wrap_line("", f"{asked}; {relations}; {run_words(first.run)}")
         lines += table_lines("><<", [(first.quantity, "bound", "status"), *table])
-    lines += assumption_lines({result.bound: result.promises for result in answered}, "promise")
+    lines += assumption_lines({result.bound: result.data_assumptions for result in answered}, "promise")
     free = [result for result in answered if result.usable and result.status is Status.PROVED]
     if free:
         lines += fit_line("", f"smallest without a promise on the data: {free[0].bound}")
     others = [row for row in rows if row.result is None or row.result.value is None]
     lines += fit_line("", "bounds that do not answer here, and why:") if others else []
     lines += table_lines("<", [(f"  {row.bound.name}", row.short or "no number") for row in others])
-    lines += assumption_lines({result.bound: result.assumes for result in answered})
+    lines += assumption_lines({result.bound: result.requirements for result in answered})
     warnings = dict.fromkeys(words for result in answered for words in result.warnings)
     return "\n".join([*lines, *wrap_line("warning: ", *warnings)])
 
 
-def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
+def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "requirements") -> list[str]:
     """Return the assumptions or requirements of several bounds (:func:`each_with_owners`)."""
     return wrap_line(f"{label}: ", *each_with_owners(assumed))
 
@@ -430,6 +433,6 @@ def bound_page(bound: "Bound") -> list[str]:
         "status": f"{bound.status}: `privproj explain {bound.status}` says what that is{promised}",
         "reason": bound.reason,
         "relation": ", ".join(bound.relations),
-        "assumes": "; ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
+        "requirements": "; ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     return [first, *labeled(rows), *fit_line("  example:  ", bound.example)]

@@ -83,7 +83,10 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     record = {
         "test_accuracy": outcome["test_accuracy"],
-        **{key: result.as_dict()[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
+        **{
+            key: result.as_dict()[key]
+            for key in ("epsilon", "delta", "bound", "status", "data_assumptions", "warnings")
+        },
         "relation": str(result.run["relation"]),
         **outcome,
     }

@@ -165,8 +165,8 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
         f"phase {i + 1}": f"{steps} of {planned_releases(entry)} releases; planned: {listed(entry, 'name')}"
         for i, (entry, steps) in enumerate(account.phases)
     }
-    parts = {"missing": gap, "unproved": UNPROVED, "claim": None, **phases, "target": listed(target), "quote": None}
-    parts |= {"promise": summary["planned"].promises, "assumes": None, "warning": summary["warnings"]}
+    parts = {"missing": gap, "unproved": UNPROVED, "claim": None, **phases, "target": listed(target), "report": None}
+    parts |= {"promise": summary["planned"].data_assumptions, "requirements": None, "warning": summary["warnings"]}
     what = f"a ledger, {summary['steps']} of {summary['steps_planned']} planned releases"
     return render_verdict(verdict, "ledger", what, record, parts)
 

@@ -65,7 +65,7 @@ def _capped(
         f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
         for run, n in zip(runs, least, strict=True)
     ]
-    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, words
+    return {"smallest_harmless_max_batch_size": least if len(least) > 1 else least[0]}, words
 
 
 def _cap_words(run: Run, log_delta: float) -> str:

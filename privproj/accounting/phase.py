@@ -287,7 +287,7 @@ class Phase:
         return notes
 
     @property
-    def promises(self) -> tuple[str, ...]:
+    def data_assumptions(self) -> tuple[str, ...]:
         """The assumptions on the data; empty for a bound that holds for all data."""
         of_bound = tuple(assumption.text for assumption in self.bound.assumptions(self.mechanism))
         if self.run.group_size == 1:
@@ -309,7 +309,7 @@ class Phase:
     def run_requirements(self) -> tuple[str, ...]:
         """The requirements of the number on the run."""
         run, bound, mechanism = self.run, self.bound, self.mechanism
-        requirements: list[str] = [run.scheme.assumes] if run.scheme.assumes else []
+        requirements: list[str] = [run.scheme.requirements] if run.scheme.requirements else []
         if run.public_size:
             requirements.append(Requirement.PUBLIC_DATASET_SIZE)
         if run.is_planned:

@@ -51,7 +51,7 @@ class Composition:
         phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
         discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
             composer choose it.
-        assumes: Further requirements of every number of this run.
+        requirements: Further requirements of every number of this run.
 
     Raises:
         InvalidParameterError: There is no phase, or the phases have different relations or group sizes.
@@ -67,7 +67,7 @@ class Composition:
 
     phases: tuple[Phase, ...]
     discretization: float | None = None
-    assumes: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
     has_batch_notes: ClassVar[bool] = True  # whether results state what truncated and shuffled batches cost
 
     def __post_init__(self) -> None:
@@ -197,20 +197,20 @@ class Composition:
     def run_requirements(self) -> tuple[str, ...]:
         """The requirements of the joint number on the runs of the phases and their order."""
         if self.is_plain:
-            return (*self.assumes, *self.phases[0].run_requirements)
+            return (*self.requirements, *self.phases[0].run_requirements)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
         plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
         of_phases = (text for phase in self.phases for text in phase.run_requirements if text not in FIXED_SCHEDULES)
-        return unique((*self.assumes, *of_phases, *planned))
+        return unique((*self.requirements, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
         """Return the fields of a result that describe the query: mechanism, run, bound and source."""
         phases, run_requirements = self.phases, self.run_requirements
-        assumes = unique(text for phase in phases for text in phase.mechanism_requirements)
+        requirements = unique(text for phase in phases for text in phase.mechanism_requirements)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
-            "run": {**run, "assumes": run_requirements},
+            "run": {**run, "requirements": run_requirements},
             "source": "; ".join(unique(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
@@ -220,7 +220,7 @@ class Composition:
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
             fields["bound"] = " + ".join(unique(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
-        return {"mechanism": {**released, "assumes": assumes}, **fields}
+        return {"mechanism": {**released, "requirements": requirements}, **fields}
 
     # --- queries --------------------------------------------------------------------------------------
 
@@ -414,7 +414,7 @@ def build_result(
 ) -> Result:
     """Build the result of a query: every result of the package is built here.
 
-    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome refused. A value
+    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome unsupported. A value
     whose rounding errors are measured, not proved, is conditional.
 
     Args:
@@ -434,7 +434,7 @@ def build_result(
         **query.named(),
         "bound_version": max((phase.bound.version for phase in phases), default=1),
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "promises": unique(promise for phase in phases for promise in phase.promises),
+        "data_assumptions": unique(promise for phase in phases for promise in phase.data_assumptions),
         "outcome": Outcome.OK,
         "warnings": query.notes,
         **({} if curve is None else {"numerics": numerics_of(curve)}),
@@ -442,8 +442,8 @@ def build_result(
     }
     warnings, numerics = [*result["warnings"]], result.get("numerics")
     if numerics is not None and value is not None:
-        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["promises"]:
-            result["promises"] = (*result["promises"], Requirement.MEASURED_ROUNDING)
+        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["data_assumptions"]:
+            result["data_assumptions"] = (*result["data_assumptions"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
             unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "
@@ -459,7 +459,7 @@ def build_result(
     refuted = unique(phase.bound.reason for phase in phases if not phase.bound.guarantees(phase.mechanism))
     if refuted and value is not None:
         warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
-        result |= {"side": Side.NONE, "outcome": Outcome.REFUSED, "interval": UNKNOWN}
+        result |= {"side": Side.NONE, "outcome": Outcome.UNSUPPORTED, "interval": UNKNOWN}
     return Result(**{**result, "warnings": tuple(warnings)})
 
 

@@ -30,7 +30,7 @@ def verify_document(document: File) -> Rendered:
         "bound": f"{verified.bound} at epsilon {claim.epsilon!r} ({verified.side}, {verified.status})",
         "source": verified.source,
         "relation": relation,
-        "promise": verified.promises,
+        "promise": verified.data_assumptions,
         **closing(verified),
         "target": listed(claim.target),
         "claimed": f"{claim.lower} <= delta <= {claim.upper}",

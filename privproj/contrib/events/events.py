@@ -38,7 +38,7 @@ class Event(Mechanism):
     text: str
 
     name = "dp-accounting"
-    assumes = (Requirement.EVENT_MATCHES_PROGRAM,)
+    requirements = (Requirement.EVENT_MATCHES_PROGRAM,)
     remedy = "more noise in its events"
 
     def notes(self) -> list[str]:

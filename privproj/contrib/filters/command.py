@@ -56,7 +56,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         fixed = None
     plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
     reported, text = float(budget.epsilon(delta)), filter_text(budget)
-    summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_quote": reported}
+    summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_report": reported}
     summary["epsilon_of_fixed_plan"] = fixed
     spent = budget.epsilon_of_spent(delta)
     # The steps that the filter leaves for every planned phase, after all steps of the planned phases before it.
@@ -71,7 +71,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     summary |= {"epsilon": epsilon, "delta": delta}
     labels = {
         "filter": f"{text}; name --{text.split(',')[0]} whenever you ask again",
-        "quote": f"epsilon {round_outward(reported)}, the whole budget, wherever the run stops",
+        "report": f"epsilon {round_outward(reported)}, the whole budget, wherever the run stops",
         "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
     }
     write(render.as_json(summary) if json else remaining_text(summary, labels))

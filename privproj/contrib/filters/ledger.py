@@ -11,7 +11,7 @@ from privproj.run import percent
 class LedgerFilter(Filter):
     """A filter as the budget of a ledger (:class:`privproj.io.ledger.Budget`)."""
 
-    assumes = Requirement.FIXED_FILTER
+    requirements = Requirement.FIXED_FILTER
     report = "the epsilon of the filter's whole budget, whatever of it was spent and why"
 
     def summary(self) -> dict[str, Any]:

@@ -70,12 +70,12 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
         "differences": [*verdict.differences],
-        "assumes": [*result.assumes, *statements.assumed_of_persons(result)],
+        "requirements": [*result.requirements, *statements.assumed_of_persons(result)],
         "result": result,
     }
     parts = {"about": about, "claimed": f"{claimed}, in the words of the file"}
-    parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.promises}
-    parts |= {"assumes": None, "warning": result.warnings, "unproved": None}
+    parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.data_assumptions}
+    parts |= {"requirements": None, "warning": result.warnings, "unproved": None}
     description = f"a privacy statement in {verdict.statement.style}"
     return render_verdict(verdict, "statement", description, record, parts, *checked_lines(verdict))
 
@@ -109,15 +109,17 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
         "claim": statement["claim"],
         "found": f"{spent_text} at delta {stated.delta!r} for the {spent} releases of the ledger",
         "differences": list(verdict.differences),
-        "assumes": list(dict.fromkeys((*statement["assumes"], *ledger["assumes"]))),
+        "requirements": list(dict.fromkeys((*statement["requirements"], *ledger["requirements"]))),
         "statement": statement,
         "ledger": ledger,
     }
     alone = " (named by the ledger alone)"
-    assumed = [requirement + alone * (requirement not in statement["assumes"]) for requirement in record["assumes"]]
+    assumed = [
+        requirement + alone * (requirement not in statement["requirements"]) for requirement in record["requirements"]
+    ]
     parts = {"missing": gap, "unproved": unproved, "claimed": record["claim"], "found": None}
-    parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
-    parts |= {"assumes": assumed, "warning": ledger["warnings"]}
+    parts |= {"differs": verdict.differences[:9], "promise": stated.data_assumptions}
+    parts |= {"requirements": assumed, "warning": ledger["warnings"]}
     description = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
     return render_verdict(verdict, "statement and ledger", description, record, parts)
 

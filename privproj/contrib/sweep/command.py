@@ -51,10 +51,10 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
     corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
-    promises = {place: corner.promises for place, corner in corners.items()}
-    assumed = {place: corner.assumes for place, corner in corners.items()}
+    promises = {place: corner.data_assumptions for place, corner in corners.items()}
+    assumed = {place: corner.requirements for place, corner in corners.items()}
     if json:
-        rests_on = {"promises": every(promises), "assumes": every(assumed)}
+        rests_on = {"data_assumptions": every(promises), "requirements": every(assumed)}
         data = {"rows": len(grid), "outcomes": outcomes, "seconds": seconds, "output": output, **rests_on}
         write(render.as_json(data))
     else:
@@ -62,7 +62,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
         lines = [f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s"]
         lines += [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
         if (ends := len(grid.ends)) > MOST_CORNERS:
-            lines.append(f"promises and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
+            lines.append(f"data_assumptions and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
         write("\n".join(lines))
     return 0
 

@@ -50,7 +50,7 @@ class M1(NoisyMechanism):
     summary = "Clip and project first, then add noise (large rank)."
     example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
-    assumes = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
+    requirements = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
     with_rank = "falls"
     dim: int | None = parameter(whole_number(high=10**7), "Side of the layer that is projected.", "D", is_needed=True)
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")

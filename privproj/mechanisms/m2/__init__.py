@@ -137,7 +137,7 @@ class M2(ClippedSum):
     summary = "Clip the whole gradient, add noise, then project it to a fresh small subspace."
     example = "dim=2048 rank=16 noise_multiplier=0.3814"
     finds_rank = True
-    assumes = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
+    requirements = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
     dim: int | None = parameter(whole_number(high=10**12), "Side of the layer that is projected.", "D")
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(

@@ -52,7 +52,7 @@ class Sketch(Mechanism):
     example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False
-    assumes = (Requirement.SECRET_SKETCH, Requirement.QUERY_INDEPENDENT_OF_SKETCH)
+    requirements = (Requirement.SECRET_SKETCH, Requirement.QUERY_INDEPENDENT_OF_SKETCH)
     default_relation = "replace"
     poisson = False
     remedy = "more noise (a larger gamma)"

@@ -39,7 +39,7 @@ class Wishart(Mechanism):
     summary = "A vector multiplied by a fresh Wishart matrix, no noise added."
     example = "dim=1000 rank=16 misalignment=8e-6"
     finds_rank = True
-    assumes = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)
+    requirements = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)
     default_relation = "replace"
     poisson = False
     remedy = "a smaller misalignment"

@@ -125,7 +125,7 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
 @pytest.mark.parametrize(
     "changes",
     [{"made": [5]}, {"made": [5, 2.0]}, {"made": [5, -2]}, {"made": [0, 0]}, {"made": 5}, {"phase": []},
-     {"notes": ["x"]}, {"assumes": []}, {"public_subspace": 1}, {"insecure": 1}, {"more": 1},
+     {"notes": ["x"]}, {"requirements": []}, {"public_subspace": 1}, {"insecure": 1}, {"more": 1},
      {"phase": [{}, {}]}],
     ids=str,
 )  # fmt: skip

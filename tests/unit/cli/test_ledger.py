@@ -43,8 +43,8 @@ def test_remaining_counts_planned_phases_in_full(done, noise):
 def test_remaining_lists_bound_and_assumptions():
     for data in (plan(3.0), plan(done=(3.0,)), plan(3.0, done=(3.0,))):
         _, shown, text = remaining(data, 3)
-        assert Requirement.FIXED_SCHEDULE in shown["assumes"] and Requirement.FIXED_SCHEDULE in text
-        assert {"bound", "status", "relation", "promises", "warnings"} <= set(shown)
+        assert Requirement.FIXED_SCHEDULE in shown["requirements"] and Requirement.FIXED_SCHEDULE in text
+        assert {"bound", "status", "relation", "data_assumptions", "warnings"} <= set(shown)
 
 
 BINS = pytest.param({"sampling": "balls-in-bins", "batches": 20}, marks=pytest.mark.full)

@@ -136,7 +136,7 @@ def test_verify_states_missing_releases_first(tmp_path, capsys, parts, counts):
     whole = found["epsilon_of_plan"]
     assert found["claim"].startswith(f"epsilon is at most {round_outward(whole)} at delta 1e-05 after the whole plan")
     flat = " ".join(said.split())
-    for words in (found["claim"], *found["unproved"], *found["assumes"], *found["warnings"]):
+    for words in (found["claim"], *found["unproved"], *found["requirements"], *found["warnings"]):
         assert words in flat
 
 

@@ -224,8 +224,14 @@ def test_check_report_has_status_and_assumptions(tmp_path, capsys, limit):
     answer = entries_from({"bound": [{**WISHART, **limit}]})[0].ask()
     checked(tmp_path, [{**WISHART, **limit}], "--junit", str(junit))
     printed, report = " ".join(capsys.readouterr().out.split()), ElementTree.parse(junit).findtext(".//system-out")
-    assert answer.promises and answer.assumes and report is not None
-    for words in (repr(answer.value), str(answer.status), str(answer.side), *answer.promises, *answer.assumes):
+    assert answer.data_assumptions and answer.requirements and report is not None
+    for words in (
+        repr(answer.value),
+        str(answer.status),
+        str(answer.side),
+        *answer.data_assumptions,
+        *answer.requirements,
+    ):
         assert words in printed and words in report
 
 
