@@ -98,11 +98,12 @@ def report_text(account: Account, so_far: Result | None, planned: Result) -> str
 def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:
     """Return the summary of a ledger as text, with the labels of its budget."""
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
-    goal = "" if summary["target_epsilon"] is None else f", target {summary['target_epsilon']:g}"
-    share = f", {percent(steps / planned)}" if planned > 0 else ""
+    goal = "" if summary["target_epsilon"] is None else f", target epsilon {summary['target_epsilon']:g}"
+    share = f" ({percent(steps / planned)})" if planned > 0 else ""
+    of_plan = f"epsilon {round_outward(summary['planned'].value)} after all planned steps"
     parts = {
-        "released": f"{steps} of {planned} planned steps{share}",
-        "planned": f"epsilon {round_outward(summary['planned'].value)} after all planned steps{goal}",
+        "released": f"{steps} of {planned} planned steps{share}{goal}",
+        "planned": "" if steps == planned else of_plan,
         **budget,
         "report": summary["report"],
         "requires": render.requirement_lines(summary["requirements"], verbose),
@@ -175,7 +176,7 @@ def remaining_text(
     summary: dict[str, Any], plan: Result, labels: dict[str, str] | None = None, verbose: bool = False
 ) -> str:
     """Return the record as text, with further labeled lines before the phases."""
-    spent, budget = round_outward(summary["epsilon_spent"]), f"budget {summary['epsilon']:g}, delta = {summary['delta']:g}"
+    spent, budget = round_outward(summary["epsilon_spent"]), f"{plan.side}, budget {summary['epsilon']:g}, delta = {summary['delta']:g}"
     lines = [f"epsilon spent = {spent}  ({budget})", *render.label_lines({"assumes": summary["data_assumptions"]})]
     if summary["epsilon_planned"] is not None:
         lines.append(f"  planned:   epsilon {round_outward(summary['epsilon_planned'])} after all phases")
@@ -184,7 +185,7 @@ def remaining_text(
     for entry in summary["phases"]:
         after = f" after {', '.join(entry['after'])}" if entry["after"] else ""
         unit = entry["unit"] if entry["more_steps"] != 1 else entry["unit"].removesuffix("s")
-        lines.append(f"  {entry['phase']}: {entry['more_steps']} more {unit} fit{after}{fits[entry['would_exceed']]}")
+        lines.append(f"  {entry['phase'] + ':':<10} {entry['more_steps']} more {unit} fit{after}{fits[entry['would_exceed']]}")
     parts = {
         "bound": f"{summary['bound']} ({summary['status']})",
         "neighbors": render.neighbors_text(plan),

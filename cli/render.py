@@ -111,7 +111,7 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
         lines.append(f"{short}{which}: {text}" if verbose and short else f"{short or text}{which}")
     if verbose or not lines:
         return lines
-    return [", ".join(lines), "(`privproj explain NAME` explains each)" if verbose is None else "(-v explains each)"]
+    return [", ".join(lines) + (" (`privproj explain NAME` explains each)" if verbose is None else " (-v explains each)")]
 
 
 def noise_words(result: Result) -> str:
@@ -344,7 +344,7 @@ def run_text(result: Result, verbose: bool = False) -> str:
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
         shown = text if verbose or phase_kind(phase) else f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
-        lines += fit_line(f"  {phase['name']}: ", shown)
+        lines += fit_line(f"  {phase['name'] + ':':<10} ", shown)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
