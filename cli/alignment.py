@@ -13,33 +13,35 @@ from privproj.result import round_outward
 from . import render
 from .options import Group, command_with, json_option, options_from
 
-command = Group("alignment", help="Bound the misalignment that the wishart mechanism assumes, and the cost of projected descent.")
+command = Group(
+    "alignment", help="Bound the misalignment that the wishart mechanism assumes, and the cost of projected descent."
+)
 
 
 # The mean of a batch differs more between neighboring datasets than the mean of all records.
 BATCHES = (
-    "every release uses at least {records:g} records. With sampled batches or a partition, set --records to the size of "
-    "the smallest batch. Do not use Poisson sampling: its batches can have any size."
+    "every release uses at least {records:g} records. With sampled batches or a partition, set --records to the size "
+    "of the smallest batch. Do not use Poisson sampling: its batches can have any size."
 )
 
 MISALIGNMENT = "misalignment", "1 - cosine, from 0 to 2"
-CONDITION = "condition number", "largest eigenvalue / smallest eigenvalue"  # label and scale of a result
+CONDITION = "condition number", "upper bound of largest eigenvalue / smallest eigenvalue"  # label and scale of a result
 
 
 def helper(
-    ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, assumes: str = ""
+    ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, requirement: str = ""
 ) -> None:
-    """Add one command for a helper: it prints a number, a note, and its assumptions on the data.
+    """Add one command for a helper: it prints a number, a note, and its requirement.
 
     ``short`` describes the helper in the list of commands.
     """
     label, scale = quantity
 
     def run(json: bool, **options: Any) -> int:
-        assumptions = [assumes.format(**options)] if assumes else []
-        record = {label: ask(**options), "note": note, "data_assumptions": assumptions}
+        requirements = [requirement.format(**options)] if requirement else []
+        record = {label: ask(**options), "note": note, "requirements": requirements}
         lines = [f"{label} = {round_outward(record[label])}  ({scale})"]
-        lines += render.label_lines({"assumes": assumptions, "note": note})
+        lines += render.label_lines({"note": note, "requires": requirements})
         click.echo(render.as_json(record) if json else "\n".join(lines))
         return 0
 
@@ -67,7 +69,8 @@ helper(
     alignment.descent_condition,
     CONDITION,
     "Bound the slowdown of projected gradient descent.",
-    "gradient descent along M grad converges at most this much more slowly, with probability at least 1 - 2 * --failure",
+    "gradient descent along M grad may converge more slowly by this factor. The bound fails with probability at most "
+    "2 * --failure.",
     "descent --dim 100 --rank 10000 --failure 1e-3",
 )
 

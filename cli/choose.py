@@ -25,7 +25,7 @@ LEGEND = {
 }
 # further explanations of the table, for --verbose
 DETAILS = {
-    "ranking by": "The heuristic assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise matters "
+    "heuristic": "It assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise matters "
     "less for large batches. Only an experiment measures accuracy.",
     "per-layer clipping": "Records whose gradient is concentrated in few layers are clipped harder. Layers that are "
     "projected less get less of the noise. A noise below 1 does not mean a better model.",
@@ -102,7 +102,7 @@ choose_command = SectionedCommand(
     {
         "Layers": [
             option_of("layers", parameters_of(M2)["layers"], required=True),
-            option("--rank", "Try this rank in place of those of the layers. Repeat the option for several ranks.", metavar="R", multiple=True),
+            option("--rank", "Try this rank instead of those of --layer. May be repeated.", metavar="R", multiple=True),
         ],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
         "Target": options_from(choose, "epsilon", "delta"),

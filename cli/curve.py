@@ -57,7 +57,7 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
 
 @dataclass(frozen=True)
 class Table:
-    """A table: results with their JSON form, rows with the header first, labeled notes, and the function that rounds."""
+    """A table: results with their JSON form, rows with the header first, labeled notes, and a rounding function."""
 
     results: list[Result]
     records: list[Any]
@@ -73,7 +73,11 @@ class Table:
             return "\n".join(",".join(map(str, row)) for row in self.rows)
         cells = [[cell if isinstance(cell, str) else self.say(cell) for cell in row] for row in self.rows]
         results = {result.bound: result for result in self.results}
-        parts = {**self.notes, "bound": ", ".join(map(render.bound_text, self.results)), **render.several_results(results)}
+        parts = {
+            **self.notes,
+            "bound": ", ".join(map(render.bound_text, self.results)),
+            **render.several_results(results),
+        }
         return "\n".join([*render.table_lines(">", cells), *render.label_lines(parts)])
 
 
@@ -146,7 +150,9 @@ command = QueryGroup(
     "curve",
     show_curves,
     [
-        bound_option("Evaluate this bound. Repeat the option for several bounds; all stands for every bound.", multiple=True),
+        bound_option(
+            "Evaluate this bound. Repeat the option for several bounds; all stands for every bound.", multiple=True
+        ),
         option("--what", "Choose the curve.  [default: delta]", type=OneOf(["delta", "trade-off", "gdp"])),
         option("--delta", "Set the slack of --what gdp.  [default: 1e-9]", metavar="D0"),
         option("--epsilon-max", "Set the largest epsilon.  [default: 5]", metavar="E", is_rare=True),

@@ -66,8 +66,9 @@ def word_groups() -> list[dict[str, Any]]:
 
 def meaning_of(scheme: Scheme) -> str:
     """Return the description of a sampling scheme: its assumptions, and the relations that it supports."""
-    default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
-    return f"{scheme.requirements[0].upper()}{scheme.requirements[1:]}. It goes with {' and '.join(scheme.relations)}.{default}"
+    default = f" Default: {scheme.why_default}" if scheme.why_default else ""
+    text = f"{scheme.requirements[0].upper()}{scheme.requirements[1:]}"
+    return f"{text}. It goes with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:

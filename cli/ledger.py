@@ -176,7 +176,10 @@ def remaining_text(
     summary: dict[str, Any], plan: Result, labels: dict[str, str] | None = None, verbose: bool = False
 ) -> str:
     """Return the record as text, with further labeled lines before the phases."""
-    spent, budget = round_outward(summary["epsilon_spent"]), f"{plan.side}, budget {summary['epsilon']:g}, delta = {summary['delta']:g}"
+    spent, budget = (
+        round_outward(summary["epsilon_spent"]),
+        f"{plan.side}, budget {summary['epsilon']:g}, delta = {summary['delta']:g}",
+    )
     lines = [f"epsilon spent = {spent}  ({budget})", *render.label_lines({"assumes": summary["data_assumptions"]})]
     if summary["epsilon_planned"] is not None:
         lines.append(f"  planned:   epsilon {round_outward(summary['epsilon_planned'])} after all phases")
@@ -185,7 +188,9 @@ def remaining_text(
     for entry in summary["phases"]:
         after = f" after {', '.join(entry['after'])}" if entry["after"] else ""
         unit = entry["unit"] if entry["more_steps"] != 1 else entry["unit"].removesuffix("s")
-        lines.append(f"  {entry['phase'] + ':':<10} {entry['more_steps']} more {unit} fit{after}{fits[entry['would_exceed']]}")
+        lines.append(
+            f"  {entry['phase'] + ':':<10} {entry['more_steps']} more {unit} fit{after}{fits[entry['would_exceed']]}"
+        )
     parts = {
         "bound": f"{summary['bound']} ({summary['status']})",
         "neighbors": render.neighbors_text(plan),

@@ -104,7 +104,9 @@ def bound_option(words: str = "Use this bound. `privproj bounds` lists all bound
 
 def refuted_option() -> Once:
     """Return the option that evaluates a refuted bound."""
-    return option("--allow-refuted", "Evaluate a refuted bound. The number is not a guarantee.", is_flag=True, is_rare=True)
+    return option(
+        "--allow-refuted", "Evaluate a refuted bound. The number is not a guarantee.", is_flag=True, is_rare=True
+    )
 
 
 class QueryGroup(Group):

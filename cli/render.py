@@ -98,7 +98,7 @@ def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
 
 
 def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None) -> list[str]:
-    """Return the requirements of several results like :func:`requirement_lines`, with the owners of those that differ."""
+    """Return the requirements of several results, with the owners of those that not all results have."""
     owners: dict[str, list[str]] = {}
     for name, texts in texts_of.items():
         for text in texts:
@@ -111,7 +111,9 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
         lines.append(f"{short}{which}: {text}" if verbose and short else f"{short or text}{which}")
     if verbose or not lines:
         return lines
-    return [", ".join(lines) + (" (`privproj explain NAME` explains each)" if verbose is None else " (-v explains each)")]
+    return [
+        ", ".join(lines) + (" (`privproj explain NAME` explains each)" if verbose is None else " (-v explains each)")
+    ]
 
 
 def noise_words(result: Result) -> str:
@@ -358,8 +360,8 @@ GDP_NOTES = (
     "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon. G_mu is the privacy profile of mu-GDP.",
     "f(a) >= g(a) - slack at every false positive rate a. f is the smallest false negative rate of an attack, and g is "
     "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate.",
-    "regret: an upper bound, over all priors, of the success probability of the best attack on mu-GDP minus that of the "
-    "best attack that the bound allows.",
+    "regret: an upper bound, over all priors, of the success probability of the best attack on mu-GDP minus that of "
+    "the best attack that the bound allows.",
 )
 
 

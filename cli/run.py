@@ -29,7 +29,9 @@ from .query import show
     "run",
     file_argument(),
     *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
-    option("--calibrate", "Scale the noise of all phases to meet --epsilon and --delta, or the attack risk.", is_flag=True),
+    option(
+        "--calibrate", "Scale the noise of all phases to meet --epsilon and --delta, or the attack risk.", is_flag=True
+    ),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
     verbose_option(),
@@ -104,7 +106,11 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     *options_from(dp_sft, "epsilon", "delta", "sampling_rate", "share"),
     option("--subspace-steps", "Set the number of steps of the subspace search.", metavar="T1", required=True),
     option("--steps", "Set the number of training steps.", metavar="T2", required=True),
-    option("--budget", "Compose both stages jointly, or split the budget.  [default: joint]", type=OneOf(["joint", "split"])),
+    option(
+        "--budget",
+        "Compose both stages jointly, or split the budget.  [default: joint]",
+        type=OneOf(["joint", "split"]),
+    ),
     option("--public", "Declare that the subspace comes from public data.", is_flag=True),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),

@@ -18,8 +18,8 @@ from .options import command_with, file_argument, json_option, option, requireme
 from .output import write
 
 NO_KEY = (
-    "that the file records this run: its hash chain has no key, so anyone with the file can write another run's ledger or "
-    "cut lines off its end"
+    "that the file records this run: its hash chain has no key, so anyone with the file can write another run's ledger "
+    "or cut lines off its end"
 )
 NOT_THE_PROGRAM = "that the program met the requirements"
 UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can establish
@@ -28,7 +28,7 @@ MISSING = (
     "cut off the end of the file. The file cannot show which."
 )
 
-Rendered = tuple[dict[str, Any], Callable[[bool], str]]  # a verdict as plain values, and as text (True: with details)
+Rendered = tuple[dict[str, Any], Callable[[bool], str]]  # a verdict as plain values and as text (True: details)
 
 File = tuple[bytes, str]  # bytes of a file, and its name for messages
 

@@ -134,7 +134,8 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
         default_relation=NeighboringRelation.ZERO_OUT,
-        why_default=f"relation is zero-out: {have} a theorem for zero-out and replace only; under add-remove {shifts}",
+        why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under add-remove "
+        f"{shifts}.",
         why_refused={NeighboringRelation.ADD_REMOVE: refused},
         requirements=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
@@ -173,9 +174,8 @@ SCHEMES = {
     Sampling.FIXED: Scheme(
         relations=(NeighboringRelation.REPLACE,),
         default_relation=NeighboringRelation.REPLACE,
-        why_default="relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then "
-        "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip, which is half of "
-        "the sigma/C that a DP-SGD program is given",
+        why_default="The relation is replace, because fixed-size sampling has a theorem for no other relation. The noise "
+        "multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is the scale).",
         requirements=Requirement.FIXED_SIZE_SAMPLING,
         varies_in_size=False,
         is_one_sided=False,

@@ -283,7 +283,10 @@ class Phase:
         """The warnings of every result of this phase."""
         notes, rank = (*self.mechanism.notes(), *self.run.notes), getattr(self.mechanism, "change_rank", None) or 1
         if rank > 1 and DataAssumption.DIFFERENCE_RANK.at(k=1) in self.bound.assumptions(self.mechanism):
-            notes += (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
+            notes += (
+                f"This bound holds only if neighboring sums differ by a matrix of rank 1, but change_rank is {rank}. "
+                "Use another bound.",
+            )
         return notes
 
     @property

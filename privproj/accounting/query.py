@@ -37,7 +37,9 @@ SOLVED_FOR = {
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
 }  # by calibration: the names of the parameter that it finds, which must therefore not be given
 
-ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbors, so epsilon 0 is met"
+ZERO_EPSILON_NOTE = (
+    "delta is at least the total variation distance of neighboring outputs, so epsilon is 0. Use a smaller delta."
+)
 
 
 @dataclass(frozen=True)
@@ -414,8 +416,8 @@ def build_result(
 ) -> Result:
     """Build the result of a query: every result of the package is built here.
 
-    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome unsupported. A value
-    whose rounding errors are measured, not proved, is conditional.
+    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome unsupported. A
+    value whose rounding errors are measured, not proved, is conditional.
 
     Args:
         query: The composition that was evaluated.
@@ -446,8 +448,8 @@ def build_result(
             result["data_assumptions"] = (*result["data_assumptions"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
-            unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "
-            warnings.append(unused + "which composes nothing on a grid here")
+            unused = f"discretization={query.grid_step:g} had no effect: "
+            warnings.append(unused + f"{result['bound']} does not compose on a grid here.")
     if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
         from privproj.accounting.batch_notes import WHOLE_BATCHES, describe_batches
 
@@ -530,7 +532,7 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
-        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {query.remedy}"
+        note = f"This bound gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     if interval.upper == 0.0:
         fields["warnings"] = (*query.notes, ZERO_EPSILON_NOTE)

@@ -69,15 +69,18 @@ OPENING = {
 }
 
 # warning for noise from a known seed
-INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
+INSECURE = (
+    "The noise came from a known seed, so nothing is protected: anyone who knows the seed can subtract the noise. "
+    "Train without insecure_seed."
+)
 
 # warning for a line that a crash cut short
-CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
+CUT_SHORT = "A crash cut off a line of this ledger. The line counts as a release."
 
 # warning for a phase that made fewer or more steps than planned
 STOPPED = (
-    "phase {name} made {steps} of {planned} planned steps: if that was decided by looking at outputs, the epsilon to "
-    "quote is that of the plan"
+    "Phase {name} made {steps} of {planned} planned steps. If outputs influenced this decision, report the epsilon of "
+    "the plan."
 )
 
 

@@ -218,7 +218,7 @@ class ClippedSum(NoisyMechanism):
     """
 
     adaptive_clipping_sigma: float | None = parameter(
-        DEVIATION, "Noise on the sum of +-1/2 (clipped or not) that adapts the clip.", "S", is_rare=True
+        DEVIATION, "Noise standard deviation of the count for adaptive clipping.", "S", is_rare=True
     )
 
     @property

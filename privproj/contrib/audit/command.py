@@ -249,7 +249,14 @@ def membership(
     best, claimed = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
     verdict = judge(*scores, delta=delta, confidence=confidence, claim=claimed)
     record, first, parts = judged(verdict, balanced_accuracy=best)
-    return record, first, {**parts, "accuracy": f"{percent(best)} balanced, at the best threshold for these runs (50 %: random guessing)"}
+    return (
+        record,
+        first,
+        {
+            **parts,
+            "accuracy": f"{percent(best)} balanced, at the best threshold for these runs (50 %: random guessing)",
+        },
+    )
 
 
 def rate_words(rate: dict[str, float], confidence: float) -> str:
