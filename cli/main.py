@@ -24,7 +24,7 @@ ONE_NUMBER = {
     "steps": "Find the largest number of steps that meets a target.",
     "rate": "Find the largest sampling rate that meets a target.",
     "rank": "Find the ranks of the projection that meet a target.",
-    "misalignment": "Find the largest misalignment (1 - cosine) that meets a target.",
+    "misalignment": "Find the largest misalignment that meets a target.",
 }
 
 # commands with their help in one line, under the headings of ``privproj --help``

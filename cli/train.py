@@ -116,7 +116,7 @@ def text(record: dict[str, Any]) -> str:
 # lines on adaptive clipping
 CLIPS = (
     "{first_clip:.4g} at the first step, {last_clip:.4g} at the last (adaptive clipping). The noise above is that of "
-    "the first step. epsilon includes the noisy count of unclipped records, whose noise has standard deviation {sigma:g}."
+    "the first step. epsilon includes the noisy count of unclipped records, with noise of standard deviation {sigma:g}."
 )
 
 

@@ -24,8 +24,8 @@ NO_KEY = (
 NOT_THE_PROGRAM = "that the program met the requirements"
 UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can establish
 MISSING = (
-    "{missing} of {planned} planned releases are not in the ledger. The run was stopped, is not finished, or lines were "
-    "cut off the end of the file. The file cannot show which."
+    "{missing} of {planned} planned releases are not in the ledger. The run was stopped, is not finished, or lines "
+    "were cut off the end of the file. The file cannot show which."
 )
 
 Rendered = tuple[dict[str, Any], Callable[[bool], str]]  # a verdict as plain values and as text (True: details)

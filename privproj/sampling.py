@@ -134,8 +134,8 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
         default_relation=NeighboringRelation.ZERO_OUT,
-        why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under add-remove "
-        f"{shifts}.",
+        why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under "
+        f"add-remove {shifts}.",
         why_refused={NeighboringRelation.ADD_REMOVE: refused},
         requirements=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
@@ -174,8 +174,9 @@ SCHEMES = {
     Sampling.FIXED: Scheme(
         relations=(NeighboringRelation.REPLACE,),
         default_relation=NeighboringRelation.REPLACE,
-        why_default="The relation is replace, because fixed-size sampling has a theorem for no other relation. The noise "
-        "multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is the scale).",
+        why_default="The relation is replace, because fixed-size sampling has a theorem for no other relation. The "
+        "noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is the "
+        "scale).",
         requirements=Requirement.FIXED_SIZE_SAMPLING,
         varies_in_size=False,
         is_one_sided=False,

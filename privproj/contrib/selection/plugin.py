@@ -3,7 +3,7 @@
 COMMANDS = {
     "select": (
         "Runs",
-        "Compute the privacy of the best of a random number of runs.",
+        "Compute the privacy of the best of several runs.",
         "privproj.contrib.selection.command:select_command",
     )
 }

@@ -209,8 +209,8 @@ class M2(ClippedSum):
         slim = [layer for layer in self.layers if layer.count == 1 and layer.rank < min(shared, layer.dim)]
         if slim:
             return [
-                f"Layer {slim[0].dim}x{slim[0].rank} means dimension {slim[0].dim} projected to rank {slim[0].rank}, not "
-                f"the shape of a matrix. For a tensor that is not projected, write {slim[0].dim}x{slim[0].dim}."
+                f"Layer {slim[0].dim}x{slim[0].rank} means dimension {slim[0].dim} projected to rank {slim[0].rank}, "
+                f"not the shape of a matrix. For a tensor that is not projected, write {slim[0].dim}x{slim[0].dim}."
             ]
         return []
 
