@@ -113,7 +113,7 @@ def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def meaning_of(scheme: Scheme) -> str:
     """Return the description of a sampling scheme: its requirement, and the relations that it supports."""
-    default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
+    default = f" Default: {scheme.why_default}" if scheme.why_default else ""
     return f"{scheme.requirements} It works with {' and '.join(scheme.relations)}.{default}"
 
 

@@ -35,7 +35,7 @@ def selection_text(result: Result, verbose: bool = False) -> str:
     shape = f", shape {trials['shape']:g}, gamma {trials['gamma']:.6g}" if "gamma" in trials else ""
     text = f"{trials['distribution']} number of runs with mean {trials['expected_trials']:g}{shape}"
     epsilons = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in COMPARISONS.items() if key in numerics)
-    return render.answer_text(result, {"trials": text, "compare": epsilons}, verbose=verbose)
+    return render.answer_text(result, {"trials": text, "comparison": epsilons}, verbose=verbose)
 
 
 select_command = QueryGroup(

@@ -450,7 +450,7 @@ def _with_comparison(question: _SelectionQuery, result: Result, target: Target) 
     if of_all is not None and result.value is not None and of_all <= result.value:
         warnings = (
             *warnings,
-            f"Releasing all of exactly {count} trials has no larger epsilon. Fix the number of trials.",
+            f"Releasing all trials has no larger epsilon. Fix the number of trials at {count}.",
         )
     return replace(result, numerics=numerics, warnings=warnings)
 
