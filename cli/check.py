@@ -11,7 +11,7 @@ from privproj.lazy import import_extra
 
 from .options import Once, command_with, file_argument, json_option, option, requirements_option
 from .output import complain, one_line, write
-from .render import as_json, bound_text, fit_line, requirement_lines, wrap_line
+from .render import as_json, fit_line, requirement_lines, wrap_line
 
 OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the pre-commit hook
 
@@ -151,8 +151,8 @@ def line(entry: Entry, place: str = "") -> str:
     """Return one line on whether an entry holds, with its value and bound."""
     mark, result, value = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
-        of = f"{result.side}, {result.mechanism['name']}.{bound_text(result)}"
-        value = f"{result.quantity} = {result.value!r}  ({of.replace(' (', ', ').rstrip(')')})"
+        of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
+        value = f"{result.quantity} = {result.value!r}  ({of})"
     return f"{mark} {place}{entry.name}: {value}"
 
 
