@@ -137,7 +137,7 @@ def test_ledger_command_reports_whole_filter_budget(path, capsys):
     assert shown["epsilon"] == shown["epsilon_of_plan"] == account.epsilon(1e-5).value
     assert exit_code(["ledger", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "filter: order 6, budget" in said and "quote: the epsilon of the filter's whole budget" in said
+    assert "filter: order 6, budget" in said and "report: the epsilon of the whole budget of the filter" in said
 
 
 def test_verify_fails_on_ledger_that_overspent_filter(path):
