@@ -25,9 +25,14 @@ FROM_ELSEWHERE = re.compile(r"docs/(explain|(api|bounds)/(?!README)[\w.-]+)\.md"
 EVERY = sorted(path for path in DOCS.rglob("*.md") if not FROM_ELSEWHERE.fullmatch(path.relative_to(ROOT).as_posix()))
 GUIDES = (
     "how-to-choose",
+    "projections",
+    "lower-bounds",
     "command-line",
     "samplers",
+    "user-level",
     "runs-and-ci",
+    "sweeps",
+    "verify",
     "training",
     "audits",
     "auditors",

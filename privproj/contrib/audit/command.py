@@ -43,17 +43,17 @@ Fault = Annotated[str | None, OneOf(FAULTS)]
 LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
 Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
 
-# outcome of an audit: its JSON record, the first line of its text, and further lines by label
+# the output of an audit: its JSON record, the first line of its text, and further lines by label
 Finding = tuple[dict[str, Any], str, dict[str, Any]]
 
 
 def needing_torch(name: str) -> Any:
-    """Import an audit of the training code; the error states the extra if torch is not installed."""
+    """Import an audit of the training code; if torch is not installed, the error names the extra."""
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
 def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
-    """Return a verdict as a finding: the claim, the lower bound and the largest detectable epsilon."""
+    """Return the output for a verdict: the claim, the lower bound and the largest detectable epsilon."""
     claim = verdict.claimed_epsilon
     claim_text = "no claim" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
     refuted_elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
@@ -77,7 +77,7 @@ def auc_words(area: float) -> str:
 
 
 def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
-    """Return the record of an audit without a bound on epsilon."""
+    """Return the JSON record of an audit that gives no bound on epsilon."""
     nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
     verdict = "separates" if separates else "does not separate"
     return {**nothing, "auc": area, "verdict": verdict, "trials": trials, **more}
@@ -153,7 +153,7 @@ def mechanism(
 
 
 def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
-    """Return the scores of parts of the runs, one line of JSON for each part."""
+    """Return the scores of the runs in these parts, one line of JSON for each part."""
     import torch
 
     torch.set_num_threads(1)

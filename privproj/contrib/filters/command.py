@@ -1,4 +1,4 @@
-"""Implement the command ``privproj filter``."""
+"""Implement the command ``privproj filter``, which counts the steps that fit into the budget of a privacy filter."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,7 +60,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_report": reported}
     summary["epsilon_of_fixed_plan"] = fixed
     spent = budget.epsilon_of_spent(delta)
-    # The steps that the filter leaves for every planned phase, after all steps of the planned phases before it.
+    # The steps that the filter allows for every planned phase, after all steps of the planned phases before it.
     planned = tuple(phase for phase in schedule.phases if phase.planned)
     rows, all_fit = list[Remaining](), True
     for i, phase in enumerate(planned or schedule.phases[-1:]):

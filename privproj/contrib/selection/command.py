@@ -1,4 +1,4 @@
-"""Implement the command ``privproj select``."""
+"""Implement the command ``privproj select``, which accounts for the release of the best of several runs."""
 
 from typing import Any
 

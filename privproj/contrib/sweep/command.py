@@ -73,5 +73,5 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
 
 
 def every(sentences_of: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return the distinct sentences."""
+    """Return the distinct sentences of all values."""
     return list(dict.fromkeys(sentence for sentences in sentences_of.values() for sentence in sentences))

@@ -194,7 +194,7 @@ def test_ledger_command_reports_spent_and_left(path, capsys):
     assert exit_code(["ledger", str(path)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("epsilon = ") and "released:  7 of 20 planned steps" in shown
-    assert "target 8" in shown and "Poisson sampling at rate 0.25" in shown
+    assert "target epsilon 8" in shown and "Poisson sampling at rate 0.25" in shown
     assert exit_code(["ledger", str(path), "--delta", "1e-6", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-6, **{**RUN, "steps": 7}).value
