@@ -71,10 +71,10 @@ class ColumnResult:
         bound: The name of the bound.
         bound_version: The version of the bound, which changes whenever a value of the bound may change.
         status: The weakest :class:`privproj.Status` of the bound in any row.
-            data_assumptions: The assumptions on the data for all rows, as texts.
+        data_assumptions: The assumptions on the data for all rows, as texts.
         requirements: All requirements on the program, as texts.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
-            asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
+        asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
         find_lower: Computes ``lower``, when it is first read, because the search takes additional time.
 
     >>> from privproj import Gaussian, epsilons

@@ -54,7 +54,7 @@ class ProjectionAccountant:
     """An accountant for Opacus. Steps with equal noise, rate and mechanism are composed jointly.
 
     Attributes:
-            requirements: The assumptions of every result, as sentences.
+        requirements: The assumptions of every result, as sentences.
         history: The releases in order, as tuples of mechanism, sampling rate and number of steps. A noise multiplier
             may stand in place of a mechanism, as Opacus' calibration writes it.
 
