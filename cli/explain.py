@@ -68,8 +68,8 @@ def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
 
 def _requirements() -> list[dict[str, Any]]:
     """Return an entry for each requirement of the package and of its optional features."""
-    others = [scheme.assumes for scheme in SCHEMES.values()]
-    others += [member for name in mechanism_names() for member in mechanism_named(name).assumes]
+    others = [scheme.requirements for scheme in SCHEMES.values()]
+    others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
     texts = {short: text for text in (*Requirement, *others) if (short := short_name(text))}
     return [{"name": name, "means": f"{text[0].upper()}{text[1:].rstrip('.')}."} for name, text in texts.items()]
 
@@ -113,8 +113,8 @@ def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def meaning_of(scheme: Scheme) -> str:
     """Return the description of a sampling scheme: its requirement, and the relations that it supports."""
-    default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
-    return f"{scheme.assumes} It works with {' and '.join(scheme.relations)}.{default}"
+    default = f" Default: {scheme.why_default}" if scheme.why_default else ""
+    return f"{scheme.requirements} It works with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:

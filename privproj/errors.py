@@ -212,7 +212,7 @@ class UnsupportedError(QueryError):
         sampling: The sampling scheme; None for releases on the whole dataset, or if the error is not about a run.
         relation: The neighboring relation; None if the error is not about a run.
         bound: The name of the bound; None if the error is not about one bound.
-        result: The :class:`Result` without a value, with the outcome ``refused``; None outside of a query.
+        result: The :class:`Result` without a value, with the outcome ``unsupported``; None outside of a query.
 
     >>> from privproj import Gaussian, UnsupportedError, epsilon
     >>> try:
@@ -223,7 +223,7 @@ class UnsupportedError(QueryError):
     """
 
     exit_code = 3
-    outcome = "refused"
+    outcome = "unsupported"
     mechanism: str | None = None
     sampling: str | None = None
     relation: str | None = None

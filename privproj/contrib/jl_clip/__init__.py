@@ -52,7 +52,7 @@ class JLClip(NoisyMechanism):
     name = "jl-clip"
     summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
     example = "probes=30 noise_multiplier=2"
-    assumes = tuple(_ProbeRequirement)
+    requirements = tuple(_ProbeRequirement)
     remedy = "more noise or more probes"
     probes: int | None = parameter(
         whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True

@@ -50,7 +50,7 @@ class PrivacyLoss(Composition):
     Args:
         phases: The phases in their order, as in a :class:`privproj.schedule.Composition`.
         discretization: The grid step of the composition of the phases; None lets the composer choose.
-        assumes: Further requirements of every result.
+        requirements: Further assumptions of every result.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import privacy_loss

@@ -59,7 +59,7 @@ class Mixing(Mechanism):
     example = "rank=100 gamma=65 eigen_noise=7"
     finds_rank = True
     can_be_sampled = False
-    assumes = tuple(_MixingRequirement)
+    requirements = tuple(_MixingRequirement)
     default_relation = "add-remove"
     poisson = False
     remedy = "more noise (a larger gamma or eigen_noise)"
