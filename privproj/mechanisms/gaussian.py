@@ -75,7 +75,7 @@ def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
 TWO_SIDED = Bound(
     name="two-sided",
     mechanism=Gaussian,
-    summary="tail of the absolute privacy loss; loose",
+    summary="probability that the absolute privacy loss exceeds epsilon (loose)",
     formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
     source="arXiv 2601.21719, Equation 10",
     representation=_two_sided_of,
@@ -87,7 +87,7 @@ TWO_SIDED = Bound(
 GDP = Bound(
     name="gdp",
     mechanism=Gaussian,
-    summary="trade-off function, exact; composes in closed form",
+    summary="exact trade-off function (GDP), composed in closed form",
     formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
     source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
@@ -114,7 +114,7 @@ def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
 CLASSICAL = Bound(
     name="classical",
     mechanism=Gaussian,
-    summary="textbook rule, proved for 0 < epsilon < 1 only",
+    summary="textbook rule, for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
     source="Dwork, Roth 2014, Theorem A.1",
     example="--noise-multiplier 10",
@@ -128,7 +128,7 @@ CLASSICAL = Bound(
 CLASSICAL_2 = Bound(
     name="classical-2",
     mechanism=Gaussian,
-    summary="textbook rule with constant 2; printed without a limit on epsilon, accepted below 1 only",
+    summary="textbook rule with the constant 2, for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
     source="arXiv 2601.21719, early version, Lemma 1",
     example="--noise-multiplier 10",
@@ -170,7 +170,7 @@ def _zcdp_of(mechanism: Gaussian) -> ConcentratedCurve:
 ZCDP = Bound(
     name="zcdp",
     mechanism=Gaussian,
-    summary="zero-concentrated DP with its closed-form conversion",
+    summary="zCDP with its closed-form conversion to epsilon",
     formula="rho = mu^2/2, eps = rho + 2 sqrt(rho ln(1/delta)), mu = 1/z",
     source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
     representation=_zcdp_of,

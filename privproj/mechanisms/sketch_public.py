@@ -38,13 +38,15 @@ class PublicSketch(NoisyMechanism):
     """
 
     name = "sketch-public"
-    summary = "Gaussian sketch known to all, noise after."
+    summary = "Public Gaussian sketch, then noise."
     example = "rank=16 noise_multiplier=5"
     finds_rank = True
     assumes = (Requirement.FRESH_SKETCH, Requirement.CLIPPING_BEFORE_SKETCH, Requirement.SECRET_SKETCH_SEED)
     with_rank = "falls"
     rank: int | None = parameter(whole_number(high=10**6), "Rows of the sketching matrix.", "R")
-    dim: int | None = parameter(whole_number(high=10**12), "Columns of the sketching matrix; plays no role.", "D")
+    dim: int | None = parameter(
+        whole_number(high=10**12), "Columns of the sketching matrix (does not affect privacy).", "D"
+    )
     fixed_projection: bool = flag("One sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:
@@ -74,7 +76,7 @@ def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=PublicSketch,
-    summary="sketch known to all, noise after: change of any rank, no promise on the data",
+    summary="differences of any rank, no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
@@ -88,7 +90,7 @@ RANK_FREE = Bound(
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=PublicSketch,
-    summary="sketch known to all, noise after: exact for changes of rank one",
+    summary="exact for differences of rank one",
     formula="delta(eps) = E[h_eps(mu^2 chi2_r / r)], h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the sketch is Gaussian",
     proof="C4",
@@ -120,7 +122,7 @@ def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=PublicSketch,
-    summary="norm of the sketched change by Gaussian concentration, then a Gaussian run; loose",
+    summary="Gaussian run at a bound on the norm of the sketched difference (loose)",
     formula="delta = T d0 + delta of the Gaussian run at mu (1 + sqrt(2 ln(1/d0)/r))",
     source="Gaussian concentration of a Lipschitz function, as in arXiv 2601.21719, Equation 5",
     proof="C16",

@@ -1,4 +1,4 @@
-"""Random clipping by norms that Gaussian probes estimate (DP-SGD-JL)."""
+"""Define random clipping by norms that Gaussian probes estimate (DP-SGD-JL)."""
 
 from dataclasses import dataclass
 
@@ -55,8 +55,8 @@ class JLClip(NoisyMechanism):
     assumes = tuple(_ProbeRequirement)
     remedy = "more noise or more probes"
     probes: int | None = parameter(
-        whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True
+        whole_number(high=10**6), "Number of Gaussian vectors that estimate one norm.", "R", is_needed=True
     )
     noise_multiplier: float | None = parameter(
-        NOISE, "z = noise standard deviation / clip.", "Z", is_needed=True, is_found=True
+        NOISE, "z = noise standard deviation / clipping norm.", "Z", is_needed=True, is_found=True
     )

@@ -25,7 +25,7 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
         delta: The delta to be met, above 0 and below 1.
 
     Returns:
-        The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. That ``gamma`` is smallest is not proved.
+        The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. A smaller ``gamma`` may exist.
 
     Raises:
         InvalidParameterError: A value is outside its domain.

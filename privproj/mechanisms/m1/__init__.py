@@ -47,7 +47,7 @@ class M1(NoisyMechanism):
     """
 
     name = "m1"
-    summary = "Clip and project first, then add noise (large rank)."
+    summary = "Clip and project, then add noise (large rank)."
     example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
     assumes = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
@@ -56,17 +56,19 @@ class M1(NoisyMechanism):
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
     columns: int | None = parameter(whole_number(high=10**7), "The layer's other side.", "M")
     misalignment: float | None = parameter(
-        MISALIGNMENT, "Promise on a unit vector (columns 1): 1 - cos of neighbors.", "M"
+        MISALIGNMENT, "Assumption on a unit vector (columns 1): largest 1 - cos of neighbors.", "M"
     )
-    span_dim: int | None = parameter(
-        WHOLE, "Promise: the unchanged columns span this many dimensions.", "K", is_rare=True
-    )
+    span_dim: int | None = parameter(WHOLE, "Assumption: the unchanged columns span K dimensions.", "K", is_rare=True)
     residual_norm: float | None = parameter(
-        SIZE, "Norm of the changed column orthogonal to them.", "K[,K']", is_rare=True
+        SIZE, "Assumption: norm of the part of the changed column orthogonal to this span.", "K[,K']", is_rare=True
     )
     other_residual_norm: float | None = parameter(SIZE)
-    residual_misalignment: float | None = parameter(MISALIGNMENT, "Promise: 1 - cos of these parts.", "M", is_rare=True)
-    shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0, is_rare=True)
+    residual_misalignment: float | None = parameter(
+        MISALIGNMENT, "Assumption: largest 1 - cos of these parts.", "M", is_rare=True
+    )
+    shift_in_span: float = parameter(
+        SIZE, "Assumption: largest difference within the span.", "A", default=0.0, is_rare=True
+    )
     changed_columns: int = parameter(
         whole_number(high=10**7), "Columns that change (a chain).  [default: 1]", "C", default=1, is_rare=True
     )
@@ -104,8 +106,7 @@ class M1(NoisyMechanism):
         """The assumptions on one changed column: ``(k, misalignment of the residuals, alpha, beta)``.
 
         ``alpha`` is the difference within the span, and ``beta = |kappa b - kappa' b'|`` is the difference of the
-        residuals,
-        with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        residuals, with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.

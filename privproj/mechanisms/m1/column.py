@@ -240,7 +240,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
 
 COLUMN = Bound(
     name="column",
-    summary="the published bound on changed columns, its second lemma corrected",
+    summary="published bound on changed columns with its second lemma corrected",
     formula="eps_R + eps_C: eps_R the largest residual loss within quantiles, eps_C the Gaussian epsilon at |C x| <= "
     "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
@@ -284,17 +284,17 @@ def _has_wrong_radius(mechanism: M1) -> bool:
 
 COLUMN_PUBLISHED = Bound(
     name="column-published",
-    summary="the published bound on one changed column; false where the rank exceeds the span of the other columns",
+    summary="published bound on one changed column; wrong if the rank exceeds the span of the other columns",
     formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, "
     "delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
     example="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
     representation=lambda mechanism: EpsilonDeltaRule(partial(_published_epsilon, mechanism), margin=1.0),
     flaw=Flaw(
-        "it treats rows that depend on the data as independent. Let the rank grow: M tends to the identity, so M1 "
-        "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "
-        "span 2, rank 1000: it claims epsilon 0.459 at delta 3e-6 where delta is at least 0.248). Use column-exact or "
-        "column, or known-projection, which asks nothing of the data",
+        "it treats rows that depend on the data as independent. As the rank grows, M tends to the identity and M1 to "
+        "the plain Gaussian mechanism at full sensitivity, but the claimed sensitivity tends to 0. At dim 40, span 2 "
+        "and rank 1000 it claims epsilon 0.459 at delta 3e-6, but delta is at least 0.248. Use column-exact or column, "
+        "or known-projection, which needs no assumption on the data",
         affects=_has_wrong_radius,
     ),
     version=4,

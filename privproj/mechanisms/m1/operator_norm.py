@@ -1,4 +1,4 @@
-"""Bound M1 by the published Gaussian baseline: a bound on the norm of the projection and a Gaussian run (C16)."""
+"""Bound M1 by a Gaussian run at a bound on the norm of the projection, the published baseline (C16)."""
 
 import math
 
@@ -11,7 +11,7 @@ from privproj.numerics.interval import next_up
 def representation(mechanism: M1) -> GoodEvent:
     """Return a Gaussian run at a bound on the norm of the projection, except for a rare event.
 
-    The event does not depend on the difference, so one matrix for all releases fails at most once.
+    The event does not depend on the difference. A fixed projection fails at most once, whatever the number of releases.
     """
     dim, rank = mechanism.shape
     edge = math.sqrt(dim) + math.sqrt(rank)
@@ -26,7 +26,7 @@ def representation(mechanism: M1) -> GoodEvent:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=M1,
-    summary="published Gaussian baseline: norm of the projection, then a Gaussian run; loose, for any projection",
+    summary="published baseline: Gaussian mechanism at a bound on the norm of the projection (loose)",
     formula="delta = T d0 + delta of the Gaussian run at mu (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r; d0 once for a "
     "fixed projection",
     source="arXiv 2601.21719, Equation 5, with the exact Gaussian profile",

@@ -1,4 +1,4 @@
-"""Bound M1 on a vector with a secret projection: a Gaussian pair given the length of the projected vector (C8)."""
+"""Bound M1 on a unit vector with a secret projection, given the length of the projected vector (C8)."""
 
 from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
@@ -42,7 +42,7 @@ def _check_vector(mechanism: M1) -> None:
 SECRET_PROJECTION = Bound(
     name="secret-projection",
     mechanism=M1,
-    summary="unit vectors, secret and fresh projection: dimension free, close to the noise alone",
+    summary="unit vectors with a secret, fresh projection; does not depend on the dimension",
     formula="delta(eps) = E[h_eps(shift^2)], shift = (2 sin eta/(sigma tau)) [g sqrt(sigma^2 + (g/r) sin^2 eta) + "
     "(g/r) cos eta xi], g ~ chi2_r/r, xi ~ N(0,1), tau^2 = sigma^2 + g/r, s = 2 sin eta",
     source="privproj: given the projected length the release is a Gaussian pair",

@@ -1,4 +1,4 @@
-"""M2: add noise, then project."""
+"""Define M2, which adds noise, then projects."""
 
 import math
 import re
@@ -142,7 +142,7 @@ class M2(ClippedSum):
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
-        "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
+        "N layers projected from D to R. Use DxD for tensors that are not projected. May be repeated.",
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
@@ -150,12 +150,12 @@ class M2(ClippedSum):
     )
     clipping: Literal["joint", "per-layer"] = parameter(
         one_of("joint", "per-layer"),
-        "One clip C for all layers, or one each (C^2 is the sum of their squares).",
+        "One clipping norm C for all layers, or one per layer (their squares sum to C^2).",
         default="joint",
     )
     columns: int | None = parameter(whole_number(high=10**12), "The layer's other side.", "M", is_rare=True)
     change_rank: int | None = parameter(
-        whole_number(), "Promise: one record changes the gradient by at most this rank.", "K"
+        whole_number(), "Assumption: one record changes the gradient by a matrix of rank at most K.", "K"
     )
     fixed_projection: bool = flag("One projection for all steps.")
 
@@ -193,24 +193,24 @@ class M2(ClippedSum):
         return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
-        """Return a warning if the projection gains nothing, or if a layer looks like the shape of a matrix."""
+        """Return a warning if the projection has no effect, or if a layer looks like the shape of a LoRA factor."""
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
             return ["no layer is projected, so this is the Gaussian profile"]
         if self.unprojected and self.layers:
             return [
-                "an unprojected tensor shares the joint clip: the whole norm may sit there, so this is the Gaussian "
-                "profile; freeze it, fold it into a projected matrix, or use per-layer clipping"
+                "an unprojected tensor may take up the whole joint clipping norm, so this is the Gaussian profile; "
+                "freeze the tensor, fold it into a projected matrix, or use per-layer clipping"
             ]
         if self.unprojected:
-            return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
+            return ["rank equals dim, so the projection has no effect and this is the Gaussian profile"]
         shared = min((layer.rank for layer in self.layers if layer.count > 1), default=0)
         slim = [layer for layer in self.layers if layer.count == 1 and layer.rank < min(shared, layer.dim)]
         if slim:
             return [
-                f"{slim[0].dim}x{slim[0].rank} is a layer projected to rank {slim[0].rank}, not the shape of a matrix: "
-                f"a trained tensor of that side which is not projected is {slim[0].dim}x{slim[0].dim}"
+                f"{slim[0].dim}x{slim[0].rank} is a layer projected to rank {slim[0].rank}, not the shape of a matrix; "
+                f"write {slim[0].dim}x{slim[0].dim} for a tensor that is not projected"
             ]
         return []
 

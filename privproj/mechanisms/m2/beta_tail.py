@@ -1,6 +1,6 @@
-"""The published bound of M2, minimized over tau (2601.21719, Theorem 5), and with the exact Gaussian delta.
+"""Compute the published bound of M2 (2601.21719, Theorem 5), and the same bound with the exact Gaussian delta.
 
-Both hold for one layer and for several.
+Both are minimized over ``tau`` and hold for one layer and for several.
 """
 
 import math
@@ -188,7 +188,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
 
 BETA_TAIL = Bound(
     name="beta-tail",
-    summary="the published bound, tau optimized; union over the k directions of the change",
+    summary="published bound with optimized tau; a union bound over k directions",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
     **_fields_of(sharp=False),
@@ -196,7 +196,7 @@ BETA_TAIL = Bound(
 
 BETA_TAIL_SHARP = Bound(
     name="beta-tail-sharp",
-    summary="the published bound with the exact Gaussian term",
+    summary="published bound with the exact Gaussian delta",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
     **_fields_of(sharp=True),

@@ -1,4 +1,4 @@
-"""The default bound of M2 for differences of any rank, and the exact profile for rank one.
+"""Define the default bound of M2 for differences of any rank, and the exact profile for rank one.
 
 ``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5), computed in
 :mod:`privproj.distributions.mixture_profile`.
@@ -102,7 +102,7 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=M2,
-    summary="change of any rank, no promise on the data; two to three times tighter than the published bound",
+    summary="differences of any rank, no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 B)], B ~ Beta(r/2, (d-r)/2), g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
@@ -133,7 +133,7 @@ def _check_one_layer(mechanism: M2) -> None:
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=M2,
-    summary="exact for changes of rank one where the projection is known: one linear layer, one input vector each",
+    summary="exact for differences of rank one if the adversary sees the projection; one layer",
     formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",

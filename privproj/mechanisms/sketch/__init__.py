@@ -48,7 +48,7 @@ class Sketch(Mechanism):
     """
 
     name = "sketch"
-    summary = "Secret Gaussian sketch plus noise, the sketching matrix used once."
+    summary = "Secret Gaussian sketch plus noise; each sketching matrix is used once."
     example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False
@@ -58,17 +58,21 @@ class Sketch(Mechanism):
     remedy = "more noise (a larger gamma)"
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
     gamma: float | None = parameter(
-        number(high=1e15, open_low=True), "(eigenvalue floor + noise)/change, instead of the five options below.", "G"
+        number(high=1e15, open_low=True),
+        "(eigenvalue floor + noise)/difference, instead of the five options below.",
+        "G",
     )
-    eigen_floor: float = parameter(number(), "Promise: smallest eigenvalue of Q Q^T.  [default: 0]", "LAM", default=0.0)
+    eigen_floor: float = parameter(
+        number(), "Assumption: lower bound of the eigenvalues of Q Q^T.  [default: 0]", "LAM", default=0.0
+    )
     frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
     sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbors.", "BS")
     sketch_sigma: float | None = parameter(
-        SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
+        SIZE, "Standard deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
     )
-    noise_sigma: float | None = parameter(SIZE, "Deviation of the noise.", "SG")
+    noise_sigma: float | None = parameter(SIZE, "Standard deviation of the noise.", "SG")
     eigenvalues: int | None = parameter(
-        whole_number(high=10**12), "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.", "N", is_rare=True
+        whole_number(high=10**12), "Rank of Q Q^T - Q' Q'^T, for the published bounds.", "N", is_rare=True
     )
     layer_count: int = parameter(
         whole_number(high=10**6), "Independent sketches in one release.  [default: 1]", "L", default=1, is_rare=True
@@ -76,7 +80,7 @@ class Sketch(Mechanism):
     step_smoothness: float | None = parameter(
         SIZE, "Learning rate times smoothness (lora-by-design).", "EB", is_rare=True
     )
-    enforced: bool = flag("Clipping enforces both norms (no promise then, at eigen floor 0).")
+    enforced: bool = flag("Clipping enforces both norms. With eigenvalue floor 0, no assumption on the data remains.")
     fixed_projection: bool = flag("One sketching matrix for all steps.")
 
     @property

@@ -94,7 +94,7 @@ def _eigenvalues_of(mechanism: Sketch) -> int:
 
 RDP = Bound(
     name="rdp",
-    summary="the published Renyi curve, with a factor for the number of eigenvalues",
+    summary="published Renyi curve, with a factor for the number of eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -107,7 +107,7 @@ RDP = Bound(
 
 RDP_TIGHT = Bound(
     name="rdp-tight",
-    summary="the published Renyi curve without its factor n",
+    summary="published Renyi curve without its factor for the number of eigenvalues",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
@@ -126,7 +126,7 @@ def _rdp_best_of(mechanism: Sketch) -> BestCurve:
 
 RDP_BEST = Bound(
     name="rdp-best",
-    summary="two Renyi curves without the factor n, the smaller at every order",
+    summary="smaller of two Renyi curves at every order",
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
@@ -153,7 +153,7 @@ def _check_tcdp(mechanism: Sketch) -> None:
 
 TCDP = Bound(
     name="tcdp",
-    summary="truncated concentrated DP, closed-form conversion",
+    summary="truncated concentrated DP with its closed-form conversion to epsilon",
     formula="(rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5), Gamma > 5/2",
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -175,7 +175,7 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
 
 LORA_ONE_STEP = Bound(
     name="lora-one-step",
-    summary="one LoRA step: the noisy sketch G A^T is released and A is discarded",
+    summary="one LoRA step that releases the noisy sketch G A^T and discards A",
     formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r; D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
     example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
