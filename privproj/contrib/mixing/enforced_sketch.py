@@ -2,9 +2,9 @@
 
 The noise ``u`` of the eigenvalue is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho``
 from 0 to 1. Given ``u``, the variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G -
-Z u)``. The profiles in both directions are integrals over ``u`` of the profile of that sketch, at the worst ratio of the normal densities.
-Panels are halved if two Gauss rules disagree. Their difference is added as an error estimate, which is observed and not
-proved.
+Z u)``. In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio of
+the normal densities. Panels are halved if two Gauss rules disagree. Their difference is added as an error estimate,
+which is observed and not proved.
 """
 
 import math
@@ -139,8 +139,8 @@ class EnforcedSketch:
         for i, e in enumerate(eps.tolist()):
             kink, edges = self._kink(e, present), list(fixed)
             if -WINDOW < kink < last:
-                # The loss of the sketch has the standard deviation nu sqrt(r/2). The loss of the eigenvalue grows by mu per
-                # unit of u.
+                # The loss of the sketch has the standard deviation nu sqrt(r/2). The loss of the eigenvalue grows by
+                # mu per unit of u.
                 spread = math.sqrt(0.5 * self.rank) / (self.gamma - self.eigen_noise * kink) / mu
                 near = list(_steps(min(0.25 * spread, WIDEST_PANEL)))
                 edges += [kink, *(kink + step for step in near), *(kink - step for step in near)]

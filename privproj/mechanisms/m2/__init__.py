@@ -193,7 +193,7 @@ class M2(ClippedSum):
         return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
-        """Return a warning if the projection has no effect, or if a layer looks like the shape of a LoRA factor."""
+        """Return a warning if the projection has no effect, or if a layer is probably an unprojected matrix."""
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
