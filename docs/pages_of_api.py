@@ -1,4 +1,8 @@
-"""Write the pages of ``docs/api``, one per public module, from the docstrings that griffe reads.
+"""Write the pages of ``docs/api`` from docstrings.
+
+There is one page per public module. A page is plain Markdown. Each public name has a heading, a signature, a list of
+arguments and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
+names.
 
 A page is plain Markdown. Each public name has a heading, a signature, a list of arguments and an example. A package is
 imported only if its public names are not listed in its source.
@@ -72,7 +76,7 @@ def _index() -> str:
 
 
 def _module_page(path: str, module: Documented) -> str:
-    """Return the page of a module: its functions, then its classes, then its exceptions."""
+    """Return the page of a module: functions, classes, exceptions."""
     names = [module[name] for name in module.exports or import_module(path).__all__]
     kinds = {
         "Functions": [m for m in names if m.is_function],
@@ -98,7 +102,7 @@ def _is_error(member: Documented) -> bool:
 
 
 def _entry(member: Documented, level: int = 3) -> str:
-    """Return the heading, signature and docstring of a name, and of the public methods of a class."""
+    """Return heading, signature and docstring of a name and of its public methods."""
     parts = [f"{'#' * level} {member.name}", _signature(member), _sections(member)]
     if member.is_class:
         parts += [_entry(m, level + 1) for m in _methods(member)]
@@ -106,7 +110,7 @@ def _entry(member: Documented, level: int = 3) -> str:
 
 
 def _methods(kind: Documented) -> Iterator[Documented]:
-    """Return public methods and properties that the class itself defines, in the order of the code."""
+    """Return public methods and properties that the class itself defines."""
     for name, member in kind.members.items():
         is_shown = not name.startswith("_") and name in FOR_USERS.get(kind.name, {name})
         if is_shown and (member.is_function or "property" in member.labels) and member.has_docstring:
@@ -114,7 +118,7 @@ def _methods(kind: Documented) -> Iterator[Documented]:
 
 
 def _signature(member: Documented) -> str:
-    """Return the signature as a block, or an empty text for a property or a class without parameters."""
+    """Return the signature as a block, or an empty text if there is none to show."""
     if "property" in member.labels:
         return ""
     parameters = list(_parameters(member))
@@ -126,7 +130,10 @@ def _signature(member: Documented) -> str:
 
 
 def _default_of(text: str) -> str:
-    """Return the source of a default; for a declaration by ``parameter`` or ``flag``, that of the declared default."""
+    """Return the source of a default value.
+
+    For a declaration by ``parameter`` or ``flag`` it is the source of the declared default.
+    """
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("parameter", "flag"):
         return text
@@ -135,7 +142,10 @@ def _default_of(text: str) -> str:
 
 
 def _parameters(member: Documented) -> Iterator[str]:
-    """Return each parameter with its type and default, and the star that begins keyword-only parameters."""
+    """Return each parameter with its type and default.
+
+    A star precedes keyword-only parameters.
+    """
     starred = False
     for p in member.parameters:
         if p.name in ("self", "cls"):
@@ -169,7 +179,7 @@ def _parsed(text: str, member: Documented) -> list[griffe.DocstringSection]:
 
 
 def _section(part: griffe.DocstringSection) -> str:
-    """Return a section as Markdown: a list for arguments and exceptions, otherwise prose."""
+    """Return a section as Markdown, either a list or prose."""
     kind = part.kind.value
     if kind in ("parameters", "attributes"):
         return f"**{kind.capitalize()}**\n\n" + _items((p.name, p.description) for p in part.value)

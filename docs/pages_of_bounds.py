@@ -1,4 +1,7 @@
-"""Write the pages of the bounds from the registry, the notes and the output of every example."""
+"""Write the pages of the bounds.
+
+A page combines the record of a bound, the notes in ``notes.toml`` and the output of the example.
+"""
 
 import contextlib
 import io
@@ -90,7 +93,10 @@ def variants(bound: Bound) -> list[Mechanism]:
 
 
 def attempt(bound: Bound, mechanism: Mechanism, **run: Any) -> Any:
-    """Return the representation and the run for one mechanism, or None if the bound does not apply."""
+    """Return the representation and the run for one mechanism.
+
+    The result is None if the bound does not apply.
+    """
     try:
         return phase_for(mechanism, bound, {**run, "allow_refuted": True}).release()
     except PrivprojError:
@@ -103,7 +109,10 @@ def fitting(bound: Bound) -> Iterable[Mechanism]:
 
 
 def assumptions_at(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
-    """Return the assumptions on the data at these parameters; nothing if the bound does not cover them."""
+    """Return the assumptions on the data at these parameters.
+
+    The result is empty if the bound does not cover the parameters.
+    """
     try:
         return tuple(map(assumption_line, bound.assumptions(mechanism))) if attempt(bound, mechanism) else ()
     except PrivprojError:
@@ -211,7 +220,7 @@ def status(bound: Bound) -> str:
 
 
 def source(bound: Bound) -> str:
-    """Return the paper and the theorem; a theorem of privproj has its argument in parentheses."""
+    """Return the source of a bound, or the argument of a theorem of privproj."""
     own, _, argument = bound.source.partition(": ")
     return f"Source: {own} ({argument})." if own == "privproj" else f"Source: {bound.source}."
 
@@ -228,7 +237,7 @@ def release(bound: Bound) -> str:
 
 
 def projection(bound: Bound) -> str:
-    """Return whether one projection may serve all releases, and whether delta is split."""
+    """Return notes on fixed projections and on the option ``--split``."""
     reuse = "One projection may be used for all releases." if "fixed-projection" in bound.supports else ""
     split = "`--split` divides delta between two events." if "split" in bound.supports else ""
     return " ".join(filter(None, (reuse, split)))

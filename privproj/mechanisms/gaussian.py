@@ -15,7 +15,9 @@ from privproj.profiles.rdp import ConcentratedCurve, RenyiCurve, poisson_curve
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(ClippedSum):
-    """The Gaussian mechanism: release ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
+    """The Gaussian mechanism, which adds Gaussian noise to a query.
+
+    The release is ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
 
     Args:
         noise_multiplier: ``z``, the ratio of ``sigma`` to the sensitivity of ``V`` in the Frobenius norm, from 1e-12 to
@@ -60,7 +62,10 @@ ANALYTIC = Bound(
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
-    """Return the probability that the absolute privacy loss exceeds eps, an upper bound of delta."""
+    """Return the tail probability of the absolute privacy loss as a profile.
+
+    The probability that the absolute privacy loss exceeds eps is an upper bound of delta.
+    """
     mu = mechanism.mu_with_count
 
     def log_delta(eps: float) -> Enclosure:
@@ -100,7 +105,7 @@ GDP = Bound(
 
 
 def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
-    """Return the textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
+    """Return the textbook rule with this constant, for ``0 < eps < 1`` only."""
     return EpsilonDeltaRule(
         # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
         epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
@@ -140,7 +145,10 @@ CLASSICAL_2 = Bound(
 
 
 def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
-    """Return the Renyi curve of one release, with the moments that Poisson sampling needs."""
+    """Return the Renyi curve of one release.
+
+    It includes the moments for Poisson sampling.
+    """
     mu = mechanism.mu_with_count
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
     moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)

@@ -1,4 +1,6 @@
-"""Define claims that are not guarantees, each with its counterexample or its open constant (C22).
+"""Define claims that are not guarantees (C22).
+
+Each claim has a counterexample or an unspecified constant.
 
 A claim without a formula raises :class:`UnsupportedError`. Refuted methods that are not mechanisms
 here, such as R1SMG, are in ``methods.toml``.
@@ -18,7 +20,10 @@ from privproj.run import Run
 
 
 def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
-    """Return a claim that has no formula to evaluate and raises :class:`UnsupportedError`."""
+    """Return a claim that has no formula to evaluate.
+
+    Its evaluation raises :class:`UnsupportedError`.
+    """
 
     def refuse(mechanism: Mechanism) -> Any:
         raise UnsupportedError(f"{says}: {reason}")

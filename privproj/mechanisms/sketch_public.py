@@ -18,9 +18,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSketch(NoisyMechanism):
-    """A public Gaussian sketch with noise: release ``Q A^T + N`` and ``A``, which is resampled for each release.
+    """A public Gaussian sketch with noise.
 
-    ``A`` has ``rank`` rows and independent entries ``N(0, 1/rank)``.
+    The release is ``Q A^T + N`` together with ``A``, which is resampled for each release. ``A`` has ``rank`` rows and
+    independent entries ``N(0, 1/rank)``.
 
     Args:
         noise_multiplier: ``z``, the standard deviation of ``N`` over the sensitivity ``max |Q - Q'|_F``, from 1e-12 to
@@ -60,14 +61,20 @@ class PublicSketch(NoisyMechanism):
 
 
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
-    """Return the distribution of the squared sensitivity (over noise) of a unit direction, or of an array of them."""
+    """Return the distribution of the squared sensitivity over noise.
+
+    The difference is one unit direction. ``mu`` may be an array.
+    """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
     return BetaGammaSensitivity(0.5 * rank, math.inf, 2.0 * mu**2 / rank)
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference of rank one and of the limit of many directions with equal singular values."""
+    """Return profiles of differences for lower bounds of delta.
+
+    The differences have rank one, or are the limit of many directions with equal singular values.
+    """
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
     return (rank_one_profile(squared_sensitivity(mechanism, mechanism.mu), LOWER_END_REFINEMENT), *even)
@@ -106,7 +113,9 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the sketched difference, except for a rare event.
+    """Return a Gaussian run at a bound on the norm of the sketched difference.
+
+    The bound holds except for a rare event.
 
     The norm is a Lipschitz function of the Gaussian matrix with constant ``|D|_op/sqrt(r)`` and mean at most ``|D|_F``.
     """

@@ -8,7 +8,9 @@ from privproj.parameters import parameter, whole_number
 
 @dataclass(frozen=True, kw_only=True)
 class WishartMatrix(Mechanism):
-    """A matrix times a Wishart matrix, without noise: release ``M V``, which is not private.
+    """A matrix times a Wishart matrix without noise, which is not private.
+
+    The release is ``M V``.
 
     Every query about this mechanism raises :class:`UnsupportedError`, which states the reason.
 

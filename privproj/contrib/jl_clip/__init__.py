@@ -29,7 +29,7 @@ class _ProbeRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class JLClip(NoisyMechanism):
-    """Random clipping: clip each record's vector by an estimate of its norm, then add Gaussian noise.
+    """Random clipping, which estimates the norm of each record's vector.
 
     The vector ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``M = sqrt(mean of <g, v_j>^2)`` estimates
     its norm by ``probes`` standard Gaussian vectors ``v_j`` (arXiv 2102.03013). The noise has the standard deviation

@@ -1,4 +1,4 @@
-"""Compute the exact profile of random clipping, and a bound for several records (C32).
+"""Compute the exact profile of random clipping, and a bound for groups (C32).
 
 The squared sensitivity over noise of a record that is clipped by an estimate of its norm is ``X = scale / U`` with ``U
 ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi2_r``. ``X`` has no moment of order ``a``
@@ -26,7 +26,10 @@ NODE_RELATIVE_ERROR = 1e-15  # soundness: relative error of a node of the quadra
 
 @dataclass(frozen=True)
 class InverseGamma:
-    """The distribution of ``X = scale / U``, ``U ~ Gamma(a)``, as ``(scale/a) e^t`` with ``t = ln(a / U)``."""
+    """The distribution of ``X = scale / U`` with ``U ~ Gamma(a)``.
+
+    The variable of integration is ``t = ln(a / U)``, so that ``X = (scale/a) e^t``.
+    """
 
     a: float
     scale: float
@@ -126,7 +129,10 @@ EXACT = Bound(
 
 
 def _check_probes(mechanism: JLClip) -> None:
-    """Raise :class:`UnsupportedError` for one or two probes, where the squared sensitivity has no mean."""
+    """Raise :class:`UnsupportedError` for fewer than three probes.
+
+    With one or two probes the squared sensitivity has no mean.
+    """
     if (mechanism.probes or 0) < 3:
         raise UnsupportedError(
             f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"

@@ -8,7 +8,10 @@ from privproj.contrib.jl_clip import JLClip
 
 
 class _BallRandomClip(BallMean):
-    """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
+    """The exact profile of random clipping in ball arithmetic (C32).
+
+    The profile is ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]``, where ``r`` is the number of probes.
+    """
 
     effort: int = 8
 

@@ -1,4 +1,4 @@
-"""Compute the profile of a sketch whose noise depends on a noisy least eigenvalue, as an integral (C33).
+"""Compute the profile of Gaussian mixing as an integral (C33).
 
 The noise ``u`` of the eigenvalue is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho``
 from 0 to 1. Given ``u``, the variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G -
@@ -37,7 +37,10 @@ LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]  # nats; losses at which a tail m
 
 @dataclass(frozen=True)
 class EnforcedSketch:
-    """The profile of one release in both directions; with ``present``, the first dataset has the record."""
+    """The profile of one release of Gaussian mixing in both directions.
+
+    With ``present``, the first of the two datasets has the record.
+    """
 
     rank: float
     """The number of rows of the sketch."""
@@ -59,7 +62,10 @@ class EnforcedSketch:
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return arrays ``(lower, upper)`` that enclose ``ln H_eps`` in one direction, for each ``eps >= 0``."""
+        """Return arrays ``(lower, upper)`` around ``ln H_eps`` for each ``eps >= 0``.
+
+        ``present`` selects the direction.
+        """
         last = min((self.gamma - self.left_at_end) / self.eigen_noise, WINDOW + (self.mu if present else 0.0))
         left, right, owner = self._first_panels(eps, present, last)
         logs, error = self._integrate(left, right, owner, eps, present)
@@ -73,7 +79,9 @@ class EnforcedSketch:
         return np.minimum(lower, 0.0), np.minimum(np.logaddexp(upper, LOG_TAIL_OF_WINDOW) + 1e-14, 0.0)
 
     def excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return bounds of ``H_t - max(0, 1 - t)`` at ``ln t`` of any sign; the first dataset has the record.
+        """Return bounds of ``H_t - max(0, 1 - t)`` at ``ln t`` of any sign.
+
+        The first dataset has the record.
 
         Where the tail hardly decreases any more, the upper bound is constant (in the other direction for ``t < 1``) and
         the lower bound is 0 (C33).
@@ -108,14 +116,20 @@ class EnforcedSketch:
         return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
-        """Return ``ln R(u)``, the largest density ratio of ``u`` over all ``rho``, or the smallest if not present."""
+        """Return ``ln R(u)``, the largest density ratio of ``u`` over all ``rho``.
+
+        If not ``present``, it is the smallest ratio.
+        """
         mu = self.mu
         # max over rho of rho mu u - rho^2 mu^2/2 at rho = u/mu, cut to [0, 1]; the minimum is at an end (C33).
         shift = np.clip(u, 0.0, mu) if present else np.where(u < 0.5 * mu, mu, 0.0)
         return shift * u - 0.5 * shift * shift
 
     def _log_tail(self, u: float, present: bool) -> float:
-        """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``, or of ``phi`` if not present."""
+        """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``.
+
+        If not ``present``, the integrand is ``phi``.
+        """
         mu = self.mu
         if present and u < mu:
             # phi(u) R(u) = 1/sqrt(2 pi) up to mu, and half is beyond.
@@ -131,7 +145,10 @@ class EnforcedSketch:
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
-        """Return the first panels ``[left, right]`` of every integral, and the index of the epsilon of each."""
+        """Return the first panels of all integrals.
+
+        The arrays are the left ends, the right ends, and the index of the epsilon of each panel.
+        """
         mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
         fixed += [last - step for step in _steps(self.left_at_end / self.eigen_noise)]
@@ -151,7 +168,10 @@ class EnforcedSketch:
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return the logs of the integrals for each epsilon, and their relative errors by two Gauss rules."""
+        """Return the log of the integral for each epsilon, and its relative error.
+
+        The difference of two Gauss rules estimates the error.
+        """
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
         height = np.maximum.reduce(ends) + np.log(right - left)
@@ -182,7 +202,10 @@ class EnforcedSketch:
     def _panel_sums(
         self, left: Array, right: Array, owner: Index, eps: Array, present: bool, count: int, top: Array
     ) -> Array:
-        """Return the integral over each panel by a Gauss rule, divided by ``e^top`` of its epsilon."""
+        """Return the integral over each panel by a Gauss rule.
+
+        The values are divided by ``e^top`` of their epsilon.
+        """
         nodes, weights = gauss_nodes(count)
         width = right - left
         u = left[:, None] + width[:, None] * nodes
@@ -191,7 +214,11 @@ class EnforcedSketch:
         return width * (np.exp(logs - top[owner, None]) @ weights)
 
     def _log_integrand(self, u: Array, eps: Array, present: bool) -> Array:
-        """Return ``ln`` of ``phi(u) R(u) h`` or, if not present, of ``phi(u) h``; ``h`` is the sketch's profile."""
+        """Return ``ln`` of the integrand at each ``u``.
+
+        The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``h`` is the profile of the
+        sketch.
+        """
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
@@ -201,7 +228,10 @@ class EnforcedSketch:
 
 
 def _steps(first: float) -> list[float]:
-    """Return ``first``, ``4 first``, ``16 first`` and so on, up to the first one of at least the widest panel."""
+    """Return distances ``first``, ``4 first``, ``16 first`` and so on.
+
+    The last one is at least the width of the widest panel.
+    """
     steps = [first]
     while steps[-1] < WIDEST_PANEL:
         steps.append(4.0 * steps[-1])

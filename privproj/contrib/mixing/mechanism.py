@@ -31,7 +31,7 @@ class _MixingRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing(Mechanism):
-    """Gaussian mixing: release the least eigenvalue with noise, then a secret sketch with the noise that it needs.
+    """Gaussian mixing: release a noisy eigenvalue, then a secret sketch.
 
     The rows of ``X`` are records, each clipped to the norm ``B``. The first stage releases
     ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second stage releases ``S X + sigma N`` with
@@ -70,7 +70,9 @@ class Mixing(Mechanism):
     )
 
     def noise_variance(self, released: float, norm: float) -> float:
-        """Return ``sigma^2 = max(0, gamma B^2 - l)``, the variance of the noise of the second stage.
+        """Return the variance of the noise of the second stage.
+
+        The result is ``sigma^2 = max(0, gamma B^2 - l)``.
 
         Args:
             released: ``l``, the eigenvalue that the first stage released, in units of the records squared.

@@ -14,7 +14,9 @@ LARGEST_GAMMA = 1e9  # units of B^2; the search ends here
 
 
 def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
-    """Return the mechanism with the smallest ``gamma`` whose single release meets ``(epsilon, delta)``.
+    """Return the mechanism with the smallest ``gamma`` that meets a target.
+
+    The target is ``(epsilon, delta)`` for one release.
 
     A smaller ``gamma`` adds less noise for every eigenvalue. ``eigen_noise`` is optimized: less noise makes the first
     stage more expensive, and more noise needs a wider margin in the second stage.

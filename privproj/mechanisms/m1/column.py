@@ -31,7 +31,10 @@ from privproj.result import Status, limit_words
 
 
 def _has_residual(mechanism: M1) -> bool:
-    """Return whether part of the projection acts on the residuals alone and the residuals of neighbors differ."""
+    """Return whether neighbors have different projected residuals.
+
+    Part of the projection must act on the residuals alone, and the residuals must differ.
+    """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
     first, second = mechanism.norms
@@ -41,12 +44,14 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_told_apart(mechanism: M1) -> bool:
-    """Return whether exactly one neighbor has a residual, so that an adversary distinguishes them and delta is 1."""
+    """Return whether exactly one neighbor has a residual, so that delta is 1."""
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the residual, a vector Wishart release in fewer dimensions (C9, C13), or None.
+    """Return the exact profile of the residual, or None if there is none (C9, C13).
+
+    The residual is a vector Wishart release in fewer dimensions.
 
     Different norms are covered in both orders, with every ratio between theirs and 1 (C12).
     """
@@ -68,7 +73,9 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest loss of the residual outside of two events of probabilities ``delta_T`` and ``delta_W`` (C13).
+    """Return the largest loss of the residual except for two rare events (C13).
+
+    The events have the probabilities ``delta_T`` and ``delta_W``.
 
     Within these quantiles ``A_- <= A <= A_+`` and ``w_- <= W <= w_+``. The loss is linear in ``W``, and in ``A`` it is
     monotone or decreases and then increases, so that its largest value is at a corner. It is ``inf`` unless ``A_- >
@@ -92,9 +99,10 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """Return a bound on ``|C (v - v')| / sigma`` outside of up to three events of probability ``e^log_d`` each (C13).
+    """Return a bound on ``|C (v - v')| / sigma`` except for rare events (C13).
 
-    :func:`_count_of_events` is their number (2601.21719, Lemma 14, corrected).
+    There are up to three events, each of probability ``e^log_d``. :func:`_count_of_events` returns their number
+    (2601.21719, Lemma 14, corrected).
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -148,7 +156,10 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
-    """Return ``ln delta_i`` of each of ``count`` equal links of a chain, whose losses are ``link`` (C13, chain)."""
+    """Return ``ln delta_i`` of each of ``count`` equal links of a chain (C13, chain).
+
+    The privacy loss of each link is ``link``.
+    """
     # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
     total = -math.inf
     for i in range(count):
@@ -183,7 +194,10 @@ OF_COLUMN: dict[str, Any] = {
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
+    """Return epsilon at this log delta.
+
+    Several changed columns are a chain of equal links (C13).
+    """
     count = mechanism.changed_columns
     if is_told_apart(mechanism):
         return math.inf
@@ -201,7 +215,10 @@ def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
 
 
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon of one changed column, with optimized shares of delta or with the given one."""
+    """Return epsilon of one changed column.
+
+    The shares of delta are optimized, or ``split`` gives the first one.
+    """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
         odds[0] = math.log(split) - math.log1p(-split)
@@ -256,7 +273,9 @@ COLUMN = Bound(
 
 
 def _published_epsilon(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the published rule, which divides delta equally among its events.
+    """Return epsilon of the published rule.
+
+    The rule divides delta equally among its events.
 
     Without a residual it is ``inf`` if the Gaussian term exceeds 1, up to which the textbook rule is proved.
     """
@@ -278,7 +297,10 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
 
 
 def _has_wrong_radius(mechanism: M1) -> bool:
-    """Return True unless ``r <= k``: without a residual the published radius is correct (C13)."""
+    """Return whether the published radius is wrong, which is the case for ``r > k``.
+
+    For ``r <= k`` there is no residual, and the radius is correct (C13).
+    """
     return mechanism.shape[1] > mechanism.span_residual[0]
 
 

@@ -18,7 +18,9 @@ NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_F
 
 
 def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
-    """Return the composition of the independent losses of the residual and of the correlated part (C13).
+    """Return the composition of the residual and correlated losses (C13).
+
+    The two losses are independent.
 
     Raises:
         UnsupportedError: The run is subsampled.
@@ -32,7 +34,10 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
 
 
 def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
-    """Return the parts of the loss; raise :class:`InvalidParameterError` for several changed columns."""
+    """Return the parts of the loss for one changed column.
+
+    Raises :class:`InvalidParameterError` for several changed columns.
+    """
     if mechanism.changed_columns > 1:
         raise InvalidParameterError(
             "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"
@@ -58,7 +63,10 @@ COLUMN_EXACT = Bound(
 
 
 def _check_residual(mechanism: M1) -> None:
-    """Raise an error unless the loss of the residual is the total loss: one column changes, and there are no others."""
+    """Raise an error unless the loss of the residual is the total loss.
+
+    It is the total loss if one column changes and there are no other columns.
+    """
     if mechanism.span_residual[0] > 0:
         raise UnsupportedError(
             "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "

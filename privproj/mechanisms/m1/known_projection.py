@@ -1,4 +1,7 @@
-"""Bound M1 for an adversary who observes the projection, exactly for differences of rank one."""
+"""Bound M1 for an adversary who observes the projection.
+
+For differences of rank one the profile is exact.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def law(mechanism: M1) -> "TabulatedSensitivity":
-    """Return the distribution of the squared sensitivity (over noise) of a unit direction."""
+    """Return the distribution of the squared sensitivity over noise.
+
+    The difference is one unit direction.
+    """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
 
@@ -22,7 +28,10 @@ def law(mechanism: M1) -> "TabulatedSensitivity":
 
 
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference of rank one, which every assumption on the rank allows."""
+    """Return the profile of a difference of rank one.
+
+    Every assumption on the rank allows such a difference.
+    """
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
 

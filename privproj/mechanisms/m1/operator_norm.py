@@ -1,4 +1,4 @@
-"""Bound M1 by a Gaussian run at a bound on the norm of the projection, the published baseline (C16)."""
+"""Bound M1 by the norm of the projection, as in the published baseline (C16)."""
 
 import math
 
@@ -9,7 +9,9 @@ from privproj.numerics.interval import next_up
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the projection, except for a rare event.
+    """Return a Gaussian run at a bound on the norm of the projection.
+
+    The bound holds except for a rare event.
 
     The event does not depend on the difference. A fixed projection fails at most once, whatever the number of releases.
     """

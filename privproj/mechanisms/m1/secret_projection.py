@@ -1,4 +1,7 @@
-"""Bound M1 on a unit vector with a secret projection, given the length of the projected vector (C8)."""
+"""Bound M1 on a unit vector with a secret projection (C8).
+
+Given the length of the projected vector, the release is a Gaussian pair.
+"""
 
 from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
@@ -10,7 +13,10 @@ from privproj.result import Status, limit_words
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """Return the profile of a Gaussian pair with a random sensitivity (:mod:`privproj.distributions.densities`)."""
+    """Return the profile of a Gaussian pair with a random sensitivity.
+
+    :mod:`privproj.distributions.densities` defines its distribution.
+    """
     from privproj.distributions.densities import SecretShift
     from privproj.distributions.tabulated import TabulatedSensitivity
 
@@ -30,7 +36,10 @@ def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
 
 
 def _check_vector(mechanism: M1) -> None:
-    """Raise :class:`UnsupportedError` unless the query is one vector, of length at least 2, and neighbors differ."""
+    """Raise :class:`UnsupportedError` unless the bound covers the query.
+
+    The query must be one vector of length at least 2, and neighbors must differ.
+    """
     if mechanism.columns != 1 or mechanism.dim == 1:
         raise UnsupportedError(
             "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"

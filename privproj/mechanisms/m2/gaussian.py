@@ -1,4 +1,7 @@
-"""Bound M2 without amplification: the projection is post-processing of the Gaussian mechanism."""
+"""Bound M2 without amplification.
+
+The projection is post-processing of the Gaussian mechanism.
+"""
 
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound

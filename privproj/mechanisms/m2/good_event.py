@@ -1,4 +1,6 @@
-"""Bound several M2 releases by a good event and a Gaussian run, as published (2601.21719, Appendix F.2).
+"""Bound several M2 releases by a good event and a Gaussian run.
+
+This is the published accounting (2601.21719, Appendix F.2).
 
 Under Poisson sampling a failure matters only if the record is sampled.
 """

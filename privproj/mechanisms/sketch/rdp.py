@@ -1,4 +1,6 @@
-"""Compute Renyi curves of the secret sketch as published (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14).
+"""Compute Renyi curves of the secret sketch (C14).
+
+They are the published curve (2409.17538v9, Lemma 7.1, Corollary 7.3) and sharper ones.
 
 One step of LoRA is such a sketch; the claim that LoRA training is private by design is refuted.
 
@@ -35,7 +37,10 @@ ROUNDED = 1e-15
 
 
 def divergence_bracket(alpha: float, t: float) -> float:
-    """Return ``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
+    """Return ``f(t) = alpha ln(1-t) - ln(1 - alpha t)``, rounded up.
+
+    The domain is ``0 < alpha t < 1``.
+    """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
     grown, plain = -log_residual(-x, 1.0 - x), -alpha * log_residual(-t, 1.0 - t)
@@ -43,7 +48,10 @@ def divergence_bracket(alpha: float, t: float) -> float:
 
 
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
-    """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``, rounded up."""
+    """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)``, rounded up.
+
+    The domain is ``0 < (alpha-1) t < 1``.
+    """
     x = (alpha - 1.0) * t
     # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
     value = -log_residual(-x, 1.0 - x) - (alpha - 1.0) * log_residual(t, 1.0 + t)
@@ -51,7 +59,10 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 
 
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
-    """Return the curve ``rdp-tight`` for ``1 < alpha < Gamma``, times a number of eigenvalues."""
+    """Return the curve ``rdp-tight`` times a number of eigenvalues.
+
+    The orders are ``1 < alpha < Gamma``.
+    """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
     def divergence(alpha: float) -> float:
@@ -62,7 +73,10 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return the curve relative to the other covariance, for ``2 <= alpha < Gamma + 1``."""
+    """Return the curve relative to the other covariance.
+
+    The orders are ``2 <= alpha < Gamma + 1``.
+    """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
     def divergence(alpha: float) -> float:
@@ -84,7 +98,10 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def _eigenvalues_of(mechanism: Sketch) -> int:
-    """Return the number of eigenvalues; raise :class:`InvalidParameterError` if it is missing."""
+    """Return the number of eigenvalues.
+
+    Raises :class:`InvalidParameterError` if it is missing.
+    """
     if mechanism.eigenvalues is None:
         raise InvalidParameterError(
             "eigenvalues", "nothing", "the rank of Q Q^T - Q' Q'^T (at most n) for this bound", "rdp-best needs none"
@@ -164,7 +181,10 @@ TCDP = Bound(
 
 
 def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
-    """Return the curve of one release; raise :class:`UnsupportedError` for several, whose gradients depend on ``A``."""
+    """Return the curve of one release.
+
+    Raises :class:`UnsupportedError` for several releases, because their gradients depend on ``A``.
+    """
     if run.steps > 1:
         raise UnsupportedError(
             f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "

@@ -10,7 +10,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
-    """Return the exact profile of the least aligned pair that the assumption allows, which is the worst case (C10)."""
+    """Return the exact profile of the least aligned pair.
+
+    The least aligned pair that the assumption allows is the worst case (C10).
+    """
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
         from privproj.distributions.wishart_unequal_norms import UnequalNorms
