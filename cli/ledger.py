@@ -180,7 +180,7 @@ def remaining_text(summary: dict[str, Any], labels: dict[str, str] | None = None
         lines.append(f"  {entry['phase']}: {words}")
     lines += render.fit_line("  rests on: ", f"{summary['bound']} ({summary['status']}); {summary['relation']}")
     parts = {"promise": summary["promises"], "assumes": summary["assumes"], "warning": summary["warnings"]}
-    return "\n".join(lines + render.labeled({label: "; ".join(sentences) for label, sentences in parts.items()}))
+    return "\n".join(lines + render.labeled(parts))
 
 
 COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}

@@ -430,6 +430,6 @@ def bound_page(bound: "Bound") -> list[str]:
         "status": f"{bound.status}: `privproj explain {bound.status}` says what that is{promised}",
         "reason": bound.reason,
         "relation": ", ".join(bound.relations),
-        "assumes": "; ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
+        "assumes": " ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     return [first, *labeled(rows), *fit_line("  example:  ", bound.example)]

@@ -66,7 +66,7 @@ def _member(package: Documented, path: str) -> Documented:
 
 def _index() -> str:
     """Return the list of modules."""
-    rows = "\n".join(f"| [`{name}`]({name}.md) | {what} |" for name, what in MODULES.items())
+    rows = "\n".join(f'| <a id="{name}"></a>`{name}` | {what} |' for name, what in MODULES.items())
     head = (
         "One page per public module, with the signature and the docstring of every public name. `mkdocs serve` and "
         "`python docs/build.py` write the pages. The tests run the examples. `help(privproj.epsilon)` prints the same "

@@ -78,11 +78,11 @@ def test_corners_fall_back_to_a_valid_point():
 
 
 def test_corners_of_rate_and_steps_queries_are_runs():
-    one_by_one = "each record joins each batch on its own"
+    independently = "Each record is in each batch independently"
     for query, given in (("rate", {"steps": 10}), ("steps", {"sampling_rate": 0.1})):
         (question, *_) = asked_of(query, delta=1e-5, epsilon=[1, 2], **given).values()
         words = " ".join(build_result(question, query, 1.0).assumes)
-        assert one_by_one in words and "do not depend on earlier outputs" in words
+        assert independently in words and "do not depend on earlier outputs" in words
 
 
 def sweep_of(keys):

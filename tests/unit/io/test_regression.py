@@ -234,7 +234,7 @@ def test_check_prints_one_line_per_entry(tmp_path, capsys):
     assert checked(tmp_path, entries) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:5] for line in lines[:5]] == ["ok   "] * 5 and lines[-1] == "5 of 5 entries hold"
-    assert len(set(lines)) == len(lines) and any(line.startswith("assumes: all that is") for line in lines)
+    assert len(set(lines)) == len(lines) and any(line.startswith("assumes: Everything that is") for line in lines)
 
 
 @pytest.mark.parametrize("text", ["[[bound", "", "[[bound]]\nname = 'a\\u001b[2K\\n'\nat_most = 1", None])
