@@ -64,6 +64,12 @@ CERTIFIED = {
 }
 
 
+ABOUT_ASSUMPTIONS = "The list covers all forms of these assumptions. Their numbers depend on the parameters."
+ABOUT_REQUIREMENTS = (
+    "A run with sampling or several steps has further requirements. `privproj epsilon -v` prints all of them."
+)
+
+
 @cache
 def notes() -> dict[str, Any]:
     """Return the hand-written notes of the core and of the optional features."""
@@ -132,7 +138,7 @@ def assumption_lines(bound: Bound) -> list[str]:
 def assumptions(bound: Bound) -> str:
     """Return the assumptions on the data as Markdown."""
     lines = assumption_lines(bound)
-    stated = f"{bullets(lines)}\n\nThe numbers in this list are examples." if lines else "None."
+    stated = f"{bullets(lines)}\n\n{ABOUT_ASSUMPTIONS}" if lines else "None."
     if bound.of_group is None:
         return stated
     return f"{stated} With `--group-size K`, one user contributes at most K records, each clipped separately."
@@ -142,7 +148,7 @@ def requirements(bound: Bound) -> str:
     """Return the requirements on the program as Markdown."""
     lines = [f"`{short_name(text)}`: {text.rstrip('.')}." for text in bound.requirements(bound.mechanism)]
     stated = bullets(lines) if lines else "None beyond the sensitivity of the query."
-    return f"{stated}\n\nSampling and several steps add requirements. `privproj epsilon -v` prints all of them."
+    return f"{stated}\n\n{ABOUT_REQUIREMENTS}"
 
 
 def kind(bound: Bound) -> str:

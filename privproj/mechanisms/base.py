@@ -13,8 +13,8 @@ class Lift(NamedTuple):
     """Utility of the update that is computed from a release (C38).
 
     The update ``U``, the release mapped back to the size of the gradient, has ``E U = S`` and ``E|U - S|^2 = (factor -
-    1) |S|^2 + n d (noise z C)^2``. Here ``S`` is the clipped sum, of ``n d`` entries, and ``C`` is the clipping norm.
-    DP-SGD with noise multiplier ``noise z`` adds as much noise.
+    1) |S|^2 + n d (noise z C)^2``. Here ``S`` is the clipped sum of records, with ``n d`` entries, and ``C`` is the
+    clipping norm. DP-SGD with noise multiplier ``noise z`` adds as much noise.
 
     Attributes:
         noise: The ratio of the effective noise multiplier to the noise multiplier.
@@ -270,7 +270,7 @@ class ClippedSum(NoisyMechanism):
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
 
     def mus_with_count(self, mu: Any) -> Any:
-        """Return :attr:`mu_with_count` at other ratios ``mu``.
+        """Return the joint sensitivity over noise of sum and count at other ratios ``mu``.
 
         Args:
             mu: A number or an array.

@@ -123,7 +123,7 @@ class Bound:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The names of the mechanism and of the bound, by which tables are indexed."""
+        """The names of the mechanism and of the bound."""
         return self.mechanism.name, self.name
 
     @property

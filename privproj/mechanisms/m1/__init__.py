@@ -1,4 +1,4 @@
-"""Define M1: project, then add noise."""
+"""Define M1, which projects, then adds noise."""
 
 import math
 from dataclasses import dataclass

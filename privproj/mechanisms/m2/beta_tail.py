@@ -1,8 +1,6 @@
 """Compute the published bound of M2 (2601.21719, Theorem 5).
 
 A second version has the exact Gaussian delta. Both are minimized over ``tau`` and hold for one layer and for several.
-
-Both are minimized over ``tau`` and hold for one layer and for several.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Compute the exact profile of the secret sketch for one column (C14).
+"""Compute the exact profile of the secret sketch if a record is one column (C14).
 
-One record is one column of the query.
+The dataset with the record has one column more than the dataset without it.
 """
 
 import math

@@ -45,11 +45,9 @@ def lora_noise(
 ) -> _NoiseMoments:
     """Return the mean and the variance of an entry of LoRA's noise.
 
-    The noise is ``u = q (A^T A - I)`` for a gradient row ``q``.
-
-    With entries of ``A`` of variance ``v`` the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for
-    Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are not a
-    privacy guarantee.
+    The noise is ``u = q (A^T A - I)`` for a gradient row ``q``. With entries of ``A`` of variance ``v`` the mean is
+    ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)``
+    for uniform ones. These numbers describe the noise; they are not a privacy guarantee.
 
     Args:
         entry: ``q_i``, the entry of the row, of absolute value at most ``row_norm``.

@@ -73,7 +73,7 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return the curve relative to the other covariance.
+    """Return the Renyi curve by eigenvalues relative to ``Sigma_2``.
 
     The orders are ``2 <= alpha < Gamma + 1``.
     """

@@ -50,9 +50,8 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
     """Compute a bound of the misalignment after adding a common random vector.
 
-    The vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere.
-
-    ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
+    The vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere. The bound is ``1 -
+    rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
     probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` suffices, because each of two inner products
     has two tails). The vector must be normalized again afterwards, and the distribution of ``u`` must not depend on the
     data. Add ``beta`` to delta.

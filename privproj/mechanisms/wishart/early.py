@@ -77,9 +77,9 @@ def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTAN
 
 
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
-    """Return the ``R`` whose spectral tail is ``e^log_bad``.
+    """Return the ``R`` that ``r |y|`` exceeds with probability at most ``e^log_bad``.
 
-    The result is the inverse of :func:`_log_spectral`.
+    The function is the inverse of :func:`_log_spectral`.
     """
     dim, rank, _ = mechanism.shape
     # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
@@ -160,7 +160,7 @@ def early_bound_at(
 
 
 def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
-    """Return the early rule with ``eta`` optimized for every ``t``."""
+    """Return the rule of the early version, with ``eta`` optimized for every ``t``."""
 
     @cache
     def log_tail(t: float) -> float:

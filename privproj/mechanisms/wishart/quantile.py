@@ -79,9 +79,10 @@ def largest_at_corners(
 
 
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the published bound on the loss outside of these events.
+    """Return the published bound on the loss outside of two tail events.
 
-    The result is ``inf`` unless ``a_- > 0``. ``m`` is the misalignment ``1 - rho``.
+    The result is ``inf`` unless ``a_- > 0``. ``m`` is the misalignment ``1 - rho``. The logs of the
+    probabilities of the events are ``log_delta_t`` and ``log_delta_w``.
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
