@@ -1,13 +1,13 @@
-"""Audit the release code: a claim that stands, one that is refuted, and a mechanism that hides nothing.
+"""Audit the release code of a correct claim, of a refuted claim, and of a mechanism without privacy.
 
-The first two audits push a canary gradient through the code that training uses: as it is, and with a planted fault, one
-projection for all steps. The third shows why a matrix times a Wishart matrix is not private without noise. An audit can
-refute a claim, and never confirms one.
+The first two audits pass a canary gradient through the code that training uses. The second one injects a bug: it uses
+one projection for all steps. The third audit shows that a matrix times a Wishart matrix is not private without noise.
+An audit can refute a claim but cannot confirm one.
 
 Needs: the extra torch.
 Run:   python examples/audit_a_claim.py
-Prints the claimed epsilon (1.060), "not refuted" for the code as it is, "refuted" for the planted fault, and an area
-under the curve of 1 for the Wishart matrix: every single release tells the two queries apart.
+Prints the claimed epsilon (1.060), "not refuted" for the code as it is, "refuted" for the injected bug, and an area
+under the curve of 1 for the Wishart matrix. Every release distinguishes the two queries.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ RUNS = 600  # with the canary, and as many without
 
 
 def audit(fault: str | None) -> None:
-    """Run the attack, and print what it says of the epsilon that privproj claims for RELEASE."""
+    """Run the attack and print whether it refutes the epsilon that privproj claims for RELEASE."""
     scene = Scene(mechanism=RELEASE, steps=STEPS, fault=fault, seed=1)
     verdict = judge_scene(scene, scene.scores(RUNS, RUNS), DELTA, CONFIDENCE, claim=None)
     print(f"{fault or 'no fault'}: the claim epsilon = {verdict.claimed_epsilon:.3f} is {verdict.verdict}")

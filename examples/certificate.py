@@ -1,12 +1,12 @@
-"""Prove an answer, save the proof, and check it later.
+"""Certify a result, save the certificate, and verify it later.
 
-A certificate encloses delta at one epsilon in ball arithmetic. Whoever gets the file can verify it without trusting its
-writer: its number is proved again, at another precision, from the question alone.
+A certificate encloses delta at one epsilon in ball arithmetic. Anyone with the file can verify it without
+trusting its author. Verification proves the number again from the query, at another precision.
 
 Needs: the extra certify.
 Run:   python examples/certificate.py
-Prints the answer (a noise multiplier of about 0.381), the proved ends of delta, that the saved certificate holds, and
-that an altered one does not.
+Prints the result (a noise multiplier of about 0.381), the proved enclosure of delta, that the saved certificate holds,
+and that an altered certificate does not.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Ask a small grid of questions and draw the answers.
+"""Evaluate a small grid of queries and plot the results.
 
 It asks for epsilon over ranks and noise multipliers of a whole run, and writes a picture with one curve for each noise
 multiplier. For grids that take hours, `privproj sweep` writes a table and goes on after a kill.

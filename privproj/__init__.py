@@ -1,6 +1,6 @@
-"""Privacy accounting for random projections: exact and near-exact profiles, each with its status and promises.
+"""Compute proved epsilons and deltas of training runs that release noisy gradients or random projections of them.
 
-The names in ``__init__.pyi`` are the public interface; importing the package loads none of them.
+The names in ``__init__.pyi`` are the public API. Importing the package loads none of them.
 """
 
 from privproj.lazy import lazy_names

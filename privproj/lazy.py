@@ -1,4 +1,4 @@
-"""Import lazily: public names of a package, so that its import is fast, and modules of optional extras."""
+"""Import public names of a package on first use, so that its import is fast, and import modules of optional extras."""
 
 import re
 import sys
@@ -9,15 +9,16 @@ from typing import Any
 
 # __getattr__ and __dir__ of a module (PEP 562)
 LazyNames = tuple[Callable[[str], object], Callable[[], list[str]]]
-# an import in a stub: the module, and the names, each repeated after "as"
+# An import in a stub: the module, and the imported names, each of which is repeated after "as".
 STUB_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def lazy_names(module: str, extra: str = "") -> LazyNames:
-    """Return ``__getattr__`` and ``__dir__`` (PEP 562) of a module whose ``__all__`` is what its stub imports.
+    """Return ``__getattr__`` and ``__dir__`` (PEP 562) of a module that imports its public names on first use.
 
-    The stub is the ``.pyi`` file next to the module, which type checkers also read, so that each name is listed once.
-    If a package of the ``extra`` is not installed, the import error names the extra.
+    The public names are those that the stub, the ``.pyi`` file next to the module, imports. Type checkers read the same
+    file, so that each name is listed once. If a package of the ``extra`` is not installed, the import error names the
+    extra.
     """
     with open(f"{splitext(str(sys.modules[module].__file__))[0]}.pyi", encoding="utf-8") as stub:
         imports = STUB_IMPORT.findall(stub.read())

@@ -47,24 +47,24 @@ class RunOptions(TypedDict):
     Attributes:
         steps: The number of releases (of epochs, for partition, balls-in-bins and shuffle), at least 1; 1 unless given.
         sampling_rate: The probability that a record is in a batch, above 0 and at most 1; 1 unless given.
-        sampling: "poisson", "fixed", "partition", "balls-in-bins" or "shuffle" (:class:`Sampling`); below rate 1 it is
-            Poisson unless given.
+        sampling: "poisson", "fixed", "partition", "balls-in-bins" or "shuffle" (:class:`Sampling`); Poisson by default
+            if the rate is below 1.
         batches: The number of batches of an epoch, at least 1, for balls-in-bins and shuffle.
         batches_per_record: The number of different batches of an epoch that a record is in, at least 1, for
-            balls-in-bins; 1 unless given.
+            balls-in-bins; 1 by default.
         max_batch_size: The number of records to which a Poisson batch is truncated at random; needs
             ``dataset_size``.
         dataset_size: The number of records, which is public. A warning is issued unless delta is below one over it.
         batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
         epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
-        relation: "add-remove", "replace" or "zero-out", see :class:`NeighboringRelation`; unless given, it is
-            that of the bound, else of the mechanism, else of the sampling.
+        relation: "add-remove", "replace" or "zero-out" (:class:`NeighboringRelation`); by default that of the bound, of
+            the mechanism or of the sampling scheme, in this order.
         group_size: The number of records of one user, from 1 to 1e6; 1 unless given.
-        discretization: The step of the grid of losses in a composition, from 1e-12 to 1; chosen unless given.
-        split: The share of delta for the first of two events, where a bound has two: a number above 0 and below 1,
-            "even" or "optimal".
-        allow_refuted: True evaluates a refuted bound too, and marks the number as no guarantee.
-        public_size: True says that rate or steps were computed from a number of records that is public.
+        discretization: The step of the grid of losses in a composition, from 1e-12 to 1; by default privproj chooses.
+        split: For a bound that divides delta between two events, the share of the first one: a number above 0 and
+            below 1, "even" or "optimal".
+        allow_refuted: True to evaluate refuted bounds too; their values are marked as not being guarantees.
+        public_size: True if rate or steps were computed from a number of records that is public.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.run import RunOptions
@@ -94,13 +94,18 @@ class RunOptions(TypedDict):
 class Run:
     """A training run: ``steps`` adaptive releases, each on a batch sampled at rate ``q = sampling_rate``.
 
-    At ``q = 1`` Poisson and fixed sampling have no effect and the scheme is None. Below, it is Poisson by default:
-    Poisson supports add-remove and zero-out, a fixed batch size replace; other pairs are not supported. With
-    ``partition`` a step is an epoch and ``q = 1``: each record is in one of its batches, each batch is one release, and
-    only one of them concerns a record (C17). It goes with zero-out and replace. With ``balls-in-bins`` a step is an
-    epoch too: each record picks one of ``batches`` batches, or ``batches_per_record`` of them, at random (C25). It goes
-    with add-remove and zero-out. ``shuffle`` is accounted as a partition. The fields are those of
-    :class:`privproj.run.RunOptions`; ``notes`` says what a reader should know of a relation that was chosen here.
+    The sampling scheme determines the supported neighboring relations:
+
+    * Poisson, the default for ``q < 1``: add-remove and zero-out.
+    * Fixed batch size: replace.
+    * ``partition``: zero-out and replace. A step is an epoch, and ``q = 1``. Each record is in one batch of the epoch,
+      so only one of its releases depends on the record (C17).
+    * ``balls-in-bins``: add-remove and zero-out. A step is an epoch. Each record is assigned at random to one of
+      ``batches`` batches, or to ``batches_per_record`` of them (C25).
+    * ``shuffle`` is accounted as a partition.
+
+    At ``q = 1`` Poisson and fixed sampling have no effect, and the scheme is None. The fields are those of
+    :class:`privproj.run.RunOptions`; ``notes`` are the warnings about a relation that was chosen by default.
     """
 
     steps: int = parameter(
@@ -181,7 +186,7 @@ class Run:
         set_field(self, "relation", relation if is_member else member_named(NeighboringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
-        """Check the numbers of batches and the maximum batch size, which belong to one scheme each."""
+        """Check the numbers of batches and the maximum batch size, which only some sampling schemes support."""
         for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:
@@ -220,12 +225,12 @@ class Run:
 
     @property
     def scheme(self) -> Scheme:
-        """The record of the sampling scheme."""
+        """The properties of the sampling scheme."""
         return WHOLE_DATA if self.sampling is None else SCHEMES[self.sampling]
 
     @property
     def is_planned(self) -> bool:
-        """True if there is more than one release, so that a schedule has to be fixed."""
+        """True if there is more than one release, so that their schedule must be fixed in advance."""
         return self.scheme.counts_epochs or self.steps > 1
 
     @property
@@ -235,12 +240,12 @@ class Run:
 
     @property
     def allocates(self) -> bool:
-        """True for balls-in-bins, where a record picks batches at random in each epoch."""
+        """True for balls-in-bins, where each record is assigned to random batches in each epoch."""
         return self.scheme.picks_batches
 
     @property
     def single(self) -> bool:
-        """True for one release on the whole dataset, or an equivalent epoch."""
+        """True for one release on the whole dataset, or an epoch that is accounted as one."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
@@ -270,11 +275,14 @@ BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # options o
 
 
 def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
-    """Return the run of the keys of a file or the command line, without the calibrated parameter.
+    """Return the run that the keys of a file or the command line describe, without the calibrated parameter.
 
-    The sizes of batches and epochs become ``(q, T) = (B/N, ceil(E ceil(N/B)))``. Where each record is used once per
-    epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameterError` where
-    a key would be dropped or contradicts another.
+    A batch size ``B``, a dataset size ``N`` and a number ``E`` of epochs give the rate and the steps
+    ``(q, T) = (B/N, ceil(E ceil(N/B)))``. If each record is used once per epoch, they are ``(1, ceil(E))``, and an
+    epoch has ``ceil(N/B)`` batches.
+
+    Raises:
+        InvalidParameterError: A key would have no effect or contradicts another.
     """
     rate, steps, sizes = 1.0, 1, [keys[name] for name in ("batch_size", "dataset_size") if name in keys]
     if len(sizes) == 2:  # check the sizes before other keys
@@ -304,9 +312,9 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 
 
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameterError` for keys that need another one, and for redundant keys.
+    """Raise :class:`InvalidParameterError` for a redundant key, or if a key that another one needs is missing.
 
-    The number of steps has no default for sampled runs.
+    A sampled run needs a number of steps.
     """
     sized, capped, has_size = "batch_size" in keys, "max_batch_size" in keys, "dataset_size" in keys
     in_epochs = keys.get("sampling") in IN_EPOCHS  # whose rate is 1
@@ -338,7 +346,7 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
-    """Return rate and steps of ``E`` epochs over ``N`` records in batches of ``B``."""
+    """Return the sampling rate and the number of steps of ``E`` epochs over ``N`` records in batches of ``B``."""
     size = integer("dataset_size", dataset_size, "a whole number dataset_size >= 1")
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
@@ -352,7 +360,7 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
 
 
 def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
-    """Return the number of releases and the sampling as text, the rate in this format."""
+    """Return the number of releases and the sampling as text; ``digits`` is the format of the rate."""
     if run["sampling"] in IN_EPOCHS:
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
         return f"{epochs}, {scheme_of(run['sampling']).words(run)}"

@@ -1,4 +1,4 @@
-"""Neighboring relations and sampling schemes: everything that depends on a scheme is in one record."""
+"""Neighboring relations and sampling schemes, with one record for each scheme of its properties and requirements."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class NeighboringRelation(StrEnum):
 
     @property
     def difference(self) -> str:
-        """The difference between two neighboring data sets, as a noun phrase."""
+        """The difference between two neighboring datasets, as a noun phrase."""
         return {
             "add-remove": "one record added to or removed from the data",
             "replace": "one record replaced by any other",
@@ -55,7 +55,7 @@ class Sampling(StrEnum):
         FIXED: The batch is a uniformly random subset of fixed size, drawn without replacement.
         PARTITION: The data are divided into disjoint batches, so that each record is used once per epoch.
         BALLS_IN_BINS: In each epoch every record picks one batch at random, independently of the others.
-        SHUFFLE: In each epoch the data are shuffled and cut into batches of equal size.
+        SHUFFLE: In each epoch the data are shuffled and split into batches of equal size.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.run import Sampling
@@ -73,7 +73,7 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """A sampling scheme: what it supports and requires. Its composition is in :mod:`privproj.composition`."""
+    """The properties and requirements of a sampling scheme; :mod:`privproj.composition` composes runs that use it."""
 
     relations: tuple[NeighboringRelation, ...]
     """The relations that it supports."""
@@ -94,16 +94,16 @@ class Scheme:
     """The options of a run that only some schemes have."""
 
     needs: Mapping[str, str] = field(default_factory=dict)
-    """The required ones of these, with their descriptions."""
+    """The ``options`` that the scheme requires, with their descriptions."""
 
     counts_epochs: bool = False
     """True if a step of the run is an epoch."""
 
     in_positions: bool = False
-    """True if the position of a record fixes its batch, so that an epoch is one release of it (C17)."""
+    """True if the position of a record determines its batch, so that only one release of an epoch uses it (C17)."""
 
     picks_batches: bool = False
-    """True if a record picks a few of several batches at random in each epoch (C25)."""
+    """True if each record is assigned to one or more random batches in each epoch (C25)."""
 
     is_shuffled: bool = False
     """True if the data are shuffled, which is not counted as amplification (C27)."""
@@ -118,14 +118,14 @@ class Scheme:
     """True if each record is sampled independently of the others (C37)."""
 
     attains_pair: bool = False
-    """True if a difference of one record alone attains the pair of the composition (C28)."""
+    """True if two datasets that differ in one record attain the dominating pair of the composition (C28)."""
 
     words: Callable[[Mapping[str, Any]], str] = lambda run: ""
-    """Returns how records are assigned to the batches of an epoch, as text."""
+    """Return how records are assigned to the batches of an epoch, as text."""
 
 
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
-    """Return a scheme in which positions fix the batches, which holds under zero-out and replace."""
+    """Return a scheme in which the position of a record determines its batch; it supports zero-out and replace."""
     shifts = "a removed record can shift every later batch"
     refused = (
         f"sampling={name} has no theorem with relation=add-remove, since {shifts}; use relation=zero-out or replace, "
@@ -211,7 +211,7 @@ IN_EPOCHS = tuple(name for name, scheme in SCHEMES.items() if scheme.counts_epoc
 
 
 def scheme_of(name: object) -> Scheme:
-    """Return the record of a scheme; that of the whole dataset for None."""
+    """Return the record of a scheme, or :data:`WHOLE_DATA` for None."""
     return WHOLE_DATA if name is None else SCHEMES[Sampling(name)]
 
 
@@ -219,7 +219,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """Return the member of an enum; raises :class:`InvalidParameterError` for any other value."""
+    """Return the enum member with this value; raises :class:`InvalidParameterError` if there is none."""
     try:
         return kind(value)
     except ValueError:

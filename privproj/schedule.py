@@ -1,4 +1,4 @@
-"""Compose several phases with different mechanisms and runs: the public module for compositions of phases."""
+"""The public names for runs of several phases, each with its own mechanism, noise multiplier and sampling."""
 
 from privproj.accounting.schedule import (
     Composition,

@@ -1,6 +1,6 @@
 """Targets of queries: a delta, an epsilon, both, an attack risk, or the slack of a ``mu``.
 
-A delta may be far below double precision.
+A delta may be far below the range of doubles, so its logarithm is stored.
 """
 
 import math
@@ -21,14 +21,15 @@ TARGET_PARAMETERS = {
     "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B", is_rare=True),
     "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A", is_rare=True),
 }
-"""every target parameter, by name."""
+"""The target parameters by name."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A delta; ``delta`` is None if only its logarithm is a double.
+    """A target delta.
 
-    ``log_delta`` is its natural logarithm, ``log10_delta`` the decimal one; ``by_log`` is true if the latter was given.
+    ``log_delta`` is its natural logarithm and ``log10_delta`` its decimal one. ``delta`` is None if it is below the
+    range of doubles. ``by_log`` is True if the user gave ``log10_delta``.
     """
 
     delta: float | None
@@ -91,7 +92,7 @@ def slack_target(delta: float) -> Target:
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
-    """Return the target at ``delta`` or ``10^log10_delta``; raises unless exactly one is given."""
+    """Return the target at ``delta`` or ``10^log10_delta``; raises unless exactly one of them is given."""
     if (delta is None) == (log10_delta is None):
         value = "nothing" if delta is None else delta
         raise InvalidParameterError("delta", value, "either delta (for instance 1e-6) or log10_delta")
@@ -109,13 +110,13 @@ def full_target(epsilon: float, delta: float | None, log10_delta: float | None, 
     return FullTarget(**vars(at_delta), epsilon=privacy_epsilon(epsilon, zero=zero))
 
 
-TARGETS = ("epsilon", "delta", "log10_delta")  # The names of epsilon and delta as targets
+TARGETS = ("epsilon", "delta", "log10_delta")  # names of epsilon and delta as targets
 
-RISKS = ("advantage", "tpr", "fpr")  # The names of the parts of a risk that can be a target
+RISKS = ("advantage", "tpr", "fpr")  # names of the parts of a risk that can be a target
 
 
 def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
-    """Return the target at a risk; raises unless it is one risk, and ``fpr`` is below ``tpr``."""
+    """Return the target at an advantage, or at ``tpr`` and ``fpr``; raises unless ``fpr`` is below ``tpr``."""
     if advantage is not None:
         if tpr is not None or fpr is not None:
             raise InvalidParameterError("advantage", advantage, "either an advantage, or tpr and fpr, not both")
@@ -132,7 +133,7 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
 
 
 def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
-    """Return the target at ``(epsilon, delta)`` or at a risk; raises :class:`InvalidParameterError` for any other."""
+    """Return the target at ``(epsilon, delta)`` or at a risk; raises :class:`InvalidParameterError` for other names."""
     risk = [name for name in RISKS if values.get(name) is not None]
     if not risk:
         if values.get("epsilon") is None:
@@ -152,7 +153,7 @@ def target_names(query: str) -> tuple[str, ...]:
 
 
 def target_from(values: Mapping[str, Any], query: str) -> Any:
-    """Return the target of a query; raises :class:`InvalidParameterError` if it is missing, doubled or out of range."""
+    """Return the target of a query; raises :class:`InvalidParameterError` if it is missing, ambiguous or invalid."""
     epsilon, delta, log10_delta = (values.get(name) for name in TARGETS)
     if query == "delta":
         return epsilon_target(epsilon)  # pyright: ignore[reportArgumentType]

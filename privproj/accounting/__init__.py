@@ -1,7 +1,7 @@
-"""Questions and their answers: a mechanism and a run are put to a bound.
+"""Evaluate queries: the epsilon or delta of a mechanism in a run, and the parameter that meets a target.
 
-Queries ask forwards (epsilon, delta), calibrations ask backwards (noise, rank, steps, rate, misalignment). What they
-return, besides :class:`privproj.Result`, can be imported from here.
+A calibration finds the noise multiplier, rank, number of steps, sampling rate or misalignment. Besides
+:class:`privproj.Result`, the types that queries return can be imported from here.
 """
 
 from privproj.lazy import lazy_names

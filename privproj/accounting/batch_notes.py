@@ -1,4 +1,4 @@
-"""Describe truncated and shuffled batches, and a delta that is not below one over the dataset size."""
+"""Build the warnings about truncated batches, shuffled batches, and a delta of at least one over the dataset size."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,15 +21,16 @@ WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
 
 
 def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]) -> list[str]:
-    """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result.
+    """Return the warnings about truncated and shuffled batches, and add related values to the fields of a result.
 
-    ``untruncated`` returns the curve of the same phases without truncation.
+    The values are the smallest harmless maximum batch size and the lower bound for shuffled batches. ``untruncated``
+    returns the curve of the same phases without truncation.
     """
-    # Without a value the run of a result is a placeholder.
+    # If a calibration found no value, the run in its result is a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
         return []
-    fields["alternatives"], truncated = _capped(phases, fields, untruncated)
-    fields["lower_bound"], shuffled = _shuffled(phases, fields)
+    fields["alternatives"], truncated = _note_truncation(phases, fields, untruncated)
+    fields["lower_bound"], shuffled = _note_shuffling(phases, fields)
     return [*truncated, *shuffled]
 
 
@@ -39,16 +40,16 @@ def known_size(phases: Sequence[Phase]) -> int:
 
 
 def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
-    """Return a warning if delta is not below one over the dataset size (0: unknown)."""
+    """Return a warning if delta is not below ``1/size``; ``size`` is 0 if the dataset size is unknown."""
     if not size or (delta or 0.0) < 1.0 / size:
         return ()
     return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
 
 
-def _capped(
+def _note_truncation(
     phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the smallest harmless maximum batch size, and what truncated batches cost in delta (C26)."""
+    """Return the smallest harmless maximum batch size, and a text about the delta of truncations (C26)."""
     runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
         return {}, []
@@ -62,13 +63,13 @@ def _capped(
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
     words = [
-        f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
+        f"{_truncation_text(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
         for run, n in zip(runs, least, strict=True)
     ]
     return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, words
 
 
-def _cap_words(run: Run, log_delta: float) -> str:
+def _truncation_text(run: Run, log_delta: float) -> str:
     """Return the share of the delta ``e^log_delta`` that truncated batches take, as text."""
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
@@ -77,15 +78,15 @@ def _cap_words(run: Run, log_delta: float) -> str:
     if log_cut == -math.inf:
         return f"no batch has more than {run.max_batch_size} records, so that none is cut"
     if log_cut >= log_delta:
-        # a power of ten if it is below double precision
+        # a power of ten if the probability is below the range of doubles
         power = f"10^{math.ceil(log_cut / math.log(10.0))}"
         most = round_outward(math.exp(log_cut)) if log_cut > LEAST_LOG_VALUE else power
         return f"{taken} takes all of delta: its probability is up to {most}"
     return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
 
 
-def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
-    """Return the lower bound for shuffled batches (C27) and the note that shuffling is not amplified."""
+def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
+    """Return the lower bound for shuffled batches (C27), and the warning that no amplification is counted."""
     shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:
         return None, []

@@ -1,7 +1,7 @@
 """Calibrate one parameter of a mechanism or a run to a target ``(epsilon, delta)`` or an attack risk.
 
-Every value is rounded to the safe side: each search ends with an evaluation of the public query (C24). A risk, the
-advantage or a true positive rate, is evaluated by :func:`privproj.profiles.tradeoff.risk_of`, as everywhere (C30).
+Every value is rounded to the safe side, because each search ends with an evaluation of the public query (C24). A risk
+is the advantage or a true positive rate, evaluated by :func:`privproj.profiles.tradeoff.risk_of` (C30).
 """
 
 import math
@@ -27,7 +27,7 @@ from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import IN_EPOCHS
 from privproj.targets import FullTarget, RiskTarget, target_from, target_names
 
-Releases = Sequence[tuple[Representation, Run]]  # phases, each as the bound of one release and the run it is for
+Releases = Sequence[tuple[Representation, Run]]  # the bound of one release of each phase, and the run of the phase
 
 MOST_STEPS = 10**8  # largest number of releases that the steps query and ``remaining`` search
 MOST_GUESSES = 12  # most steps of a secant in ln x, before a search with a bracket starts
@@ -73,27 +73,27 @@ class _SigmaOptions(_CalibrationOptions):
 def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
 
-    The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighboring data sets apart, such as a
-    membership attack, can reach at most.
+    The target is ``(epsilon, delta)``, or the risk of an attack that distinguishes neighboring datasets, such as a
+    membership attack.
 
     Args:
-        mechanism: What is released, its ``noise_multiplier`` left out.
-        **arguments: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or
-            instead ``advantage``, the largest true positive rate less false positive rate of any attack; or
-            ``tpr``, the largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``,
-            the name of a bound of the mechanism, and the run, as :class:`privproj.run.RunOptions` lists it.
+        mechanism: The mechanism without its ``noise_multiplier``.
+        **arguments: The target, ``bound`` (the name of a bound of the mechanism) and the run, as
+            :class:`privproj.run.RunOptions` lists it. The target is one of: ``epsilon``, above 0 and at most 1e9, with
+            ``delta`` or ``log10_delta``, from -1e6 to below 0; ``advantage``, the largest difference of true and false
+            positive rate of any attack; or ``tpr``, the largest true positive rate of any attack at the false positive
+            rate ``fpr``.
 
     Returns:
         A result whose ``value`` is the noise multiplier. The epsilon or the risk of the same bound at that value is
-        never above the target. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12
-        meets the target.
+        never above the target. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12 meets the target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, two targets are given, or the mechanism has no noise
             multiplier or already has it set.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import M2, sigma
     >>> round(sigma(M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5).value, 4)
@@ -107,26 +107,27 @@ def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
 
 
 def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
-    """Find the ranks of the projection at which the bound meets ``(epsilon, delta)``.
+    """Find the largest or smallest rank of the projection at which the bound meets ``(epsilon, delta)``.
 
     Args:
-        mechanism: What is released, its ``rank`` left out.
+        mechanism: The mechanism without its ``rank``.
         **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
             name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
-        smallest where it falls (m1, sketch-public). Where it falls first and then grows (wishart), ``value`` and
-        ``upper`` are the largest and ``lower`` the smallest; that every rank between them fits is observed, not proved.
-        It is the last that fits on the way of a search: where the rounding of a composed number hides how epsilon
-        depends on the rank, one beyond may fit too. ``value`` is None (outcome vacuous) if no rank fits.
+        A result whose ``value`` is a rank that meets the target. It is the largest one if epsilon increases with the
+        rank (m2, sketch), and the smallest one if epsilon decreases (m1, sketch-public). For wishart epsilon first
+        decreases and then increases: ``value`` and ``upper`` are the largest rank and ``lower`` is the smallest one.
+        That every rank between them meets the target is observed, not proved. For a composed run, rounding may hide how
+        epsilon depends on the rank, so that a rank beyond may meet the target too. ``value`` is None (outcome vacuous)
+        if no rank meets the target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or the mechanism has no rank, already has it set, or has
             layers.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import M2, rank
     >>> rank(M2(dim=2048, noise_multiplier=0.5), epsilon=1.0, delta=1e-5).value
@@ -142,20 +143,21 @@ def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Res
     """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
     Args:
-        mechanism: What is released, with its noise multiplier and its rank.
+        mechanism: The mechanism with its noise multiplier and its rank.
         **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
             name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it,
             without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
-        None (outcome vacuous) if not even one fits.
+        None (outcome vacuous) if a single release exceeds the target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or ``steps`` is given.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
-        ConvergenceError: More than 1e8 releases fit, or a quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        UnsupportedError: The bound does not support this mechanism and run.
+        ConvergenceError: More than 1e8 releases meet the target, or a quadrature or a search did not reach its
+            accuracy.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import Gaussian, steps
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
@@ -169,7 +171,7 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
 
     Args:
-        mechanism: What is released, with its noise multiplier and its rank.
+        mechanism: The mechanism with its noise multiplier and its rank.
         **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
             name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
             rate.
@@ -181,9 +183,9 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
     Raises:
         InvalidParameterError: A value is outside its domain, or ``sampling_rate`` is given.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import Gaussian, rate
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
@@ -204,21 +206,21 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
     """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
     Args:
-        mechanism: A mechanism whose misalignment is left out: :class:`Wishart`, or :class:`M1` with its bound
+        mechanism: A mechanism without its misalignment: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
         **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
             name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighboring vectors. No
-        more than 1.96 is tried. ``value`` is None (outcome vacuous) if not even 1e-15 fits.
+        A result whose ``value`` is the largest misalignment that meets the target, at most 1.96. The misalignment is
+        one minus the cosine of neighboring vectors. ``value`` is None (outcome vacuous) if 1e-15 does not meet it.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or the mechanism has no misalignment or already has it
             set.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import Wishart, misalignment
     >>> f"{misalignment(Wishart(dim=1000, rank=16), epsilon=1.0, delta=1e-5).value:.4g}"
@@ -256,14 +258,15 @@ def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) ->
 
 
 class Search:
-    """A search for the smallest ``x`` that meets a target, for a query whose epsilon falls with ``x``.
+    """A search for the smallest ``x`` that meets a target, for a query whose epsilon decreases with ``x``.
 
-    ``query_at`` returns the query at ``x``: a noise multiplier, ``1/q``, ... The last curves are cached.
+    ``query_at`` returns the query at ``x``, which is for example a noise multiplier or ``1/q``. The last curves are
+    cached.
     """
 
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
         self.query_at, self.target = query_at, target
-        # number of cached curves, for the last checks
+        # The last checks of a search evaluate up to eight curves again.
         self.curve = lru_cache(maxsize=8)(lambda x: query_at(x).curve())
         self.excess = cache(self._excess)
 
@@ -303,16 +306,16 @@ class Search:
         return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
-        """Return a first guess from the standard deviation of the loss; ``otherwise`` if it is unknown."""
+        """Return a first guess from the standard deviation of the loss, or ``otherwise`` if that is unknown."""
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return the smallest ``x`` found to meet the target, ``inf`` if there is none, and the slope of the excess.
+        """Return the smallest ``x`` found to meet the target, or ``inf``, and how fast the excess decreases.
 
-        A number within a relative ``rtol`` below it does not meet the target. The slope is that of the decrease with
-        ``ln x``.
+        A number within a relative ``rtol`` below ``x`` does not meet the target. The second result is minus the
+        derivative of the excess in ``ln x``.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -323,7 +326,7 @@ class Search:
     ) -> int | None:
         """Return the last integer from ``best`` towards ``end`` that meets the target, or None if ``best`` does not.
 
-        The search starts at ``guess``, or at the zero of ``guide``, which is an excess that is cheaper to evaluate.
+        The search starts at ``guess``, or at the zero of ``guide``, an approximate excess that is cheap to evaluate.
         """
         onwards = 1 if end > best else -1
 
@@ -354,7 +357,7 @@ class Search:
 
 
 def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
-    """Return the smallest common factor of all noise multipliers with which a composition meets a target."""
+    """Return the smallest factor such that a composition with all noise multipliers scaled by it meets a target."""
     search = Search(query.scaled, target)
     rtol = COMPOSED_RTOL if isinstance(target, RiskTarget) else 1e-7
     factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
@@ -366,7 +369,7 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
 
 
 def steps_after(query: Composition, target: FullTarget) -> int:
-    """Return the largest number of steps of the last phase with which a composition meets a target; 0 if none does."""
+    """Return the largest number of steps of the last phase that meets a target; 0 if one step exceeds it."""
     *before, last = query.phases
     search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
     # The first guess uses the phases with a profile.
@@ -375,7 +378,7 @@ def steps_after(query: Composition, target: FullTarget) -> int:
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """Return the first tried number from ``start`` to ``largest`` that ``passes``; ``inf`` if none does.
+    """Return the first number that ``passes``, of those tried from ``start`` to ``largest``; ``inf`` if none does.
 
     The relative step starts at ``step`` and grows by a factor of four.
     """
@@ -392,8 +395,8 @@ def _smallest_passing(passes: Callable[[float], bool], start: float, step: float
 def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Return the smallest noise multiplier with which a composition meets a target.
 
-    With ``roughly`` it meets the target too, but is only within :data:`ROUGH_NOISE_RTOL` of the smallest, and has no
-    lower end.
+    With ``roughly`` the result also meets the target, but is only within :data:`ROUGH_NOISE_RTOL` of the smallest noise
+    multiplier, and has no lower end.
     """
     search = Search(lambda z: query.with_mechanism(noise_multiplier=z), target)
     if isinstance(target, RiskTarget):
@@ -408,13 +411,13 @@ def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly:
     first = search.curve(guess)
     numerics = {} if run.single else numerics_of(first)
     if numerics:
-        # An adaptive grid has an error of its own, which a closer search cannot remove.
+        # A grid has a discretization error, which a more accurate search cannot remove.
         rtol = 1e-3 if "grid" in numerics else 1e-4 if run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
         noise, fall = search.least(guess, rtol=rtol, **limits)
     else:
-        # Aim so far below the target that the first candidate meets it everywhere (C24): one representable epsilon, and
-        # in delta a few widths of an enclosure unless that is too wide.
+        # Aim so far below the target that the first candidate meets it on every processor (C24): one number of thirteen
+        # digits in epsilon, and a few widths of an enclosure in delta unless the enclosure is too wide.
         before, width = number_before(first, target.epsilon), at(guess).upper - at(guess).lower
         aim = target.log_delta - 2.0 * SPARE_LOG - (12.0 * width if width < 1e-9 else 0.0)
         near = find_crossing(lambda z: search.curve(z).log_delta(before).upper - aim, guess, rtol=rtol, **limits).upper
@@ -425,7 +428,7 @@ def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly:
     curve, lower = search.curve(noise), None
     gap = math.inf if roughly or leads_with_epsilon(curve) else at(noise).upper - at(noise).lower
     if gap < math.inf:
-        # ln delta decreases several times faster than ln z increases: search the lower end to a small part of that gap.
+        # ln delta decreases several times faster than ln z increases. Search the lower end to a small part of the gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
         near = noise
         if numerics:
@@ -460,13 +463,13 @@ def _solve_rank(query: Composition, target: FullTarget) -> Result:
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
-    """Return a rank that meets the target, or else one with nearly the least excess."""
+    """Return a rank that meets the target, or otherwise the rank with approximately the least excess."""
 
     def at(x: float) -> float:
         return excess(round(math.exp(x)))
 
     scan = [math.log(limit) * i / 12.0 for i in range(13)]
-    # Thirteen ranks, evenly spaced in their logs; index 4 is tried first.
+    # Try thirteen ranks, evenly spaced in their logs, starting with index 4.
     for i in sorted(range(13), key=lambda i: abs(i - 4)):
         if at(scan[i]) <= 0.0:
             return round(math.exp(scan[i]))
@@ -528,7 +531,7 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
     return build_result(query, quantity, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
-# --- first guesses: they change the duration of a search, not its result ---------------------------------------
+# --- first guesses, which change the duration of a search, not its result --------------------------------------
 
 
 def classical_noise(target: FullTarget) -> float:
@@ -544,7 +547,7 @@ def _plain_run(run: Run) -> Run:
     return Run(steps=run.steps, sampling_rate=run.sampling_rate)
 
 
-def _wanted_spread(target: FullTarget | RiskTarget) -> float:
+def _target_deviation(target: FullTarget | RiskTarget) -> float:
     """Return the approximate ``mu`` of a Gaussian release that meets the target."""
     if isinstance(target, RiskTarget):
         return gaussian_mu_of_risk(target.value, target.fpr)
@@ -554,15 +557,15 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
-    """Return the ``x`` at which the loss of ``at(x)`` has the standard deviation of a Gaussian with this target.
+    """Return the ``x`` at which the loss has the standard deviation of a Gaussian release that meets the target.
 
-    The standard deviation decreases approximately like ``1/x``: ``x`` is a noise multiplier or the inverse of a rate.
-    Returns ``guess`` if the standard deviation is unknown.
+    ``x`` is a noise multiplier or the inverse of a rate, so the standard deviation of the loss of ``at(x)`` decreases
+    approximately like ``1/x``. If it is unknown, the result is ``guess``.
     """
-    wanted = _wanted_spread(target)
+    wanted = _target_deviation(target)
     x, fall, last = guess, 1.0, None
     for _ in range(MOST_GUESSES):
-        spread = _spread_of(at(x), target)
+        spread = _deviation_of(at(x), target)
         if math.isnan(spread):
             return guess
         excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
@@ -576,7 +579,7 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
     return x
 
 
-def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
+def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the loss in nats; ``inf`` for huge losses, nan if unknown.
 
     Poisson sampling replaces balls-in-bins, and the Gaussian release at half of delta replaces a good-event bound. The
@@ -601,21 +604,21 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
-    """Return roughly how many steps of the last phase meet the target, from 1 to ``MOST_STEPS``."""
+    """Return approximately the largest number of steps of the last phase that meets the target, from 1 to 1e8."""
     form, run = last
     profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
-    spent, unit = _spread_of(profiles) if profiles else 0.0, _spread_of([(form, replace(run, steps=1))])
-    left = _wanted_spread(target) ** 2 - spent**2
+    spent, unit = _deviation_of(profiles) if profiles else 0.0, _deviation_of([(form, replace(run, steps=1))])
+    left = _target_deviation(target) ** 2 - spent**2
     return min(max(int(left / unit**2), 1), MOST_STEPS) if left > 0.0 and 0.0 < unit < math.inf else 1
 
 
 def find_crossing_by_secants(
     excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
-    """Return the upper end of :func:`find_crossing`, and the slope of the excess in ``ln x`` there.
+    """Return the upper end of :func:`find_crossing`, and minus the slope of the excess in ``ln x`` there.
 
-    Secants in ``ln x`` come first: they need few evaluations if the guess is right to a tenth, and fewer if the slope
-    ``fall`` is known.
+    The search begins with secants in ``ln x``. They need few evaluations if the guess is accurate to a tenth, and fewer
+    if the slope ``fall`` is known.
     """
     # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall
@@ -634,8 +637,8 @@ def find_crossing_by_secants(
         # The secants end once a step is below 0.3 of the accuracy.
         if abs(step) < 0.3 * rtol:
             break
-    # The root is about one step away from the last value.
-    # The other end of a bracket is at least this share of the accuracy away from the last secant.
+    # The root is about one step away from the last value. The first step of the bracketing search is a few such steps,
+    # within limits that depend on the accuracy.
     spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
     start = last[0] if last else x
     return find_crossing(excess, start, low=low, high=high, spread=spread, rtol=rtol).upper, fall
@@ -644,7 +647,7 @@ def find_crossing_by_secants(
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
     """Return ``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` if it has none.
 
-    It guides a search, whose result is evaluated with the full table.
+    It guides a search. The result of the search is evaluated with the full table.
     """
     try:
         # 3 values of the profile per standard deviation of the loss
@@ -680,12 +683,13 @@ def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search)
     noise, _ = search.least(guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if noise == math.inf:
         return _vacuous_result(query, "sigma", **target.fields())
-    # A Gaussian release of a larger mu has a larger risk (C30).
+    # A Gaussian release with a larger mu has a larger risk (C30).
     lower, step = None if gaussian_mu(search.curve(noise)) is None else noise, FIRST_STEP
     while lower and (gaussian_mu(search.curve(lower)) or 0.0) <= (1.0 + CLOSED_FORM_MARGIN) * spread:
         lower, step = lower * (1.0 - step), 4.0 * step
         lower = lower if lower >= SMALLEST_NOISE else None
-    # Exact only for the advantage, or for Gaussian curves: other risks need more than the profile at one epsilon.
+    # The value is exact only for the advantage, or for Gaussian curves. Other risks depend on the profile at several
+    # epsilons.
     is_known = target.fpr is None or gaussian_mu(search.curve(noise)) is not None
     side = search.query_at(noise).side(search.curve(noise)) if is_known else Side.UPPER
     interval = Enclosure(-math.inf if lower is None else lower, noise)

@@ -1,4 +1,4 @@
-"""Evaluate one query by all bounds of a mechanism, and by plainer baselines."""
+"""Evaluate one query by all bounds of a mechanism, and by less specific baselines."""
 
 import re
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ class Comparison:
 
     Attributes:
         bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
-        result: The result of this bound; None if the query does not fit the bound. It has no value if the bound applies
-            but the evaluation failed.
+        result: The result of this bound; None if the bound does not support the query. It has no value if the bound
+            applies but the evaluation failed.
         reason: Why there is no value, in one sentence; empty if there is one.
         short: The reason in a few words, as the command line prints it.
 
@@ -64,7 +64,7 @@ def compare(
     """Evaluate every bound of the mechanism for one query, and sort the results.
 
     Args:
-        mechanism: What was released, with its noise multiplier, its rank and its assumptions on the data.
+        mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
         delta: The delta at which epsilon is evaluated, above 0 and below 1; give either this or ``epsilon``.
         epsilon: The epsilon at which delta is evaluated, from 0 to 1e9.
         **run: The run, as :class:`privproj.run.RunOptions` lists it; by default one release on the whole dataset.
@@ -126,14 +126,14 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """Return epsilon, delta or the noise multiplier by the baselines: ``(label, value)`` rows, least specific first.
+    """Return the values of the baselines for the query of a result, as ``(label, value)`` rows, least specific first.
 
-    ``dp_sgd_noise`` is the plain Gaussian noise multiplier that DP-SGD needs for the same target, if it is known.
+    ``dp_sgd_noise`` is the noise multiplier that DP-SGD needs for the same target, if it is known.
 
-    The published bound of M2 needs the rank of the difference. Without an assumed rank, it gets the largest rank that
-    the shape allows. Baselines without a value and the bound of the result itself are omitted. If the target is a risk,
-    the published bound of a run is omitted too, because it composes the run for each point of its curve (30 s in
-    total).
+    The published bound of M2 needs the rank of the difference between neighboring sums. Unless a rank is assumed, the
+    largest rank that the shape allows is used. Baselines without a value and the bound of the result itself are
+    omitted. If the target is a risk, the published bound of a run is omitted too, because it composes the run for each
+    point of its curve (30 s in total).
     """
     if result.quantity not in SOLVERS:
         return []

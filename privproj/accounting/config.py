@@ -1,6 +1,6 @@
-"""Read queries from keys and values, as in files: mechanism, bound, run and target.
+"""Build queries from the keys and values of a file or of a script: mechanism, bound, run and target.
 
-Every key is checked: it is defined, of its type, unique and consistent with the others.
+Every key is checked: it must be known, unique, of the right type and consistent with the other keys.
 """
 
 import math
@@ -54,7 +54,7 @@ SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
     "sigma": calibration.solve_sigma,
 }
 
-# algorithms that are a (subsampled) Gaussian mechanism for every rank
+# training algorithms that are accounted as the (subsampled) Gaussian mechanism for every rank
 ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
 
 # types of keys, without those of mechanisms
@@ -68,9 +68,10 @@ KINDS: dict[str, Kind] = {
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
-    """Return the keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
+    """Return an entry with its keys in one spelling, for example ``noise_multiplier`` for ``noise-multiplier``.
 
-    Raises :class:`InvalidParameterError` unless the entry is a table, and for a key in both spellings.
+    Raises:
+        InvalidParameterError: The entry is not a table, or has a key in both spellings.
     """
     if not isinstance(entry, Mapping):
         raise InvalidParameterError(where, entry, "a table of keys")
@@ -92,7 +93,7 @@ def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
 
 
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
-    """Return the keys of an entry about this mechanism with their types, without the calibrated parameter."""
+    """Return the keys that an entry about this mechanism may have, with their types, without the calibrated one."""
     of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
     kinds = {**of_mechanism, **{name: KINDS[name] for name in plain}}
@@ -109,7 +110,7 @@ def check_type(name: str, value: Any, kind: Kind) -> Any:
 
 
 def _cut(value: Any) -> Any:
-    """Return a value as a message prints it, truncated."""
+    """Return the value for a message, truncated if it is long."""
     return str(value)[:80] if isinstance(value, str | list | Mapping) else value
 
 
@@ -122,9 +123,10 @@ def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
 
 
 def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
-    """Return the quantity of an entry, by default epsilon; ``others`` are further keys that it may have.
+    """Return the quantity of an entry, by default epsilon; ``others`` are further keys that the entry may have.
 
-    Raises :class:`InvalidParameterError` for an unknown quantity, and as :func:`check_keys` does.
+    Raises:
+        InvalidParameterError: The quantity or a key is unknown, or a value is of another type.
     """
     query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
@@ -145,10 +147,7 @@ def composition_from(entry: Mapping[str, Any], query: str = "") -> Composition:
 
 
 def evaluate_entry(query: str, entry: Mapping[str, Any]) -> Result:
-    """Return the result of an entry whose keys were checked.
-
-    It has no lower bound, which no file stores.
-    """
+    """Return the result of an entry whose keys were checked, without a lower bound, which files do not store."""
     if query not in SOLVERS:
         mechanism, bound, run = mechanism_bound_and_run(entry, query)
         asked = {name: entry[name] for name in target_names(query) if name in entry}
@@ -173,13 +172,14 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     """Evaluate ``mechanism.bound.quantity`` by its dotted name, for scripts.
 
     Args:
-        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have parameters of their own:
-            ``sketch.rdp`` at an ``order`` is the Renyi divergence of that order; ``wishart.early.epsilon`` and
-            ``wishart.early.delta`` with ``t``, ``eta``, ``R`` and, if given, ``c`` are the early theorem at these
-            values; ``wishart.preprocess.gain`` with ``gamma`` and ``beta`` is what preprocessing adds to the alignment.
-        **parameters: Those of the mechanism, of the run and of the target; numbers may be given as text. ``mu`` may
-            stand for ``noise_multiplier = 1/mu`` and ``nu`` for ``gamma = 1/nu``; ``Gamma``, ``n_eig`` and ``rho`` are
-            other names of ``gamma``, ``eigenvalues`` and ``alignment``.
+        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have special parameters:
+            ``sketch.rdp`` with an ``order`` is the Renyi divergence of that order; ``wishart.early.epsilon`` and
+            ``wishart.early.delta`` with ``t``, ``eta``, ``R`` and optionally ``c`` are the early theorem at these
+            values; ``wishart.preprocess.gain`` with ``gamma`` and ``beta`` is the increase of the alignment by
+            preprocessing.
+        **parameters: The parameters of the mechanism, of the run and of the target; numbers may be given as text. The
+            names in the papers are accepted: ``mu`` for ``noise_multiplier = 1/mu``, ``nu`` for ``gamma = 1/nu``, and
+            ``Gamma``, ``n_eig`` and ``rho`` for ``gamma``, ``eigenvalues`` and ``alignment``.
 
     Returns:
         The result of the query of that name.
@@ -187,9 +187,9 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     Raises:
         InvalidParameterError: The name is unknown, a parameter is missing, unknown or given twice, or a value is
             outside its domain.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of a composition.
 
     >>> from privproj import evaluate
     >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6)
@@ -236,7 +236,7 @@ def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[flo
 
 
 def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate ``sketch.rdp`` at an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
+    """Evaluate ``sketch.rdp``, the Renyi divergence of the secret sketch at an ``order``, in nats."""
     (order,) = _pop_numbers(quantity, values, "order")
     mechanism = _build_mechanism(Sketch, quantity, values)
     query = composition_of(mechanism, "rdp", {})
@@ -264,7 +264,10 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate ``wishart.preprocess.gain``, the gain in alignment by preprocessing; add ``beta`` to delta."""
+    """Evaluate ``wishart.preprocess.gain``, the increase of the alignment by preprocessing.
+
+    The increase fails with probability ``beta``, which must be added to delta.
+    """
     from privproj.mechanisms.wishart.alignment import preprocessing_gain
 
     gamma, beta = _pop_numbers(quantity, values, "gamma", "beta")

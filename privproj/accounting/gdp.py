@@ -47,18 +47,18 @@ def gdp_mu(
 ) -> Result:
     """Return a ``mu`` such that the run is ``mu``-GDP up to the slack ``delta``, rounded up.
 
-    With ``G_mu`` the profile, or the trade-off function, of two Gaussians at distance ``mu``, at every epsilon and at
-    every false positive rate ``a`` of an attack with the least false negative rate ``f(a)``,
+    Let ``G_mu`` be the profile, or the trade-off function, of two Gaussians at distance ``mu``, and ``f(a)`` the least
+    false negative rate of any attack at the false positive rate ``a``. For every epsilon and every ``a``
 
         delta(eps) <= max(G_mu(eps), delta),    f(a) >= G_mu(a) - delta,
 
-    and ``f(a) >= G_mu(a)`` wherever ``a`` and ``G_mu(a)`` are at least the rate ``exact_from`` (C30). A slack is needed
-    because the tails of sampled or projected runs, at very small deltas, would increase ``mu``.
+    and ``f(a) >= G_mu(a)`` if ``a`` and ``G_mu(a)`` are at least the rate ``exact_from`` (C30). Without a slack, the
+    tails of sampled or projected runs at very small deltas would make ``mu`` much larger.
 
     Args:
         mechanism: The mechanism with its noise multiplier; or a schedule, which has its own bounds and runs.
-        delta: The slack, below 1. It may be 0 for a run that is exactly Gaussian, or whose delta is 0 from some epsilon
-            on.
+        delta: The slack, below 1. It may be 0 for a run that is exactly Gaussian, or whose delta is 0 above some
+            epsilon.
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run (:class:`privproj.run.RunOptions`).
 
@@ -88,7 +88,7 @@ def gdp_mu(
 
 
 def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
-    """Raise :class:`InvalidParameterError` for options of a run that are given besides a schedule or a phase."""
+    """Raise :class:`InvalidParameterError` if a bound or options of a run are given together with a schedule."""
     for name, value in {"bound": bound, **options}.items():
         if value is not None:
             raise InvalidParameterError(name, value, f"no {name}: {what} has its bounds and its runs")
@@ -131,11 +131,11 @@ EDGE_ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class _GaussianFit:
-    """The ``mu`` of a run (C30).
+    """The ``mu`` that bounds the curve of a run, with its accuracy (C30).
 
     Attributes:
         mu: The ``mu``; ``inf`` if none was found.
-        least_rate: The rate ``a0``.
+        least_rate: The rate ``a0`` from which on the slack is not needed.
         regret: An upper bound on the gain of the best attack against ``G_mu`` over the best attack against the curve.
         points: The number of epsilons at which the curve was evaluated.
     """
@@ -149,8 +149,8 @@ class _GaussianFit:
 def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
     """Return the smallest ``mu`` found such that ``delta(eps) <= max(G_mu(eps), d0)`` for all epsilons, rounded up.
 
-    ``slack`` is ``d0``; None for no slack, which only a curve that is 0 from some epsilon on allows. The result is as
-    sound as the curve. ``mu`` is ``inf`` if the curve does not reach ``d0``.
+    ``slack`` is ``d0``. It may be None, for no slack, only if the curve is 0 above some epsilon. The result is as sound
+    as the curve. ``mu`` is ``inf`` if the curve does not reach ``d0``.
     """
     last, least = _end_of(curve, slack)
     if last == math.inf:
@@ -271,9 +271,9 @@ def _log_tail(x: float) -> float:
 
 
 def _quantile(log_tail: float, *, up: bool) -> float:
-    """Return an ``x`` whose evaluated normal tail is on the safe side of ``e^log_tail``: at most it if ``up``.
+    """Return an ``x`` with a normal tail of at most ``e^log_tail`` if ``up``, or at least ``e^log_tail`` otherwise.
 
-    The result is ``-inf`` if the tail is too close to 1.
+    The tail was evaluated at ``x``. The result is ``-inf`` if the tail is too close to 1.
     """
     from scipy.special import ndtri_exp
 

@@ -1,8 +1,8 @@
-"""List the bounds that compiled kernels evaluate, with the row of parameters that a kernel takes.
+"""List the bounds that array queries evaluate by compiled kernels, with functions that build the kernel's parameters.
 
 A row function takes a mechanism and a ratio ``mu`` of sensitivity to noise. It returns the kernels and the row, or None
-if the parameters have no row. With an array of ratios, entries of the row are arrays. What a bound with a row states
-besides its value must not depend on the noise.
+if no kernel supports the parameters. With an array of ratios, entries of the row are arrays. Everything that a result
+states besides its value must be independent of the noise, because many rows share one result.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def _gaussian_row(mechanism: Any, mu: Any) -> "KernelRow":
 
 
 def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | None":
-    """Return the row of M2 without layers of several shapes and without a count."""
+    """Return the row of M2; None for layers of several shapes or a private count (adaptive clipping)."""
     from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
 
     if mechanism.unprojected:
@@ -33,7 +33,7 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 
 
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
-    """Return the row of one projected layer."""
+    """Return the row of M2 with one projected layer; None otherwise."""
     from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 
     if mechanism.unprojected or mechanism.layers:

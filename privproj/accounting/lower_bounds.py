@@ -1,9 +1,9 @@
-"""Compute lower bounds of the true value, and values for other samplings.
+"""Compute lower bounds of the true epsilon or delta of a run, and its values for other sampling schemes.
 
-A lower bound is the value of one pair of neighboring datasets (C28): one record changes the query in the same way in
-every release, and all other records contribute nothing. The distribution of its outputs is known exactly, up to the
-enclosure of the composition. The lower end of the enclosure is a proved lower bound. Shuffled batches have a pair of
-their own (C27, :mod:`privproj.accounting.shuffling`).
+A lower bound is the value of one pair of neighboring datasets (C28). One record changes the query in the same way in
+every release, and all other records contribute nothing. The distribution of the outputs of this pair is known exactly,
+so the lower end of its composition is a proved lower bound. Shuffled batches have another pair (C27,
+:mod:`privproj.accounting.shuffling`).
 """
 
 import math
@@ -49,8 +49,8 @@ QUANTITIES = ("epsilon", "delta", "sigma")  # quantities whose results have a lo
 def lower_bound(result: Result) -> LowerBound | None:
     """Return a lower bound of the true value for the mechanism and the run of a result (C27, C28).
 
-    It is an epsilon (``log10`` of delta for a delta, the advantage for a noise multiplier at a risk) below which no
-    accounting of the same release can go. For projections the adversary observes them.
+    It is an epsilon. For a delta it is ``log10`` of a delta, and for a noise multiplier at a risk it is an advantage.
+    No valid accounting of the same releases gives a smaller value. The adversary observes random projections.
 
     Args:
         result: The result of :func:`privproj.epsilon`, :func:`privproj.delta` or :func:`privproj.sigma`.
@@ -73,14 +73,14 @@ def lower_bound(result: Result) -> LowerBound | None:
         return result.lower_bound
     try:
         composed = _lower_end(result.query.phases, result)
-    except (PrivprojError, ArithmeticError, ValueError):  # no lower bound: the result stands without it
+    except (PrivprojError, ArithmeticError, ValueError):  # the result is valid without a lower bound
         composed = None
     bounds = [bound for bound in (result.lower_bound, composed) if bound is not None]
     return max(bounds, key=lambda bound: bound.value, default=None)
 
 
 def with_details(result: Result) -> Result:
-    """Return a result with its lower bound, a warning if the gap is large, and its value for other sampling.
+    """Return a result with its lower bound, a warning if the gap is large, and its values for other sampling schemes.
 
     Each of these is a separate query. A result without a query is returned unchanged.
 
@@ -118,7 +118,7 @@ def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
             break
     if not math.isfinite(best) or (quantity != "log10_delta" and best <= 0.0):
         return None
-    # The pair is distinguished by an adversary who observes the projections.
+    # Only an adversary who observes the projections can distinguish the pair.
     seer = SEES_PROJECTIONS if any(phase.mechanism.name in ("m1", "m2") for phase in phases) else ""
     # The first difference has rank one, which any number of columns allows.
     if seer and chosen > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in phases):
@@ -151,9 +151,10 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
-    """Yield, for each choice of differences, the phases that allow it; the other phases add nothing to the bound.
+    """Yield choices of one difference for each phase, as the profiles and runs to compose.
 
-    The last difference of a phase stands in if another phase has more of them.
+    Phases without a known difference are left out, which only decreases the bound. If another phase has more
+    differences, the last difference of a phase is used again.
     """
     # on the default grid, not on that of the query
     pairs = [phase.with_run(discretization=None).worst_differences() for phase in phases if attains_pair(phase)]
@@ -172,7 +173,7 @@ def attains_pair(phase: Phase) -> bool:
 
 
 def _ratio(result: Result, least: float) -> float:
-    """Return the ratio of an epsilon, delta or advantage and its lower bound; ``inf`` if that is not positive."""
+    """Return the ratio of an epsilon, delta or advantage to its lower bound; ``inf`` if the bound is not positive."""
     if result.quantity == "delta":
         assert result.log10_delta is not None
         return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf
@@ -181,7 +182,7 @@ def _ratio(result: Result, least: float) -> float:
 
 
 def with_alternatives(query: Composition, result: Result, solve: Callable[[Composition], Result]) -> Result:
-    """Return a result for shuffled batches with its value for balls-in-bins and for Poisson batches, if they have one.
+    """Return a result for shuffled batches with the values for balls-in-bins and for Poisson sampling, if available.
 
     ``solve`` evaluates another query at the same target.
     """
@@ -193,7 +194,7 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
         return phase.with_run(sampling=Sampling.BALLS_IN_BINS)
 
     def in_poisson_batches(phase: Phase) -> Phase:
-        # as many batches, of the same size on average
+        # the same number of batches, of the same size on average
         count = phase.run.batches or 1
         steps = phase.run.steps * count
         return phase.with_run(sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)

@@ -1,4 +1,4 @@
-"""A phase of a run: one mechanism, one run and one bound, with their checks."""
+"""A phase of a run, which is one mechanism, its run and its bound, and the checks that the bound is valid for it."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,9 +19,9 @@ from privproj.result import Side, Status
 from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import NeighboringRelation
 
-SILENT = {"group_size": 1, "public_size": False}  # Values of a run that are left out of an entry of a run file
+OMITTED = {"group_size": 1, "public_size": False}  # values of a run that are left out of an entry of a run file
 
-KEPT_REPRESENTATIONS = 8  # Number of cached representations, for searches over the run
+CACHED_REPRESENTATIONS = 8  # number of cached representations, for searches over the run
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Phase:
     :func:`privproj.schedule.phase_of` makes one from a mechanism.
 
     Attributes:
-        mechanism: What is released.
-        run: How often, and on what batches.
+        mechanism: The mechanism.
+        run: The number of releases, and how each samples its batch.
         bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
-        allow_refuted: True lets a refuted bound be evaluated; its number is then marked as no guarantee.
+        allow_refuted: True to evaluate a refuted bound; its value is then marked as not being a guarantee.
         name: The name of the phase in results and messages; empty for a query about this phase alone.
         planned: True if the phase has not happened yet.
 
@@ -52,19 +52,19 @@ class Phase:
     name: str = ""
     planned: bool = False
     accountant = None
-    """The accountant that composes a run with such a phase; None for the accounting of this package.
+    """Another accountant that composes runs with such a phase; None for the accounting of privproj.
 
-    Its ``accounted(phases)`` returns the phases with the bounds that it composes, and its ``curve(phases, step)`` their
-    joint curve on a grid with this step.
+    Its ``accounted(phases)`` returns the phases with the bounds that it composes. Its ``curve(phases, step)`` returns
+    their joint curve on a grid with this step.
     """
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameterError` for a name that a run file cannot hold."""
+        """Raise :class:`InvalidParameterError` for a name that a run file cannot store."""
         if not isinstance(self.name, str) or (self.name and not is_printable(self.name)):
             raise InvalidParameterError("name", ascii(self.name)[:60], "text that can be printed on one line")
 
     def check(self) -> None:
-        """Raise an error unless the bound is sound for this phase."""
+        """Raise an error unless the bound is valid for this phase."""
         bound, relation = self.bound, self.run.relation
         if not bound.guarantees(self.mechanism) and not self.allow_refuted:
             raise UnsupportedError(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
@@ -102,8 +102,8 @@ class Phase:
             )
 
     def _advice_without_poisson(self) -> str:
-        """Return what to use if the mechanism has no theorem for batches of varying size."""
-        # A missing parameter is reported once the sampling is left out.
+        """Return advice for a mechanism without a theorem for batches of varying size."""
+        # The parameters of the mechanism may be incomplete here; other checks report that.
         with suppress(PrivprojError):
             holds = NeighboringRelation.REPLACE in self.bound.relations
             if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
@@ -127,22 +127,24 @@ class Phase:
 
     @property
     def reuses_projection(self) -> bool:
-        """True if the projection is fixed, although the bound needs a fresh one for each release."""
+        """True if the mechanism uses one projection for all releases and the bound needs a fresh one for each."""
         is_fixed = bool(getattr(self.mechanism, "fixed_projection", False))
         return is_fixed and "fixed-projection" not in self.bound.supports
 
     @property
-    def is_truth(self) -> bool:
-        """True if the bound of one release is attained by datasets that differ in the records of one user."""
+    def is_attained(self) -> bool:
+        """True if the bound of one release is exact for datasets that differ in the records of one user."""
         is_about_them = self.run.group_size == 1 or self.bound.of_group == "same"
         return is_about_them and self.bound.is_exact(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
-        """Return the bound of one release in its own representation, and the run that it is composed over.
+        """Return the bound of one release in its own representation, and the run over which it is composed.
 
-        The relation replace and a group on the whole data set have changed the mechanism here; a step that draws the
-        records of a group is one release (C37). Raises :class:`UnsupportedError` for a group about which the bound
-        says nothing.
+        For the replace relation, and for a group of records on the whole dataset, the sensitivity of the mechanism is
+        larger. A step that samples the records of a group is accounted as one release (C37).
+
+        Raises:
+            UnsupportedError: The bound does not support groups of records.
         """
         self.check()
         if self.run.group_size > 1:
@@ -154,7 +156,7 @@ class Phase:
         return _represent(self.bound, mechanism, several=self.run.group_size > 1), run
 
     def check_group(self) -> None:
-        """Raise an error unless the bound holds for groups and batches sample records independently."""
+        """Raise an error unless the bound and the sampling scheme support groups of records."""
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
             raise UnsupportedError(f"{bound.name} is about one record; group_size={size} changes more than that")
@@ -167,12 +169,15 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True if an epoch costs a user most when all their records are in one batch: Gaussian noise (C37)."""
+        """True for Gaussian noise if batches are determined by positions.
+
+        Then the epsilon of a user is largest if all records of the user are in one batch (C37).
+        """
         form = _represent(self.bound, self.mechanism) if self.run.scheme.in_positions else None
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return a step that samples the records of a group, as one release, and the run of such releases (C37)."""
+        """Return the profile of a step that samples the records of a group, and the run of such steps (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
                 f"{self.bound.name} has no amplification by subsampling, which a step for a group needs"
@@ -183,12 +188,12 @@ class Phase:
 
     @property
     def _whole_run(self) -> Run:
-        """The run of such steps, whose sampling is part of the profile of a step."""
+        """The run without sampling, for a profile that includes the sampling of a step."""
         unsampled: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
         return replace(self.run, group_size=1, **unsampled)
 
     def guess(self) -> tuple[Representation, Run]:
-        """Return :meth:`release` for the first guess of a search, or that of one record if a group has none."""
+        """Return :meth:`release` for the first guess of a search; for an unsupported group that of one record."""
         try:
             return self.release()
         except UnsupportedError:
@@ -198,7 +203,8 @@ class Phase:
         """Return the mechanism and the run with the sensitivity of the group and of the neighboring relation."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
-            # As one record that is sampled if any record of the group is, with the difference of all of them (C17).
+            # Account for the group as one record that is sampled if any record of the group is, and whose sensitivity
+            # is that of all records together (C17).
             mechanism = mechanism.for_group(run.group_size)
             run = replace(run, group_size=1, sampling_rate=run.group_rate)
         if run.relation is NeighboringRelation.REPLACE:
@@ -206,9 +212,10 @@ class Phase:
         return mechanism, run
 
     def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
-        """Return profiles of possible differences of one release, none if none is known (C28), and their run.
+        """Return the profiles of possible differences between neighboring sums in one release (C28), and their run.
 
-        For a group that is sampled record by record, they are of copies of one record with a deterministic shift.
+        There may be none. For a group whose records are sampled independently, the group consists of copies of one
+        record whose sensitivity is not random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run
@@ -222,15 +229,16 @@ class Phase:
         mechanism, run = self.for_relation()
         promised = getattr(self.mechanism, "change_rank", None)
         if promised is not None:
-            # A difference of full norm is that of K copies of one record, whose rank is limited by the assumption.
+            # A difference of full norm is that of K copies of one record, so its rank is at most the assumed rank.
             mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
         return self.bound.worst_differences(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
-        """Return the privacy profile of one release and the run that it is composed over, for a joint composition.
+        """Return the privacy profile of one release and the run over which it is composed, for a joint composition.
 
-        Raises :class:`InvalidParameterError` for a parameter that is missing or outside its domain, and
-        :class:`UnsupportedError` where the bound has no privacy profile, or no amplification by subsampling.
+        Raises:
+            InvalidParameterError: A parameter is missing or out of range.
+            UnsupportedError: The bound has no privacy profile, or no amplification by subsampling.
         """
         with within(f"phase {self.name}"):
             form, run = self.release()
@@ -244,7 +252,7 @@ class Phase:
         return form, run
 
     def curve(self, resolution: float | None = None) -> Curve:
-        """Return the privacy curve of the phase, composed from a profile or in the terms of the bound.
+        """Return the privacy curve of the phase: the bound of one release, composed over the run.
 
         A smaller ``resolution`` is faster and less accurate; use it only to guide a search.
         """
@@ -260,13 +268,13 @@ class Phase:
             )
         with within(self.bound.name):
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
-        return cut_batches(curve, [self])
+        return with_truncation(curve, [self])
 
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file."""
         parameters = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
         run = {**self.run.parameters(), "split": self.run.split}.items()
-        options = {key: value for key, value in run if value is not None and SILENT.get(key) != value}
+        options = {key: value for key, value in run if value is not None and OMITTED.get(key) != value}
         options |= {"planned": True} if self.planned else {}
         return {"name": self.name, "mechanism": self.mechanism.name, **parameters, "bound": self.bound.name, **options}
 
@@ -300,14 +308,14 @@ class Phase:
     def mechanism_requirements(self) -> tuple[str, ...]:
         """The requirements of the bound on one release of the mechanism."""
         requirements = (*self.bound.requirements(type(self.mechanism)), *self.mechanism.clipping_requirements)
-        # Bounds that hold for one or for dependent projections of the layers do not require independent ones (C6).
+        # Bounds that also hold for dependent projections of the layers do not require independent ones (C6).
         if self.mechanism.projects_apart and not {"fixed-projection", "shared-projection"} & set(self.bound.supports):
             return (*requirements, Requirement.INDEPENDENT_LAYER_PROJECTIONS)
         return requirements
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the number on the run."""
+        """The requirements on the run."""
         run, bound, mechanism = self.run, self.bound, self.mechanism
         requirements: list[str] = [run.scheme.assumes] if run.scheme.assumes else []
         if run.public_size:
@@ -328,9 +336,9 @@ class Phase:
 
     @property
     def status(self) -> Status:
-        """The status of the bound at these parameters: a guarantee is conditional exactly if it has assumptions.
+        """The status of the bound at these parameters.
 
-        A group size is an assumption on the data too.
+        A guarantee is conditional exactly if it has assumptions on the data. A group size is one.
         """
         if not self.bound.guarantees(self.mechanism):
             return self.bound.status
@@ -338,28 +346,29 @@ class Phase:
         return Status.CONDITIONAL if has_assumptions else Status.PROVED
 
     def side(self, curve: Curve) -> Side:
-        """Return exact if the bound is attained by the mechanism and the curve is a closed form, else an upper bound.
+        """Return whether values of the curve are exact or upper bounds.
 
-        Amplification by shuffling is not counted, so values for shuffled batches are never exact; neither are those for
-        a user whose records are in several batches of a partition.
+        They are exact if the mechanism attains the bound and the curve is a closed form. Values for shuffled batches
+        are never exact, because amplification by shuffling is not counted. Neither are values for a user whose records
+        are in several batches of a partition.
         """
         run = self.run
         # A batch may be smaller than a group.
         hides = run.scheme.is_shuffled or (run.scheme.in_positions and run.group_size > 1)
-        return Side.EXACT if self.is_truth and not hides and not numerics_of(curve) else Side.UPPER
+        return Side.EXACT if self.is_attained and not hides and not numerics_of(curve) else Side.UPPER
 
 
-def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
-    """Return the joint curve of these phases with truncated batches (C26)."""
+def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
+    """Return the joint curve of these phases, with the probability of truncated batches added (C26)."""
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
-    from privproj.composition.truncated_poisson import with_cut_batches
+    from privproj.composition.truncated_poisson import with_truncated_batches
 
-    return with_cut_batches(curve, [phase.run for phase in phases])
+    return with_truncated_batches(curve, [phase.run for phase in phases])
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Raise :class:`InvalidParameterError` unless the argument is one mechanism."""
+    """Raise :class:`InvalidParameterError` unless the argument is a mechanism."""
     if isinstance(mechanism, MechanismColumns):
         arrays = ", ".join(name for name, value in mechanism.parameters.items() if is_column(name, value))
         kind = mechanism.kind.__name__
@@ -372,9 +381,9 @@ def check_mechanism(mechanism: object) -> None:
 
 
 def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, name: str = "") -> Phase:
-    """Return the phase with this bound, the bound of this name, or the default of the mechanism for None.
+    """Return the phase of a mechanism with this bound, the bound of this name, or the default bound for None.
 
-    A relation that is not given is that of the bound, or else of the mechanism.
+    If no relation is given, it is that of the bound, or otherwise that of the mechanism.
     """
     check_mechanism(mechanism)
     bound = bound if isinstance(bound, Bound) else find_bound(type(mechanism), bound)
@@ -387,20 +396,20 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
     return Phase(mechanism, Run(**options), bound, allowed, name)
 
 
-@lru_cache(maxsize=KEPT_REPRESENTATIONS)
+@lru_cache(maxsize=CACHED_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the bound of one release, for several records of one user if ``several``; it is cached."""
-    # A query of which one vector is the only thing that can differ has differences of rank one for groups too.
+    """Return the cached bound of one release, for several records of one user if ``several``."""
+    # If neighboring datasets can differ in one vector only, differences have rank one for groups too.
     if several and callable(bound.of_group) and getattr(mechanism, "largest_rank", None) != 1:
         return bound.of_group(mechanism)
     return bound.representation(mechanism)
 
 
-@lru_cache(maxsize=KEPT_REPRESENTATIONS)
+@lru_cache(maxsize=CACHED_REPRESENTATIONS)
 def _group_step(
     bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
 ) -> PrivacyProfile:
-    """Return a step for a group, Poisson-sampled or with a ``fixed`` (dataset, batch) size; it is cached."""
+    """Return the cached profile of a step for a group, for Poisson sampling or ``fixed`` (dataset, batch) sizes."""
     from privproj.composition.group_privacy import fixed_size_weights, group_step, poisson_weights
 
     def member(count: int) -> PrivacyProfile:
@@ -414,11 +423,11 @@ def _group_step(
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:
-    """Return how the curve was computed, by name; empty for a closed form."""
+    """Return how the curve was computed, as names and values; empty for a closed form."""
     return dict(getattr(curve, "numerics", {}))
 
 
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
-    """Return which bounds hold for a fixed projection, for a message."""
+    """Return the bounds that hold for a fixed projection, as text for a message."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if "fixed-projection" in bound.supports]
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"

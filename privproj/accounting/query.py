@@ -1,4 +1,4 @@
-"""Evaluate queries: a composition of the phases of a run, and its epsilon and its delta."""
+"""Compose the phases of a run, and compute the epsilon or the delta of the whole run."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
+from privproj.accounting.phase import Phase, numerics_of, phase_for, remedy_for_fixed_projection, with_truncation
 from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.composition.compose import compose_phases
 from privproj.errors import InvalidParameterError, PrecisionError, QueryError, UnsupportedError, within
@@ -44,14 +44,14 @@ ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of 
 class Composition:
     """The composition of one or more phases, each a mechanism that is released some number of times.
 
-    Every number is one of the whole run: the phases are composed, their epsilons are not added up. All phases have one
-    neighboring relation and one group size.
+    Every result is about the whole run. The phases are composed; their epsilons are not added up. All phases have the
+    same neighboring relation and group size.
 
     Args:
         phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
         discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
             composer choose it.
-        assumes: Further requirements of every number of this run.
+        assumes: Further requirements of every result about this run.
 
     Raises:
         InvalidParameterError: There is no phase, or the phases have different relations or group sizes.
@@ -68,7 +68,7 @@ class Composition:
     phases: tuple[Phase, ...]
     discretization: float | None = None
     assumes: tuple[str, ...] = ()
-    has_batch_notes: ClassVar[bool] = True  # whether results state what truncated and shuffled batches cost
+    has_batch_notes: ClassVar[bool] = True  # whether results have warnings about truncated and shuffled batches
 
     def __post_init__(self) -> None:
         if self.is_plain:
@@ -99,7 +99,7 @@ class Composition:
 
     @property
     def only(self) -> Phase:
-        """The phase of a composition that has one."""
+        """The only phase of a composition of one phase."""
         (phase,) = self.phases
         return phase
 
@@ -112,14 +112,14 @@ class Composition:
         return replace(self, phases=tuple(phase.with_run(**changes) for phase in self.phases))
 
     def check(self) -> None:
-        """Raise an error unless the bound of each phase is sound for it."""
+        """Raise an error unless the bound of each phase is valid for the phase."""
         for phase in self.phases:
             phase.check()
 
     # --- the curve ------------------------------------------------------------------------------------
 
     def merged(self) -> list[Phase]:
-        """Return the phases, with those that differ only in their steps merged into one."""
+        """Return the phases after merging phases that differ only in their number of steps."""
         if len(self.phases) == 1:
             return [*self.phases]
         merged: dict[Phase, list[Phase]] = {}
@@ -130,52 +130,52 @@ class Composition:
 
     @property
     def grid_step(self) -> float | None:
-        """The step of the discretization grid that was given, in nats; None if the composer chooses it."""
+        """The step of the discretization grid in nats; None if the composer chooses it."""
         if self.discretization is None and len(self.phases) == 1:
             return self.phases[0].run.discretization
         return self.discretization
 
     @property
     def accountant(self) -> Any:
-        """The accountant of a phase that has one of its own, or None."""
+        """The accountant of the phases that another accountant composes (:attr:`Phase.accountant`), or None."""
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
     def by_one_accountant(self) -> "Composition":
-        """Return the composition with the bounds that its accountant uses (:meth:`Accountant.accounted`)."""
+        """Return the composition with the bounds that its accountant composes (:attr:`Phase.accountant`)."""
         accountant = self.accountant
         return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
 
     def curve(self) -> Curve:
-        """Return the joint privacy curve: of one phase its bound's own, of several composed on one grid.
+        """Return the joint privacy curve of all phases.
 
-        For users with several records it is the smaller of that and of group privacy of the curve of one record.
-        Raises :class:`InvalidParameterError` and :class:`UnsupportedError` as :meth:`Phase.curve` and
-        :meth:`Phase.profile` do.
+        One phase is composed by its bound. Several phases are composed on one discretization grid. For users with
+        several records, the result is the smaller one of this curve and of group privacy applied to the curve of one
+        record. It raises the errors of :meth:`Phase.curve` and :meth:`Phase.profile`.
         """
         if accountant := self.accountant:
             phases = self.merged()
-            return cut_batches(accountant.curve(phases, self.discretization), phases)
+            return with_truncation(accountant.curve(phases, self.discretization), phases)
         size = self.phases[0].run.group_size
         if size == 1:
             needs_no_composition = self.is_plain and self.discretization is None
             return self.phases[0].curve() if needs_no_composition else self._composed()
         from privproj.composition.group_privacy import curve_of_group
 
-        is_true = all(phase.is_truth for phase in self.phases)
+        is_true = all(phase.is_attained for phase in self.phases)
         return curve_of_group(self._composed, self.with_run(group_size=1)._composed, size, is_true=is_true)
 
     def _composed(self) -> Curve:
         phases, step = self.merged(), self.grid_step
         if len(phases) > 1:
             composed = compose_phases([phase.profile() for phase in phases], step)
-            return cut_batches(composed, phases)
+            return with_truncation(composed, phases)
         phase = phases[0]
         if step != phase.run.discretization:
             phase = phase.with_run(discretization=step)
         with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
             return phase.curve()
 
-    # --- what results state ---------------------------------------------------------------------------
+    # --- fields of results ----------------------------------------------------------------------------
 
     def side(self, curve: Curve) -> Side:
         """Return whether values read from the curve are exact or upper bounds: upper bounds for several phases."""
@@ -184,21 +184,21 @@ class Composition:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes about every number of this composition, each once."""
+        """The warnings of every result about this composition, without repetitions."""
         return unique(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
-        """What makes epsilon smaller in any of the phases, for a message."""
+        """The remedies that decrease the epsilon of any of the phases, for a message."""
         caps = ("a larger max_batch_size" for phase in self.phases if phase.run.max_batch_size is not None)
         return " or ".join(unique((*(phase.mechanism.remedy for phase in self.phases), *caps)))
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the joint number on the runs of the phases and their order."""
+        """The requirements on the runs of the phases and on their order."""
         if self.is_plain:
             return (*self.assumes, *self.phases[0].run_requirements)
-        # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
+        # All phases share one plan. If a phase has adaptive clipping, its requirement replaces the other ones.
         plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
         of_phases = (text for phase in self.phases for text in phase.run_requirements if text not in FIXED_SCHEDULES)
@@ -236,7 +236,7 @@ class Composition:
         Raises:
             InvalidParameterError: A value is outside its domain.
             UnsupportedError: A phase has no privacy profile.
-            PrecisionError: The composition cannot tell so small a delta from its rounding.
+            PrecisionError: Delta is below the rounding error of the composition.
         """
         return evaluate_epsilon(self.by_one_accountant(), delta_target(delta, None))
 
@@ -252,23 +252,23 @@ class Composition:
         Raises:
             InvalidParameterError: A value is outside its domain.
             UnsupportedError: A phase has no privacy profile.
-            PrecisionError: The composed delta is too small to be told from rounding.
+            PrecisionError: The composed delta is below the rounding error of the composition.
         """
         return evaluate_delta(self.by_one_accountant(), epsilon_target(epsilon))
 
     def risk(self, *, advantage: float | None = None, tpr: float | None = None, fpr: float | None = None) -> Result:
-        """Return an upper bound of the risk of any attack on the whole run, of the kind of a target, rounded up.
+        """Return an upper bound of the risk of any attack on the whole run, to compare with a target risk.
 
         Args:
-            advantage: The target that the advantage is compared with, above 0 and below 1.
-            tpr: Instead of it: the target of the true positive rate at the false positive rate ``fpr``.
-            fpr: That false positive rate, above 0 and below ``tpr``.
+            advantage: The target advantage, above 0 and below 1.
+            tpr: In place of ``advantage``: the target true positive rate at the false positive rate ``fpr``.
+            fpr: The false positive rate, above 0 and below ``tpr``.
 
         Returns:
-            A result whose ``value`` is the advantage, or the true positive rate.
+            A result whose ``value`` is the advantage or the true positive rate, rounded up.
 
         Raises:
-            InvalidParameterError: A value is outside its domain, or it is not one target.
+            InvalidParameterError: A value is outside its domain, or both or no target is given.
             UnsupportedError: A phase has no privacy profile.
         """
         from privproj.profiles.tradeoff import risk_of
@@ -283,8 +283,8 @@ class Composition:
         """Return whether both epsilon and delta of the run are within the target ``(epsilon, delta)`` (C24).
 
         Args:
-            epsilon: The epsilon to be met, from 0 to 1e9.
-            delta: The delta to be met, above 0 and below 1.
+            epsilon: The target epsilon, from 0 to 1e9.
+            delta: The target delta, above 0 and below 1.
 
         Returns:
             True if both values meet the target.
@@ -296,13 +296,13 @@ class Composition:
         return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
 
     def scaled(self, factor: float) -> "Composition":
-        """Return the schedule with every noise multiplier times one factor.
+        """Return the composition with every noise multiplier scaled by one factor.
 
         Args:
             factor: The factor, above 0.
 
         Returns:
-            The new schedule.
+            The scaled composition.
 
         Raises:
             InvalidParameterError: A phase has no noise multiplier, or the product is outside its range.
@@ -313,15 +313,15 @@ class Composition:
     # --- data -------------------------------------------------------------------------------------------
 
     def __add__(self, other: "Composition | Phase") -> "Composition":
-        """The run of both, one after the other, as :func:`phase_of` or another schedule says it.
+        """Return the composition of both runs, the second after the first.
 
-        A phase that goes on as one did before, under its name, makes that longer, so that a loop may add every step on
-        its own. Planned phases keep their order: one goes on with the last phase only.
+        A phase that has the name and all parameters of an earlier phase is merged with it, so that a loop may add each
+        step separately. A planned phase is merged with the last phase only, so that planned phases keep their order.
         """
         phases = list(self.phases)
         for phase in (other,) if isinstance(other, Phase) else other.phases:
             first = len(phases) - 1 if phase.planned else 0
-            place = next((i for i in range(first, len(phases)) if _goes_on(phases[i], phase)), None)
+            place = next((i for i in range(first, len(phases)) if _continues(phases[i], phase)), None)
             if place is None:
                 phases.append(phase)
             else:
@@ -329,7 +329,7 @@ class Composition:
         return replace(self, phases=tuple(phases))
 
     def __mul__(self, times: int) -> "Composition":
-        """The run that does all phases so many times; their order plays no role."""
+        """Return the composition in which every phase is repeated ``times`` times; the order does not matter."""
         count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
             raise UnsupportedError(
@@ -338,35 +338,35 @@ class Composition:
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
-        """Return the schedule as the data of a run file, which :func:`privproj.schedule.from_data` reads again."""
+        """Return the composition as the data of a run file, which :func:`privproj.schedule.from_data` reads."""
         shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
         return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
 
     @property
     def done(self) -> "Composition":
-        """The schedule of the phases that have happened, those that are not merely planned.
+        """The composition of the completed phases, which are not marked as planned.
 
         Raises:
-            InvalidParameterError: All phases are merely planned.
+            InvalidParameterError: All phases are planned.
         """
         return replace(self, phases=self.done_phases)
 
     @property
     def done_phases(self) -> tuple[Phase, ...]:
-        """The phases that have happened, those that are not merely planned; there may be none."""
+        """The completed phases, which are not marked as planned; there may be none."""
         return tuple(phase for phase in self.phases if not phase.planned)
 
 
-def _goes_on(before: Phase, phase: Phase) -> bool:
-    """True where a phase only takes more steps like those of one before it."""
-    # Two phases with a fixed projection each have two of them.
+def _continues(before: Phase, phase: Phase) -> bool:
+    """Return whether a phase only adds steps like those of an earlier phase."""
+    # Two phases with a fixed projection have two different projections.
     if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):
         return False
     return phase.with_run(steps=1) == before.with_run(steps=1)
 
 
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
-    """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameterError` where it has none."""
+    """Return the phase with a scaled noise multiplier; raises :class:`InvalidParameterError` if it has none."""
     if phase.accountant is not None:
         raise UnsupportedError(
             f"phase {phase.name} has another accountant, and its noise cannot be scaled; leave the phase out, or "
@@ -379,7 +379,7 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
-    """Return the run of several phases as plain values; they have no common rate."""
+    """Return the run of several phases as plain values, without a rate, because the phases may have different ones."""
     shared = phases[0].run.parameters() if phases else {}
     run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
     run |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
@@ -392,12 +392,12 @@ def unique(items: Iterable[str]) -> tuple[str, ...]:
 
 
 def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Composition:
-    """Return the query of a mechanism, the name of a bound (None: the default) and the options of a run."""
+    """Return the composition of one phase without a name; ``bound`` is the name of a bound, or None for the default."""
     return Composition((phase_for(mechanism, bound, run),))
 
 
 def composition_of_phase(phase: Phase) -> Composition:
-    """Return the query of a phase without its name."""
+    """Return the composition of one phase, without its name and not marked as planned."""
     return Composition((replace(phase, name="", planned=False),))
 
 
@@ -412,17 +412,17 @@ def build_result(
     curve: Curve | None = None,
     **fields: Any,
 ) -> Result:
-    """Build the result of a query: every result of the package is built here.
+    """Build the result of a query; every result of the package is built here.
 
-    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome refused. A value
+    The status is the weakest status of a phase. A value of a refuted bound has side ``NONE`` and is not usable. A value
     whose rounding errors are measured, not proved, is conditional.
 
     Args:
         query: The composition that was evaluated.
         quantity: The name of the quantity.
-        value: Its value; None if there is none.
-        interval: An enclosure of the exact value; None: the value is its upper end.
-        curve: The curve that was read, which states its numerics; None if a result states none.
+        value: The value; None if there is none.
+        interval: An enclosure of the exact value; None if the value is an upper end without a lower one.
+        curve: The curve from which the value was read, for the numerics of the result; None for no numerics.
         **fields: Other fields of :class:`privproj.Result`.
     """
     phases = query.phases
@@ -464,7 +464,7 @@ def build_result(
 
 
 def query_of(quantity: str) -> Callable[[Solver], Solver]:
-    """Return a decorator for ``solve(query, target)``: its errors carry the result of this quantity without a value."""
+    """Return a decorator for ``solve(query, target)`` that attaches a result without a value to its exceptions."""
 
     def decorate(solve: Solver) -> Solver:
         @wraps(solve)
@@ -495,11 +495,11 @@ def epsilon(
     """Return the smallest epsilon that the bound proves at a delta, rounded up.
 
     Args:
-        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
         delta: The delta of the guarantee, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0, for deltas below double precision.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        **run: The run, as :class:`privproj.run.RunOptions` lists it; none of them: one release on the whole data set.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0, for deltas below the range of doubles.
+        bound: The name of a bound of the mechanism; by default the first bound in the registry.
+        **run: The run, as :class:`privproj.run.RunOptions` lists it; by default one release on the whole dataset.
 
     Returns:
         A result whose ``value`` is epsilon. It is ``inf`` (outcome vacuous) if the bound proves no finite epsilon at
@@ -507,9 +507,9 @@ def epsilon(
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: A composition cannot tell so small a delta from its rounding.
+        PrecisionError: Delta is below the rounding error of the composition.
 
     >>> from privproj import M2, epsilon
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
@@ -519,13 +519,13 @@ def epsilon(
 
 
 def evaluate_epsilon(query: Composition, target: Target) -> Result:
-    """Return the result of :func:`privproj.epsilon` with its query, so that its details can be computed."""
+    """Return the result of :func:`privproj.epsilon` with its query, from which more details can be computed."""
     return replace(solve_epsilon(query, target), query=query, target=target)
 
 
 @query_of("epsilon")
 def solve_epsilon(query: Composition, target: Target) -> Result:
-    """Return the epsilon of a composition at a target; its details cannot be computed."""
+    """Return the epsilon of a composition at a target delta, as a result without its query."""
     curve = query.curve()
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
@@ -541,20 +541,20 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     """Return the smallest delta that the bound proves at an epsilon, rounded up.
 
     Args:
-        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
         epsilon: The epsilon of the guarantee, from 0 to 1e9.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        **run: The run, as :class:`privproj.run.RunOptions` lists it; none of them: one release on the whole data set.
+        bound: The name of a bound of the mechanism; by default the first bound in the registry.
+        **run: The run, as :class:`privproj.run.RunOptions` lists it; by default one release on the whole dataset.
 
     Returns:
-        A result whose ``value`` is delta. A delta of 1 guarantees nothing (outcome vacuous). Where delta is below
-        1e-300, ``value`` is about 1e-300, which is an upper bound, and ``log10_delta`` carries the size.
+        A result whose ``value`` is delta. A delta of 1 guarantees nothing (outcome vacuous). If delta is below 1e-300,
+        ``value`` is about 1e-300, which is an upper bound, and ``log10_delta`` is the logarithm of the exact bound.
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other.
-        UnsupportedError: The bound proves nothing for this mechanism and run.
+        UnsupportedError: The bound does not support this mechanism and run.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
-        PrecisionError: The composed delta is too small to be told from rounding.
+        PrecisionError: The composed delta is below the rounding error of the composition.
 
     >>> from privproj import Gaussian, delta
     >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
@@ -564,13 +564,13 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
 
 def evaluate_delta(query: Composition, target: EpsilonTarget) -> Result:
-    """Return the result of :func:`privproj.delta` with its query, so that its details can be computed."""
+    """Return the result of :func:`privproj.delta` with its query, from which more details can be computed."""
     return replace(solve_delta(query, target), query=query, target=target)
 
 
 @query_of("delta")
 def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
-    """Return the delta of a composition at a target; its details cannot be computed."""
+    """Return the delta of a composition at a target epsilon, as a result without its query."""
     curve, epsilon = query.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):

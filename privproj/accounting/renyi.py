@@ -1,4 +1,4 @@
-"""The Renyi curve of a phase, by the bound of the mechanism that has one."""
+"""Find the Renyi curve of a phase, for Renyi accountants and privacy filters."""
 
 from dataclasses import replace
 
@@ -9,12 +9,12 @@ from privproj.profiles.rdp import BestCurve, RenyiCurve
 
 
 def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
-    """Return the Renyi curve of a phase, and the phase with the bound that the curve is from.
+    """Return the Renyi curve of a phase, and the phase with the bound of this curve.
 
-    The bound is that of the phase if it has a Renyi curve, else the Renyi bound of the mechanism.
+    The bound is that of the phase if it has a Renyi curve, and otherwise the Renyi bound of the mechanism.
 
     Raises:
-        UnsupportedError: The mechanism has no Renyi bound, or it has none for this sampling.
+        UnsupportedError: The mechanism has no Renyi bound, or none that supports the sampling.
     """
     if not isinstance(phase.release()[0], RenyiCurve | BestCurve):
         bound = renyi_bound(type(phase.mechanism))

@@ -1,4 +1,4 @@
-"""Compose the phases of a run, compute what a budget leaves for them, and plan DP-SFT."""
+"""Build phases, calibrate the noise of a schedule, compute the releases that a budget allows, and plan DP-SFT."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +17,12 @@ __all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "mo
 
 @dataclass(frozen=True)
 class Remaining:
-    """The number of releases of one pattern that a budget still allows, after all completed and earlier planned phases.
+    """The number of releases like those of one phase that a budget allows after all earlier phases.
 
     Attributes:
-        phase: The pattern: a planned phase, or the last phase if none is planned.
+        phase: The phase whose releases are counted: a planned phase, or the last phase if none is planned.
         more_steps: The number of further releases like those of ``phase`` within the budget.
-        after: The planned phases that are counted in full before it.
+        after: The planned phases before ``phase``, which are counted in full.
 
     >>> from privproj import Gaussian
     >>> from privproj.schedule import Composition, phase_of, remaining
@@ -37,7 +37,7 @@ class Remaining:
 
     @property
     def would_exceed(self) -> bool | None:
-        """True if the planned phase exceeds the budget; None for a pattern that is not planned."""
+        """True if the planned phase exceeds the budget; None for a phase that is not planned."""
         return self.more_steps < self.phase.run.steps if self.phase.planned else None
 
 
@@ -45,7 +45,7 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     """Return a phase of a composition, from a mechanism and the options of a run.
 
     Args:
-        mechanism: What the phase releases, with its noise multiplier and its rank.
+        mechanism: The mechanism of the phase, with its noise multiplier and its rank.
         name: The name of the phase in results and messages.
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run of the phase, as :class:`privproj.run.RunOptions` lists it.
@@ -81,9 +81,9 @@ def calibrate_noise(
         run: The composition of the phases.
         epsilon: The target epsilon, above 0 and at most 1e9.
         delta: The target delta, above 0 and below 1.
-        advantage: Instead of epsilon and delta: the largest true positive rate less false positive rate of any attack.
-        tpr: Instead of epsilon and delta: the largest true positive rate at the false positive rate ``fpr``.
-        fpr: That false positive rate, above 0 and below ``tpr``.
+        advantage: In place of epsilon and delta: the largest difference of true and false positive rate of any attack.
+        tpr: In place of epsilon and delta: the largest true positive rate at the false positive rate ``fpr``.
+        fpr: The false positive rate, above 0 and below ``tpr``.
 
     Returns:
         The scaled composition, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
@@ -105,17 +105,17 @@ def calibrate_noise(
 
 
 def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
-    """Return the number of releases like those of a phase that fit after all completed and further phases.
+    """Return the number of releases like those of a phase that a budget allows after all earlier phases.
 
     Args:
-        run: The composition of the phases.
-        phase: The pattern; its number of steps is ignored.
+        run: The composition of the phases. Its planned phases are not counted.
+        phase: The phase whose releases are counted; its number of steps is ignored.
         epsilon: The epsilon of the budget, from 0 to 1e9.
         delta: The delta of the budget, above 0 and below 1.
-        after: Planned phases that come before it and are counted in full.
+        after: Planned phases before ``phase``, which are counted in full.
 
     Returns:
-        A number of releases up to 1e8; 0 if none fits.
+        A number of releases up to 1e8; 0 if a single release exceeds the budget.
 
     Raises:
         InvalidParameterError: A value is outside its domain.
@@ -132,9 +132,9 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
 
 
 def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaining]:
-    """Return what the budget leaves for every planned phase, after all completed and earlier planned phases.
+    """Return the number of releases that a budget allows for every planned phase, after all earlier phases.
 
-    Without a planned phase the last phase is the pattern of further releases.
+    If no phase is planned, the releases are like those of the last phase.
 
     Args:
         run: The composition of the phases.
@@ -181,11 +181,11 @@ def dp_sft(
         sampling_rate: The Poisson sampling rate of both stages, above 0 and at most 1.
         steps: The number of steps of the search and of the training.
         share: The share of epsilon and delta for the search, above 0 and below 1.
-        budget: How the two stages share the target. "split": the search gets ``share`` and the training ``1 - share``
-            of epsilon and delta, by basic composition. "joint": the two multipliers of the split times one common
-            factor, so that the joint composition just meets the target.
-        public: True if the subspace comes from public data. Then it costs nothing, and ``share`` and the steps of the
-            search are not used.
+        budget: How the two stages share the target. With "split", the search gets ``share`` and the training
+            ``1 - share`` of epsilon and delta, by basic composition. With "joint", the two noise multipliers of the
+            split are scaled by one common factor, so that the joint composition just meets the target.
+        public: True if the subspace comes from public data. Then the search is not private, and ``share`` and the steps
+            of the search are not used.
 
     Returns:
         A composition of one or two phases with their noise multipliers.

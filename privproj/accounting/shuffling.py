@@ -1,21 +1,21 @@
-"""A proved lower bound for shuffled batches of fixed size (C27).
+"""Compute a proved lower bound of epsilon or delta for shuffled batches of fixed size (C27).
 
-The data are shuffled and split into ``t`` batches, again in each of ``E`` epochs. The gradient of one record is the
-clipping norm in one direction, and the gradient of every other record is the clipping norm in the opposite direction.
-So the sum of every batch but one is known up to the noise. The sum of the batch with the record is shifted by ``a R``
+In each of ``E`` epochs the data are shuffled and split into ``t`` batches. The gradient of one record is the clipping
+norm in one direction, and the gradient of every other record is the clipping norm in the opposite direction. So the sum
+of every other batch is known up to the noise. The sum of the batch with the record is shifted by ``a R``
 standard deviations of the noise, or by ``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out,
 ``(1, 0)`` under replace. Here ``R^2`` is the squared sensitivity of a unit direction over the noise: ``R = 1/z`` for
 Gaussian noise, random but observed for a known projection.
 
 The adversary marks a batch if its shift, in standard deviations of the noise, is more than ``w/R + (a+b) R/2``, where
-``w`` is a weight of evidence. The adversary marks an epoch if one of its batches is marked. The probability of this is
-``A`` with the record and ``B`` without it:
+``w`` is a threshold for the log likelihood ratio. The adversary marks an epoch if one of its batches is marked. The
+probability of this is ``A`` with the record and ``B`` without it:
 
     A = 1 - (1 - E Q(w/R - R/2)) (1 - E Q(w/R + (a+b) R/2))^(t-1),
     B = 1 - (1 - E Q(w/R + R/2)) (1 - E Q(w/R + (a+b) R/2))^(t-1),
 
-with ``Q`` the upper tail of the normal distribution. The adversary decides by whether at least ``k`` epochs are marked.
-So for every ``w >= 0`` and ``k``
+with ``Q`` the upper tail of the normal distribution. The adversary decides for the record if at least ``k`` epochs are
+marked. So for every ``w >= 0`` and ``k``
 
     delta(eps) >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k].
 
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 LOWER_MARGIN = 1e-9  # soundness: relative, far above the rounding of the few operations
 
-# soundness: least difference of the logs of two probabilities that are subtracted, so that digits remain
+# soundness: least difference of the logs of two probabilities that are subtracted, so that their difference has digits
 LEAST_GAP = 1e-3
 
-# numbers of epochs ``k`` that are tried, in standard deviations from their mean; each is sound
+# numbers of epochs ``k`` that are tried, in standard deviations from their mean; every number is sound
 COUNTS = (-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0, 6.0)
 
-CELLS = 24  # cells per standard deviation of a random shift; any cells are sound
+CELLS = 24  # cells per standard deviation of a random shift; every number of cells is sound
 
 
 class _ShiftCell(NamedTuple):
@@ -120,14 +120,14 @@ class ShuffledEpochs:
         return log_delta - LOWER_MARGIN * (1.0 + abs(log_delta)) if log_delta > -math.inf else log_delta
 
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
-        """Return the largest ``value`` found for weights ``w`` up to a little above ``reach``."""
+        """Return the largest ``value`` found for thresholds ``w`` up to a little above ``reach``."""
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
         def loss(x: float) -> float:
             return -max(value(*ends) for ends in self._errors((x - 1.0) * last))
 
         cheap = self.epochs == len(self.cells) == 1
-        # number of weights ``w`` before the best one is refined, smaller if each costs more; every weight is sound
+        # Scan fewer thresholds w if each takes longer; every threshold is sound.
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _errors(self, w: float) -> Iterator[tuple[float, float]]:
@@ -140,13 +140,13 @@ class ShuffledEpochs:
         unlikely = max(LEAST_RATE, min(1.0, next_up(math.exp(wrong))))
         spread = math.sqrt(seen * likely * -math.expm1(right)) + 1.0
         for k in sorted({min(seen, max(1, round(seen * likely + s * spread))) for s in COUNTS}):
-            # P[Bin(E, A) >= k] = 1 - P[Bin(E, 1 - A) >= E - k + 1], whichever has a lower end
+            # P[Bin(E, A) >= k] = 1 - P[Bin(E, 1 - A) >= E - k + 1]; use the expression that has a lower end.
             above = log_binomial_tail(seen, likely, k).lower
             fewer = log_binomial_tail(seen, min(1.0, next_up(1.0 - likely)), seen - k + 1).upper
             yield max(above, log1m_exp(fewer)), log_binomial_tail(seen, unlikely, k).upper
 
     def log_looks_so(self, w: float) -> tuple[float, float]:
-        """Return ``ln A`` rounded down and ``ln B`` rounded up, at the weight ``w >= 0``."""
+        """Return ``ln A`` rounded down and ``ln B`` rounded up, at the threshold ``w >= 0``."""
         # (a + b)/2 for (a, b) = (1, 0) or (2, 1)
         mean = 0.5 if self.relation is NeighboringRelation.REPLACE else 1.5
         hit, missed = self._log_tail_at_least(w, -0.5), self._log_tail_at_most(w, 0.5)
@@ -161,7 +161,7 @@ class ShuffledEpochs:
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
         """Return ``ln E Q(w/R + slope R)``, rounded down."""
-        # w/R + s R falls for s < 0; for s > 0 it falls and then rises, so it is largest at an end of a cell.
+        # w/R + s R decreases for s < 0. For s > 0 it decreases, then increases. So it is largest at an end of a cell.
         logs = []
         for low, high, log_least, _ in self.cells:
             if low > 0.0 and high < math.inf:
@@ -187,7 +187,7 @@ def _log_tail(w: float, slope: float, root: float) -> Enclosure:
     if x > 1e150:
         return Enclosure(-math.inf, -1e290)
     log_tail = log_normal_density(abs(x)) + math.log(mills(abs(x)))
-    # Both terms of x are off by a few roundings, and its tail then by a relative |x| + 1 times that.
+    # Both terms of x have a few rounding errors, which the tail amplifies by a factor of about |x| + 1.
     return widen_outward(log_tail if x >= 0.0 else math.log1p(-math.exp(log_tail)), 0.0, 4.0 * (abs(x) + 1.0) * size)
 
 
@@ -212,17 +212,20 @@ def _log_any(log_spent: float) -> float:
 
 
 def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
-    """Return the lower bound of C27: of ln delta at the epsilon ``goal``, or of epsilon at a log10 delta."""
+    """Return the lower bound of C27 at ``goal``.
+
+    It is a bound of ``ln delta`` at an epsilon if ``of_delta``, and otherwise a bound of epsilon at a ``log10`` delta.
+    """
     run, cells = phase.run, _shift_of(phase.mechanism)
     if cells is None or run.batches is None or run.relation is None:
         return -math.inf
     return _read(ShuffledEpochs(cells, run.batches, run.steps, run.relation), goal, of_delta=of_delta)
 
 
-# shared by the bounds of a mechanism
+# cached, because all bounds of a mechanism share it
 @lru_cache(maxsize=64)
 def _read(law: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
-    """Return the lower bound; it is cached."""
+    """Return the cached lower bound of :func:`least_of`."""
     return law.log_delta_at_least(goal) if of_delta else law.epsilon_at_least(goal * math.log(10.0))
 
 
@@ -233,6 +236,6 @@ def _shift_of(mechanism: Mechanism) -> tuple[_ShiftCell, ...] | None:
     if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):
         return fixed_shift(mechanism.noise_multiplier)
     if isinstance(mechanism, M2) and not mechanism.alike.layers:
-        # X = mu^2 Beta(r/2, (d-r)/2) (C7); the count of adaptive clipping could only raise this lower bound.
+        # X = mu^2 Beta(r/2, (d-r)/2) (C7). The count of adaptive clipping is ignored, which only decreases the bound.
         return random_shift(ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2))
     return None

@@ -1,9 +1,9 @@
-"""Compare training algorithms at the same privacy, and compute the utility of a release.
+"""Compute the utility of the update of a mechanism, and compare training algorithms at the same epsilon and delta.
 
-Epsilon does not describe the utility of the model. Two numbers do (docs/proofs.md, C38). The effective noise multiplier
-is that of the DP-SGD run whose update has the same noise. The projection factor ``kappa`` gives the projection error:
-the mean squared error of the update of one step is ``kappa - 1`` times the square of the clipped sum. Fresh projections
-average it out over the steps.
+Epsilon does not describe the utility of the model. Two numbers describe the update (docs/proofs.md, C38). The effective
+noise multiplier is that of the DP-SGD run whose update has the same noise. The projection factor ``kappa`` gives the
+projection error: the mean squared error of the update of one step is ``kappa - 1`` times the square of the clipped sum.
+With fresh projections the projection error averages out over the steps.
 """
 
 import math
@@ -30,11 +30,11 @@ class Utility:
     """The utility of the update that a release determines, compared with DP-SGD at the same privacy.
 
     Attributes:
-        effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has as much noise.
-        dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same privacy in the same run.
-        projection_error: ``kappa - 1``: the mean squared error of the update of one step that the projection causes,
-            over the square of the clipped sum. It is 0 without a projection.
-        releases: The number of releases with a fresh projection, over which the error averages.
+        effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has the same noise.
+        dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same epsilon and delta in the same run.
+        projection_error: The mean squared error of the update of one step that the projection causes, over the square
+            of the clipped sum. It is ``kappa - 1``, and 0 without a projection.
+        releases: The number of releases with a fresh projection, over which the projection error averages.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
         of: The number of coordinates of the gradient.
 
@@ -86,20 +86,20 @@ def update_utility(
 ) -> Utility | None:
     """Compute the utility of the update of a mechanism, compared with DP-SGD at the same privacy.
 
-    It is ``z_eff = z lift`` and ``kappa - 1`` of C38, and the noise multiplier of DP-SGD for the target in the same
-    run.
+    The utility has the effective noise multiplier ``z_eff = z lift``, the projection error ``kappa - 1`` (C38), and the
+    noise multiplier of DP-SGD for the same target in the same run.
 
     Args:
-        mechanism: What is released, with its noise multiplier.
+        mechanism: The mechanism with its noise multiplier.
         epsilon: The epsilon of the mechanism in this run.
-        delta: Its delta; or ``log10_delta``.
+        delta: The delta of the mechanism in this run; give either this or ``log10_delta``.
         log10_delta: The decimal logarithm of delta.
         risk: An attack risk in place of epsilon and delta: ``advantage``, or ``tpr`` and ``fpr``.
         **run: The run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        The utility; None for a mechanism whose release determines no update (``wishart``, ``sketch``, ...), or if
-        DP-SGD has no such noise multiplier.
+        The utility; None for a mechanism whose release determines no update (``wishart``, ``sketch``, ...), or if no
+        noise multiplier of DP-SGD meets the target.
 
     Raises:
         InvalidParameterError: A value is outside its range.
@@ -129,7 +129,7 @@ def update_utility(
 def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
     """Return the utility of a mechanism, given the result of DP-SGD for the same privacy in the same run."""
     run: Any = dp_sgd.run
-    # For sampling by epochs, each batch is an update.
+    # If a step is an epoch, each of its batches is an update.
     updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
     return Utility(
         effective_noise_multiplier=mechanism.z * lift.noise,
@@ -143,10 +143,10 @@ def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
-    """A training algorithm with the noise that it needs.
+    """A training algorithm with the noise multiplier and the utility that it has at a target.
 
     Attributes:
-        algorithm: The training algorithm of ``make_private``; None for a mechanism that only your own program can use.
+        algorithm: The training algorithm of ``make_private``; None for a mechanism that ``make_private`` cannot use.
         rank: The rank of its projections; None without projections.
         result: The result of the sigma query: noise multiplier, bound, status, assumptions and requirements.
         utility: The utility of its update.
@@ -166,7 +166,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """The algorithm, or the mechanism if there is none, and the clipping if it is per layer."""
+        """The name of the algorithm or of the mechanism, with the clipping if it is per layer."""
         per_layer = vars(self.mechanism).get("clipping") == "per-layer"
         return (self.algorithm or f"{self.mechanism.name} (own program)") + " per-layer" * per_layer
 
@@ -182,7 +182,7 @@ class Choice:
         return {**setting, **facts, "bound": self.result.bound, "status": str(self.result.status)}
 
     def as_dict(self) -> dict[str, object]:
-        """Return one row of the JSON object of the command line."""
+        """Return the choice as a row of the JSON output of the command line."""
         utility = {
             **self.utility.as_dict(),
             "noise_over_dp_sgd": self.utility.noise_over_dp_sgd,
@@ -194,7 +194,10 @@ class Choice:
 
 
 class _Way(NamedTuple):
-    """A training algorithm, its mechanism in the accounting, and the lift of its releases (None: of the mechanism)."""
+    """A training algorithm, the mechanism that accounts for it, and the lift of its releases.
+
+    If the lift is None, it is that of the mechanism.
+    """
 
     algorithm: str | None
     mechanism: Mechanism
@@ -210,18 +213,18 @@ def choose(
     ranks: Sequence[int] = (),
     **run: Unpack[RunOptions],
 ) -> Rows[Choice]:
-    """List the training algorithms that have an update at the same privacy, in increasing order of the error.
+    """Compare training algorithms at the same privacy, in increasing order of the error of their updates.
 
-    The order is that of :attr:`Utility.error` at the noise multiplier that each algorithm needs for the target. Fixed
-    subspaces (LoRA-FA, PRISM, DP-SFT) train another model with the noise multiplier of DP-SGD, and can only be compared
-    by accuracy.
+    They are sorted by :attr:`Utility.error` at the noise multiplier that each algorithm needs for the target.
+    Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed. They train another model with the noise
+    multiplier of DP-SGD, and can only be compared by accuracy.
 
     Args:
-        layers: The trained matrices, as M2 takes them: ``1024x16x24`` are 24 matrices with 1024 inputs, at rank 16;
-            ``1024x16x24:4096`` if they have 4096 outputs.
+        layers: The trained matrices in the format of M2: ``1024x16x24`` stands for 24 matrices with 1024 inputs, at
+            rank 16; ``1024x16x24:4096`` if they have 4096 outputs.
         epsilon: The epsilon of the whole run.
         delta: The delta of the whole run.
-        ranks: Ranks for every layer that replace those in ``layers``; a smaller layer is not projected.
+        ranks: Ranks for every layer that replace the ranks in ``layers``. A layer with fewer inputs is not projected.
         **run: The run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
@@ -229,7 +232,7 @@ def choose(
 
     Raises:
         InvalidParameterError: A value is outside its range, or nothing is projected.
-        QueryError: DP-SGD itself has no noise multiplier for the target.
+        QueryError: No noise multiplier of DP-SGD meets the target.
 
     >>> from privproj import choose
     >>> rows = choose(layers="1024x16", epsilon=2.0, delta=1e-6, steps=1000, sampling_rate=0.01)
@@ -249,7 +252,7 @@ def choose(
 
 
 def _at_rank(asked: M2, rank: int) -> M2:
-    """Return the layers at another rank, each at most its dimension."""
+    """Return the mechanism with another rank for all layers, at most the dimension of each layer."""
     largest = max(layer.dim for layer in asked.layers)
     checked = integer("ranks", rank, f"ranks from 1 to below the largest dimension, {largest}", 1, largest - 1)
     return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
@@ -282,10 +285,10 @@ def _ways_of(projected: M2) -> list[_Way]:
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     """Return the lift of algorithms that clip the projected gradient, for clipped records of rank one.
 
-    Let ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)`` in the Haar frame, and ``b ~ Beta(r/2, (d-1)/2)`` the squared cosine of
-    ``A^T A u`` and ``u`` for M1. A clipped record keeps ``E sqrt b`` of its clipping norm in the direction ``u`` (C38):
-    ``z_eff = z sqrt(r/d) / E sqrt b`` and ``kappa = 1/(E sqrt b)^2``. Records of higher ranks concentrate more. For
-    several layers the worst one is used.
+    For a Haar projection let ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)``. For M1 let ``b ~ Beta(r/2, (d-1)/2)`` be the squared
+    cosine of the angle between ``A^T A u`` and ``u``. The component of a clipped record in the direction ``u`` is
+    ``E sqrt b`` times the clipping norm (C38). So ``z_eff = z sqrt(r/d) / E sqrt b`` and ``kappa = 1/(E sqrt b)^2``.
+    For records of higher rank ``b`` varies less. For several layers the worst one is used.
     """
     whole_lift = projected.lift()
     noise = factor = 1.0
@@ -305,7 +308,7 @@ def _mean_root_of_beta(a: float, b: float) -> float:
 
 
 def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
-    """Return the noise and the utility of one algorithm; None if no bound of it has a value here."""
+    """Return the noise multiplier and the utility of one algorithm; None if no bound of it meets the target."""
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
     except (QueryError, UnsupportedError):

@@ -1,8 +1,8 @@
-"""Evaluate one release of many mechanisms of one kind at once, with arrays of parameters.
+"""Evaluate queries with arrays of parameters: many epsilons, deltas or noise multipliers in one call.
 
-Rows that differ only in noise and target share one composition, which is checked once, because nothing else in a result
-of a bound with kernels depends on the noise. :mod:`privproj.accounting.vectorized_kernels` states the margins. Every
-other row, and every row with an error, is evaluated as a scalar query.
+Rows that differ only in noise and target share one composition, which is checked once. This is possible because only
+the value of a result depends on the noise, for bounds with kernels. :mod:`privproj.accounting.vectorized_kernels`
+states the margins. All other rows, and rows with an error, are evaluated as scalar queries.
 """
 
 import math
@@ -38,7 +38,7 @@ from privproj.targets import TARGETS, AnyTarget, FullTarget, target_from, target
 
 Places = NDArray[np.intp]  # indices of rows
 
-Truths = NDArray[np.bool_]  # a truth value for each row
+Truths = NDArray[np.bool_]  # one boolean for each row
 
 # soundness: relative distance of epsilon below its target, so that the next number of thirteen digits, which other
 # arithmetic may return, still meets it (C24)
@@ -63,19 +63,19 @@ class ColumnResult:
 
     Attributes:
         quantity: The quantity: epsilon, delta or sigma.
-        value: The values, rounded to the safe side; without a result ``inf``, or 1 for a delta.
+        value: The values, rounded to the safe side. A row without a result has ``inf``, or 1 for a delta.
         lower: The lower ends of the enclosures of the exact value of the named bound; 0 if unknown.
         log10_delta: The decimal logarithms of the deltas, as targets or results.
-        outcome: The :class:`privproj.Outcome` of each evaluation; only ``OK`` has a guarantee.
-        side: The :class:`privproj.Side` of the values relative to the true quantity: exact if all of them are exact.
+        outcome: The :class:`privproj.Outcome` of each evaluation; only values with ``OK`` are guarantees.
+        side: The :class:`privproj.Side` of the values relative to the true quantity; exact if all values are exact.
         bound: The name of the bound.
-        bound_version: Its version, which changes whenever a value of the bound may change.
+        bound_version: The version of the bound, which changes whenever a value of the bound may change.
         status: The weakest :class:`privproj.Status` of the bound in any row.
         promises: The assumptions on the data for all rows, as texts.
         assumes: All requirements on the program, as texts.
-        source: The theorem, and the claim of docs/proofs.md that proves it here.
+        source: The theorem, and the claim in docs/proofs.md with its proof.
         asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
-        find_lower: Computes ``lower`` when it is first read, because a search for lower ends takes additional time.
+        find_lower: Computes ``lower``, when it is first read, because the search takes additional time.
 
     >>> from privproj import Gaussian, epsilons
     >>> column = epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5)
@@ -144,9 +144,9 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
         Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows.
 
     Raises:
-        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
-            such row is named.
-        UnsupportedError: The bound proves nothing for a row or for the run.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the message
+            names the first such row.
+        UnsupportedError: The bound does not support a row or the run.
 
     >>> from privproj import M2, deltas
     >>> column = deltas(M2, dim=2048, rank=[4, 16], noise_multiplier=0.5, epsilon=1.0)
@@ -171,9 +171,9 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
         :func:`privproj.delta` only.
 
     Raises:
-        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
-            such row is named.
-        UnsupportedError: The bound proves nothing for a row or for the run.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the message
+            names the first such row.
+        UnsupportedError: The bound does not support a row or the run.
 
     >>> from privproj import M2, epsilons
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
@@ -183,7 +183,7 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
 
 def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
-    """Return nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
+    """Return the approximately smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
@@ -197,9 +197,9 @@ def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
         target when it is evaluated again.
 
     Raises:
-        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the first
-            such row is named.
-        UnsupportedError: The bound proves nothing for a row or for the run.
+        InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the message
+            names the first such row.
+        UnsupportedError: The bound does not support a row or the run.
 
     >>> from privproj import M2, sigmas
     >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()
@@ -294,7 +294,7 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    """Raise :class:`InvalidParameterError` for an unknown parameter, or one that this quantity does not have."""
+    """Raise :class:`InvalidParameterError` for a parameter that is unknown or that this quantity does not use."""
     for name, value in run.items():
         if isinstance(value, list | tuple | np.ndarray):
             raise InvalidParameterError(name, value, f"one {name} for all rows", "ask once for each value")
@@ -320,7 +320,7 @@ def _column_of(name: str, value: Any) -> Array:
 
 
 def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Return a context in which errors name the row by its indices."""
+    """Return a context in which errors name the row with this number by its indices."""
     return within(f"row {', '.join(map(str, np.unravel_index(number, shape)))}") if shape else nullcontext()
 
 
@@ -355,12 +355,12 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
 
 @dataclass
 class ColumnAnswers:
-    """Rows of one quantity as arrays: targets and results.
+    """The targets and the results of many rows of one quantity, as arrays.
 
-    ``numbers`` are the targets and the given noise multipliers, by the names of the fields of a result, and
-    ``log_delta``. ``delta`` is 0 if only its logarithm is a double; ``log10_delta`` may be that of a result. ``shape``
-    is the index of a row in ``phases`` and ``sides``. It is -1 for a row without a kernel or with an error, which is
-    evaluated as a scalar query.
+    ``numbers`` has the targets and the given noise multipliers by the names of the fields of a result, and
+    ``log_delta``. ``delta`` is 0 if it is below the range of doubles. ``log10_delta`` is a target or a result.
+    ``shape`` has the index of each row in ``phases`` and ``sides``. It is -1 for a row without a kernel or with an
+    error, which is evaluated as a scalar query.
     """
 
     quantity: str
@@ -387,9 +387,9 @@ class ColumnAnswers:
 
 
 def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
-    """Return targets and noise multipliers as arrays, and which rows are in their domain.
+    """Return targets and noise multipliers as arrays, and a mask of the rows where all of them are valid.
 
-    Each is one value for all rows, or one value for each row.
+    Each parameter is one value for all rows, or one value for each row.
     """
     fine = np.ones(size, bool)
 
@@ -423,10 +423,10 @@ def read_columns(
     phase_at: Callable[[int], Phase],
     threads: int = 1,
 ) -> ColumnAnswers:
-    """Evaluate the rows that have kernels, independently of each other.
+    """Evaluate the rows that have kernels; the result of a row does not depend on other rows.
 
-    ``same`` contains the arguments that all rows share, ``columns`` has a value for each row. ``phase_at`` builds and
-    checks the query of the row with this index; a row for which it raises is not evaluated here.
+    ``same`` contains the arguments that all rows share, and ``columns`` those with a value for each row. ``phase_at``
+    builds and checks the query of the row with this index. A row for which it raises is not evaluated here.
     """
     numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
     answers = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
@@ -443,7 +443,7 @@ def read_columns(
         if quantity == "delta":
             lower, logs = of_delta(at["noise_multiplier"], at["epsilon"])
             logs = np.where(logs < math.inf, logs, 0.0)
-            # e^h rounded up, by more than in scalar queries, because numpy's exp is not that of math
+            # e^h rounded up, by more than in scalar queries, because numpy's exp differs from that of math
             value = np.exp(np.maximum(logs, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + 2.0 * NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
@@ -456,7 +456,7 @@ def read_columns(
             else:
                 value = _least_noises(of_epsilon, at["epsilon"], at["log_delta"])
             find_lower = partial(_lower_ends, of_delta, SOUGHT[quantity], value, at)
-        # An epsilon of 0 has a note, which the scalar query adds.
+        # An epsilon of 0 has a warning, which the scalar query adds.
         answered = (value > 0.0) & (value < NO_ANSWER[quantity])
         answers.value[where] = value
         answers.lower_ends.append((where, find_lower))
@@ -483,19 +483,19 @@ def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
         yield from (np.asarray(where[i : i + 2**15]) for i in range(0, len(where), 2**15))
 
 
-# from noise multipliers and targets to both values of a kernel
+# map from noise multipliers and targets to both values of a kernel
 _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
-    """Return both values of the kernel; the second is ``inf`` without a result."""
+    """Return both values of the kernel for every row; the second is ``inf`` if there is no result."""
     laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, targets, laws, threads, shape.profile.weight)
     return first, np.where(answered < math.inf, answered, math.inf)
 
 
 def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
-    """Return, below each epsilon or noise multiplier, the first tried number whose delta is above the target."""
+    """Return a lower end for each epsilon or noise multiplier, a smaller number whose delta exceeds the target."""
 
     def is_above(where: Places, x: Array) -> Any:
         tried = {name: column[where] for name, column in at.items()} | {sought: x}
@@ -518,10 +518,10 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 
 
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
-    """Return nearly the smallest noise multipliers that meet each target; ``inf`` if none is found.
+    """Return approximately the smallest noise multipliers that meet each target; ``inf`` if none is found.
 
     The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end epsilon is evaluated at each noise
-    multiplier, as in a scalar query: if it is within the target, so is the delta there (C24).
+    multiplier, as in a scalar query. If it meets the target, so does the delta there (C24).
     """
     most = epsilon * (1.0 - CALIBRATION_STEP)
 
@@ -552,7 +552,7 @@ def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Ar
         inside = (a <= moved) & (moved <= b) & ((turn % 4 < 3) | (np.abs(step) <= CALIBRATION_STEP))
         z[waiting] = np.where(inside, moved, np.sqrt(a) * np.sqrt(b))
         is_open = (np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)
-        # After nine steps a row without values is left to the scalar query.
+        # After nine steps a row without values is evaluated by the scalar query.
         waiting = waiting[is_open & ~(blind[waiting] & (turn > 8))]
         if not waiting.size:
             break

@@ -1,14 +1,15 @@
-"""Kernels of array queries, and the margins by which they agree with scalar queries (C24).
+"""Provide the kernels of array queries, with margins such that their results agree with scalar queries (C24).
 
-Round trips hold: ``delta`` or ``deltas`` at the epsilon of ``epsilons`` at ``d`` is at most ``d``, and ``sigmas``
-meets both its targets (C24, "Columns"). With ``w`` the width of an enclosure,
+Round trips hold: ``delta`` or ``deltas`` at the epsilon that ``epsilons`` returns for ``d`` is at most ``d``, and
+``sigmas`` meets both its targets (C24, "Columns"). Let ``U`` be the upper end of an enclosure of ``ln delta``, and
+``w`` the width of the enclosure. Then
 
     deltas(e)   = value(U(c) + 2 w)  where c is the number of thirteen digits up to e,
     epsilons(d) = c                  of thirteen digits, where U(c) + 6 w <= ln d was evaluated,
 
-both sums moved up to a multiple of 2^-36.
+with both sums rounded up to a multiple of 2^-36.
 
-A row has the parameters of the profile, and after them the sampling rate.
+A row has the parameters of the profile, followed by the sampling rate.
 """
 
 import math
@@ -20,8 +21,8 @@ from typing import Any, NamedTuple
 from privproj.accounting.kernel_rows import row_function
 from privproj.accounting.phase import Phase
 from privproj.numerics.interval import (
-    ANSWER_STEP,
     FUNCTION_RELATIVE_ERROR,
+    LOG_DELTA_STEP,
     RELATIVE_ERROR_PER_NAT,
     digits_above,
     digits_below,
@@ -32,25 +33,28 @@ from privproj.profiles.conversion import is_within
 from privproj.profiles.privacy_profile import Curve, Kernel, ProfileKernels, amplified_epsilon
 from privproj.targets import FullTarget
 
-# soundness: widths of an enclosure by which deltas exceed its upper end; three times as many for epsilons. The scalar
-# and the array enclosure of a query must have widths within a factor of 1.5 of each other
+# soundness: widths of an enclosure by which deltas exceed its upper end; for epsilons three times as many. The widths
+# of the scalar and of the array enclosure of a query must be within a factor of 1.5 of each other.
 WIDTHS_ABOVE = 2.0
 
 # soundness: relative error of the log of a printed delta, with a margin
 LOG_ROUNDING = 4e-15
 
-MOST_TRIES = 60  # steps before a row is left to the scalar query
+MOST_TRIES = 60  # steps before a row is evaluated by the scalar query
 
 # soundness: relative error of the epsilon of the unsampled release, a dozen roundings
 AMPLIFIED_RTOL = 4e-15
 
-LOG_DELTA: Any = None  # the profile, and ``ROOT`` its inverse; set by :func:`answers_of`
+LOG_DELTA: Any = None  # the kernel of the profile; set by :func:`answers_of`
 
-ROOT: Any = None  # the inverse of :data:`LOG_DELTA`
+ROOT: Any = None  # the kernel of the approximate inverse of the profile; set by :func:`answers_of`
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
-    """Return an enclosure of ``ln delta`` with its upper end raised by ``widths``; ``(-inf, inf)`` if unknown."""
+    """Return an enclosure of ``ln delta``, or ``(-inf, inf)`` if it is unknown.
+
+    The upper end is raised by ``widths`` times the width of the enclosure.
+    """
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), as in PrivacyProfile.sampled (C17).
@@ -68,7 +72,7 @@ def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float
 
 
 def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return a lower and the rounded upper end of ``ln delta``; ``inf`` if unknown."""
+    """Return a lower end and the rounded upper end of ``ln delta``; the upper end is ``inf`` if unknown."""
     cut = digits_below(eps)
     lower, upper = _ends(cut, row, WIDTHS_ABOVE)
     if upper < math.inf:
@@ -89,10 +93,13 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return the excess of the raised delta over this log delta, at most 0, and epsilon; ``inf`` if none is found."""
-    # below the target by more than the margin
+    """Return ``(excess, epsilon)`` for a target ``log_delta``; epsilon is ``inf`` if none is found.
+
+    ``excess`` is the raised upper end of ``ln delta`` at this epsilon minus ``log_delta``. It is at most 0.
+    """
+    # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
-    goal = log_delta - ANSWER_STEP - 8.0 * WIDTHS_ABOVE * width
+    goal = log_delta - LOG_DELTA_STEP - 8.0 * WIDTHS_ABOVE * width
     for _ in range(MOST_TRIES):
         eps = digits_above(_root(goal, row))
         if not eps < math.inf:
@@ -116,7 +123,7 @@ def answers_of(profile: ProfileKernels) -> tuple[Kernel, Kernel]:
 
 
 class RowShape(NamedTuple):
-    """Rows that differ only in noise and target."""
+    """The shared properties of rows that differ only in noise and target."""
 
     profile: ProfileKernels  # profile of the rows
 
@@ -126,7 +133,7 @@ class RowShape(NamedTuple):
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
-    """Return the shape of rows like this phase, or None if they have no kernels."""
+    """Return the shared properties of rows like this phase, or None if no kernel evaluates its bound."""
     run, bound, kernel_row = phase.run, phase.bound, row_function(phase.bound)
     if kernel_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
@@ -153,7 +160,7 @@ def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
     if shape is None:
         return True
     row, (delta_of, epsilon_of) = shape.row_at(phase.mechanism.noise_multiplier), answers_of(shape.profile)
-    # without a value there is no contradiction
+    # A kernel without a value does not contradict the scalar query.
     with suppress(ArithmeticError, ValueError):
         upper = delta_of(target.epsilon, row)[1]
         if upper < math.inf and not is_within(target, upper):

@@ -1,9 +1,10 @@
 """Account for balls-in-bins sampling: in each epoch a record is in one of several batches, chosen at random.
 
-**The epoch.** A release has the pair ``(P, Q)``: with the record, and without it. ``W = dP/dQ`` is the likelihood
-ratio under ``Q``, and ``m`` the ``P``-mass at infinity. The record is in one of ``t`` batches, each as likely. So the
-epoch is dominated by ``(Pbar, Q^t)``, the mean over ``i`` of ``Q^(i-1) P Q^(t-i)`` against ``Q^t`` (claim C25). With
-``S = W_1 + ... + W_t``, independent copies, its profiles are, for ``s >= 0``,
+**The epoch.** A release has the dominating pair ``(P, Q)``: with the record, and without it. ``W = dP/dQ`` is the
+likelihood ratio under ``Q``, and ``m`` is the ``P``-mass at infinity. The record is in one of ``t`` batches, with equal
+probabilities. So the epoch is dominated by ``(Pbar, Q^t)``, where ``Pbar`` is the mean over ``i`` of
+``Q^(i-1) P Q^(t-i)`` (claim C25). Let ``S = W_1 + ... + W_t`` be the sum of independent copies. For ``s >= 0`` the
+profiles of the epoch are
 
     remove:  H_s(Pbar || Q^t) = m + E (S/t - s)_+
     add:     H_s(Q^t || Pbar) = E (1 - s S/t)_+ = s E (1/s - S/t)_+.
@@ -14,8 +15,8 @@ below. Both are sums of positive terms, so nothing cancels.
 **The distribution of W** comes from the pairs of one release on a uniform grid (C18), one that dominates and one that
 is dominated. Every mean of an increasing or decreasing convex function of ``S`` grows with the pair (C25).
 
-**The distribution of S** is computed by repeated doubling. That of ``j`` copies has atoms ``q_i`` at ``z_i >= 0``,
-where ``Z = W_1 + ... + W_j - j w`` and ``w`` is the least finite ``W``. Their sums are moved to a grid:
+**The distribution of S** is computed by repeated squaring. Let ``w`` be the least finite ``W``. The distribution of
+``Z = W_1 + ... + W_j - j w`` has atoms ``q_i`` at ``z_i >= 0``. After each product the atoms are moved to a grid:
 
 * (i) *Above:* an atom between neighbors ``a <= z <= b`` is split so that its mass and its mean stay:
   ``q (b - z) / (b - a)`` at ``a`` and ``q (z - a) / (b - a)`` at ``b``.
@@ -26,13 +27,13 @@ where ``Z = W_1 + ... + W_j - j w`` and ``w`` is the least finite ``W``. Their s
 * (iv) ``Q``-mass ``m_q`` at ``W = 0`` is moved to ``w``. That only enlarges ``E (S/t - s)_+``. It lowers
   ``E (s - S/t)_+`` by at most ``m_q w``, which is added.
 
-By Jensen (i) enlarges every mean of a convex function and (ii) makes it smaller, whatever the grid; no proof depends on
-:func:`_choose_points`.
+By Jensen's inequality (i) increases every mean of a convex function and (ii) decreases it, for every grid. So no proof
+depends on :func:`_choose_points`.
 
 **Rounding** (v). Masses are sums of products of positive factors. If each is right to a factor ``e^r``, so is every
-mean, and in a sum of two distributions the ``r`` of both add up (``growth``). Places are positive, and right to a
-factor ``1 +- rho`` (``drift``): ``E f(Z)`` is taken at ``(1 + rho) Z`` or ``(1 - rho) Z``, whichever is on the safe
-side.
+mean, and in a sum of two distributions the ``r`` of both add up (``growth``). The places ``z_i`` are positive, and
+right to a factor ``1 +- rho`` (``drift``). ``E f(Z)`` is evaluated at ``(1 + rho) Z`` or ``(1 - rho) Z``, whichever is
+on the safe side.
 """
 
 import math
@@ -59,12 +60,12 @@ from privproj.numerics.special import convolve_discrete
 from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
-POINTS_PER_SCORE = 56.0  # grid points to one unit of the normal score of a distribution
-CORE_SCORE = 6.0  # normal score, of probability 1e-9, from which on grid points are sparser
+POINTS_PER_SCORE = 56.0  # grid points for one unit of the normal score of a distribution
+CORE_SCORE = 6.0  # normal score, of probability 1e-9, beyond which grid points are sparser
 EPOCH_CUTS = (TRUNCATED_RUN_MASS, 1e-76, 1e-136)  # masses at which tails are truncated, for smaller and smaller deltas
-NATS_ABOVE_CUT = 14.0 * math.log(10.0)  # nats above that mass; a delta below uses the next truncation
-PILOT_ATOMS = 130  # atoms of each term in the estimate that a grid is chosen by
-KNOTS_PER_DEVIATION = 64.0  # largest number of values of a profile to one standard deviation of its loss
+NATS_ABOVE_CUT = 14.0 * math.log(10.0)  # nats above that mass; for smaller deltas the next level is used
+PILOT_ATOMS = 130  # atoms of each term in the estimate from which a grid is chosen
+KNOTS_PER_DEVIATION = 64.0  # largest number of values of a profile for one standard deviation of its loss
 LEAST_PILOT_MASS = 1e-280  # least divisor, and least probability with a score, in that estimate
 UNDERFLOWN_MASS = 1e-290  # soundness: mass that all products lose to underflow: 5e-324 of each, of fewer than 1e30
 LEAST_PLACE = 1e-150  # soundness: least positive grid point, in units of one W; distances are then above 1e-167
@@ -74,7 +75,10 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 
 @dataclass(frozen=True)
 class SumDistribution:
-    """The distribution of ``Z``, a sum of independent ``W - w``; the code that builds one guarantees its side (C25)."""
+    """The distribution of ``Z``, a sum of independent ``W - w``.
+
+    It bounds the exact distribution from above or from below (C25), which the code that builds it guarantees.
+    """
 
     places: Array  # places ``z_i >= 0`` of the atoms, increasing; no unit
 
@@ -91,7 +95,7 @@ class SumDistribution:
 
 @dataclass(frozen=True)
 class _Epoch:
-    """The profile of an epoch of one pair at any ``s``, from its sums (module docstring, "The epoch")."""
+    """The profile of an epoch, from the distribution of ``S`` (module docstring, "The epoch")."""
 
     distribution: SumDistribution  # distribution of ``Z = S - t w``
 
@@ -106,7 +110,7 @@ class _Epoch:
     above: bool  # True for an upper bound, False for a lower one
 
     def excess(self, losses: Array) -> Array:
-        """Return the excess of the remove direction at ``ln s = losses`` (nats), on the safe side."""
+        """Return a bound of the excess in the remove direction at ``ln s = losses`` (nats)."""
         bounds = np.empty(len(losses))
         for read, chosen in ((self.right, losses >= 0.0), (self.left, losses < 0.0)):
             # 2^22: products of atoms and epsilons that are in memory at a time
@@ -122,7 +126,7 @@ class _Epoch:
         return c * (1.0 - error), c * (1.0 + error)
 
     def right(self, losses: Array) -> Array:
-        """Return ``m + E (S/t - s)_+``."""
+        """Return a bound of the excess ``m + E (S/t - s)_+`` at ``ln s = losses``, for ``s >= 1``."""
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = low if self.above else high
         # sum q (z - c)_+, also over the far atoms; beyond the grid the value at its end (above) or 0 (below)
@@ -136,14 +140,15 @@ class _Epoch:
         return np.maximum(share, 0.0) / self.batches * self.factor
 
     def left(self, losses: Array) -> Array:
-        """Return ``E (s - S/t)_+``."""
+        """Return a bound of the excess ``E (s - S/t)_+`` at ``ln s = losses``, for ``s < 1``."""
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = high if self.above else low
         # sum q (c - z)_+
         share = np.sum(distribution.masses * np.maximum(c[:, None] - distribution.places, 0.0), axis=1) / self.batches
         if not self.above:
             return np.maximum(share * self.factor - UNDERFLOWN_NEAR_ZERO * np.exp(losses), 0.0)
-        # The far atoms as if at the end of the grid, and (iv) for the mass at W = 0 that was moved to w.
+        # The far atoms count as if they were at the end of the grid. For (iv) the mass that was moved from W = 0 to w
+        # is added.
         share += distribution.far_mass * np.maximum(c - self.top, 0.0) / self.batches
         s = np.exp(losses)
         moved = self.pair.infinity_mass_q * np.minimum(math.exp(self.log_least) * (1.0 + 1e-9), self.batches * s)
@@ -152,12 +157,12 @@ class _Epoch:
 
     @property
     def total(self) -> float:
-        """``|Q|^t``, the total mass, nearly 1."""
+        """The total mass ``|Q|^t``, which is close to 1."""
         return float(np.sum(self.distribution.masses)) + self.distribution.far_mass
 
     @property
     def factor(self) -> float:
-        """``e^growth`` from above, ``e^-growth`` from below, with a margin for the sums of a profile."""
+        """``e^growth`` for an upper bound or ``e^-growth`` for a lower one, with a margin for sums."""
         growth = self.distribution.growth + UNIT_ROUNDING * (32.0 + 2.0 * len(self.distribution.places))
         return math.exp(growth if self.above else -growth)
 
@@ -166,9 +171,10 @@ class _Epoch:
 
 
 def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Run]]:
-    """Return the epochs of a balls-in-bins run as releases on the whole data set, to be composed (C25).
+    """Return the epochs of a balls-in-bins run as releases on the whole dataset, to be composed (C25).
 
-    A record that is in ``k`` of ``t`` batches is in one of each of ``k`` blocks of ``floor(t/k)`` or ``ceil(t/k)``.
+    If a record is in ``k`` of ``t`` batches, the batches form ``k`` blocks of ``floor(t/k)`` or ``ceil(t/k)`` batches,
+    and the record is in one batch of each block.
 
     Raises:
         UnsupportedError: The bound has no theorem for sampled batches.
@@ -185,7 +191,7 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
 
 
 def blocks_of(run: Run) -> list[tuple[int, int]]:
-    """Return the sizes of the blocks of a record in a balls-in-bins run, and the number of each in the run (C25)."""
+    """Return the sizes of the blocks of :func:`allocate`, each with the number of such blocks in the run (C25)."""
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
     blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
@@ -194,9 +200,9 @@ def blocks_of(run: Run) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=8)
 def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> PrivacyProfile:
-    """Return the profile of one epoch, in both directions, as sound as that of a release.
+    """Return the profile of one epoch in both directions, as sound as the profile of a release.
 
-    Its tails are truncated at the mass ``EPOCH_CUTS[level]``, and for smaller deltas at the next.
+    Its tails are truncated at the mass ``EPOCH_CUTS[level]``. Smaller deltas are computed at the next level.
     """
     cut = EPOCH_CUTS[level]
     bounds = EpochBounds(truncate_below(release, math.log(cut)) if level else release, batches, cut)
@@ -208,7 +214,7 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
         except PrecisionError:  # masses would underflow
             return profile
 
-    # the profile at the next level, for a delta below the range of this one
+    # The profile at the next level, for deltas below the range of this one.
     def next_level(log_delta: float) -> PrivacyProfile | None:
         if level + 1 == len(EPOCH_CUTS) or log_delta >= math.log(cut) + NATS_ABOVE_CUT:
             return None
@@ -243,7 +249,7 @@ def _log(x: float) -> float:
 
 
 class EpochBounds:
-    """Upper bounds of the profile of an epoch, and lower bounds, which are computed when they are first read."""
+    """Upper and lower bounds of the profile of an epoch; lower bounds are computed when they are first read."""
 
     def __init__(self, release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> None:
         self.batches = batches
@@ -302,7 +308,7 @@ class EpochBounds:
 
     def log_delta(self, eps: float, release: PrivacyProfile) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)``, the maximum of both directions; ``eps`` is in nats."""
-        # max(E(e^eps), e^eps E(e^-eps)), and that of one release at most: mixing does not raise delta.
+        # max(E(e^eps), e^eps E(e^-eps)), and at most the delta of one release, because mixing does not increase delta.
         near = min(eps, LARGEST_LOSS)
         both = np.array([near, -near])
         lower, upper = (
@@ -319,7 +325,7 @@ def _least_loss(pair: DominatingPair) -> float:
 
 
 def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) -> SumDistribution:
-    """Return the distribution of ``W - w`` under ``Q``, with the error of cell 0 of the pair on the safe side."""
+    """Return an upper (``above``) or a lower bound of the distribution of ``W - w`` under ``Q``."""
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
     positive = pair.masses + error > 0.0
     losses: Array = pair.step * pair.cells[positive].astype(float)  # exact: the step is a power of two
@@ -337,13 +343,14 @@ def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) 
 
 
 def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above: bool) -> SumDistribution:
-    """Return the distribution of the sum, an upper bound on the points or a lower one between them ((i) to (iii))."""
+    """Return an upper (``above``) or a lower bound of the distribution of a sum, on a grid ((i) to (iii))."""
     top = float(points[-1])
     mass, left, right = (np.zeros(len(points)) for _ in range(3))
     far_mass, far_excess = compile_kernel(convolve_discrete)(
         one.places, one.masses, two.places, two.masses, one is two, points, mass, left, right
     )
-    # Far atoms stay far, whatever is added: mass m_1 |two| + |one| m_2, excess e_1 |two| + m_1 E Z_2 and the reverse.
+    # Sums with a far atom are far too. Their mass is m_1 |two| + |one| m_2, their excess e_1 |two| + m_1 E Z_2 and the
+    # same with one and two exchanged.
     one_mean, two_mean = (float(np.sum(distribution.masses * distribution.places)) for distribution in (one, two))
     ones, twos = float(np.sum(one.masses)), float(np.sum(two.masses))
     far_mass += one.far_mass * twos + ones * two.far_mass + one.far_mass * two.far_mass
@@ -392,18 +399,18 @@ def _choose_points(
     steps = np.maximum(*(np.diff(np.interp(marks, mark, scores)) for mark, scores in scored))
     count = np.concatenate([[0.0], np.cumsum(steps)]) * density
     inner = np.exp(np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, np.log(marks)))
-    # A point just above the largest sum, which may be likely: otherwise it would be split to the end of the grid.
+    # Add a point just above the largest sum. Its mass may be large, and would otherwise be split to the last point.
     inner = np.append(inner, (float(one.places[-1]) + float(two.places[-1])) * (1.0 + 1e-12))
     return np.unique(np.concatenate([[0.0], inner[(inner > 0.0) & (inner < top)], [top]]))
 
 
 def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, Array]:
-    """Return places at which the normal score of a distribution passes evenly spaced values, and these values."""
+    """Return the places at which the normal score of a distribution has evenly spaced values, and these values."""
     wanted = np.arange(-score, score, 0.4)  # wider than the lumps of the estimate
     at = np.searchsorted(np.maximum.accumulate(_normal_scores(weights, score)), wanted)
     marks, first = np.unique(places[np.minimum(at, len(places) - 1)], return_index=True)
     core = np.clip(wanted[first], -CORE_SCORE, CORE_SCORE)
-    # Beyond the core there are half as many grid points to a unit of the score.
+    # Beyond the core there are half as many grid points for one unit of the score.
     return marks, core + 0.5 * (wanted[first] - core)
 
 
@@ -419,7 +426,7 @@ def _thinned(distribution: SumDistribution) -> tuple[Array, Array]:
 
 
 def _normal_scores(weights: Array, largest: float) -> Array:
-    """Return the normal score of a distribution at each atom, roughly, limited to ``largest``."""
+    """Return the approximate normal score of a distribution at each atom, limited to ``largest``."""
     total = float(np.sum(weights))
     low, high = np.cumsum(weights) / total, np.cumsum(weights[::-1])[::-1] / total
     tail = np.clip(np.minimum(low, high), LEAST_PILOT_MASS, 0.5)

@@ -1,4 +1,4 @@
-"""Compose releases to a run: the cheapest valid form, or a composition on a discretization grid."""
+"""Compose the profile of one release to the privacy curve of a run, by the cheapest method that is valid."""
 
 from dataclasses import replace
 
@@ -8,12 +8,12 @@ from privproj.run import Run
 
 
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
-    """Return the privacy curve of ``run.steps`` adaptive releases with this profile, subsampled as the run states.
+    """Return the privacy curve of ``run.steps`` adaptive releases with this profile and the sampling of the run.
 
-    It is as sound as the profile. The first of these forms that is valid is used:
+    The curve is as sound as the profile. The first valid form of these is used:
 
-    1. one release on the whole data set, or one epoch that is one release: the profile itself;
-    2. several releases on the whole data set: the closed form of the profile, if it has one;
+    1. one release on the whole dataset, or one epoch that is accounted as one release: the profile itself;
+    2. several releases on the whole dataset: the closed form of the profile, if it has one;
     3. one release on a sampled batch: the profile amplified by subsampling (C17), unless a grid is given;
     4. otherwise a composition on a discretization grid (C2, C18, C19, C23).
 
@@ -42,7 +42,7 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
 
 
 def compose_phases(phases: Phases, step: float | None = None) -> Curve:
-    """Return the joint privacy curve of phases with different profiles and runs, as sound as these.
+    """Return the joint privacy curve of phases with different profiles and runs, as sound as the profiles.
 
     Args:
         phases: The profile of one release of each phase, and its run.

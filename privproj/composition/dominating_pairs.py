@@ -1,13 +1,13 @@
-"""Bracket a privacy profile between two pairs on a uniform grid of losses: one dominates it, one is dominated.
+"""Bracket a release between two pairs of discrete distributions: one dominates it, and one is dominated by it.
 
 **Domination** (C2). Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at
 the losses ``j h``, so ``Q``-masses ``p_j / t_j`` with ``t_j = e^(j h)``, and ``P``-mass ``m`` at ``+inf`` has the
 profile ``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``. If ``D(t) >= delta(t)`` for **every** ``t >= 0``, the pair
-dominates. Domination composes, also adaptively and without any normalization: given the first release, the profile of
-two is ``int P2(dy) D_1(t e^-loss(y))``, which only grows when one factor is replaced by a larger one. The same with
-``<=`` gives lower bounds.
+dominates. Domination is preserved by composition, also if the composition is adaptive and the pair is not normalized.
+The reason is that the profile of two releases is ``int P2(dy) D_1(t e^-loss(y))``, which increases when one factor is
+replaced by a larger one. The same with ``<=`` gives lower bounds.
 
-**The excess.** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both
+**The excess** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both
 directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``
 (C17; Balle, Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove direction; for a fixed batch size
 it holds at ``t >= 1``, and the other half is the reflection ``E(1/t) = E(t) / t``. With ``tau = expm1(j h) / q`` the
@@ -22,13 +22,13 @@ upper bounds of ``delta`` are known. As ``delta`` is convex in ``t``, chords bet
 the first knot the line to ``(0, 1)`` is one, right of the last knot the last value.
 
 **Below** (:func:`pair_below`, C18). The line through two points of a convex function lies below the function outside
-them. So between the knots ``i`` and ``i + 2`` two lines bound ``delta`` from below: both go through the lower bound at
-``i + 1``, each through the upper bound at one neighbor. The segment between their far ends is below both, because
-their kink is concave. Where two segments meet, the smaller end is used. From the first segment on that is not positive
-at both ends, the lower bound of ``E`` is 0.
+them. So between the knots ``i`` and ``i + 2`` two lines bound ``delta`` from below. Both go through the lower bound at
+``i + 1``, and each goes through the upper bound at one neighbor. The segment between their far ends is below both,
+because their kink is concave. Where two segments meet, the smaller end is used. Beyond the first segment that is not
+positive at both ends, the lower bound of ``E`` is 0.
 
 **From a polygon to masses** (:func:`_scale_polygon`, C18). The lower convex hull of the polygon is the profile of a
-pair, and its kinks are the masses. In floating point they are only nearly right, so the masses are verified. With
+pair, and its kinks are the masses. In floating point they are only approximate, so the masses are corrected. With
 ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
 
     m + F_i,        F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j
@@ -41,8 +41,8 @@ where ``m_q`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, r
    meet at ``t = 1``.
 2. ``kappa`` is such that the excess of the pair is on the right side of the polygon at every knot. Between knots both
    are straight.
-3. ``p_0 = 1 - m - sum of the others`` completes ``P``. Where that is negative, ``p_0 = 0``, which only adds to the pair
-   from above; from below, no pair is returned.
+3. ``p_0 = 1 - m - sum of the other masses`` completes ``P``. If that is negative, the pair above has ``p_0 = 0``, which
+   only increases its profile, and there is no pair below.
 
 The proof holds for the pair with the exact ``c`` and ``p_0``. ``rounding`` bounds the distance of the computed masses
 from it; :mod:`privproj.composition.fourier` and :mod:`privproj.composition.repeated_squaring` account for it.
@@ -79,9 +79,9 @@ PLATEAU_NATS = math.log(1e8)
 # a few nats of a knot, because e^loss grows.
 WIDEST_KNOT_GAP = 0.5
 SMALLEST_UPPER_BOUND = 1e-300  # soundness: replaces smaller upper bounds of a delta, and smaller divisors
-# soundness: least sampling rate on a grid, which replaces a smaller one, as masses underflow far below. A larger rate
-# has a larger delta (C17), so that holds from above only. Even 1e8 steps at it cost no more delta than
-# where the later tail-truncation levels begin, and these use the rate itself.
+# soundness: least sampling rate on a grid. It replaces a smaller rate, at which masses would underflow. A larger rate
+# has a larger delta (C17), so this is valid for upper bounds only. Even 1e8 steps at this rate have a delta below the
+# range of the first tail-truncation level, and the later levels use the exact rate.
 LEAST_GRID_RATE = 1e-30
 MOST_GRID_CELLS = 2.0**62  # cells to either side of loss 0: they are counted in 64 bits
 # soundness: least 1 + tau at which lower bounds come from the profile; nearer to the end of the support they are 0.
@@ -97,7 +97,10 @@ SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """Two measures ``P`` and ``Q`` on a uniform grid; the code that builds one guarantees its side (C18)."""
+    """Two measures ``P`` and ``Q`` on a uniform grid of losses (C18).
+
+    The code that builds a pair guarantees that it dominates a release, or that the release dominates the pair.
+    """
 
     cells: Cells  # losses over ``step``, in increasing order
 
@@ -119,7 +122,7 @@ class DominatingPair:
 
     @property
     def log_size(self) -> float:
-        """The log of ``max(1, |P|)`` from above: ``|P|`` is 1 unless cell 0 may have been cut off at 0."""
+        """An upper bound of ``ln max(1, |P|)``; ``|P|`` may exceed 1 only if the mass of cell 0 was set to 0."""
         if float(self.masses[np.searchsorted(self.cells, 0)]) > self.rounding:
             return 0.0
         return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
@@ -145,7 +148,7 @@ def repeat_by_squaring(
     Args:
         first: The distribution of one release.
         count: The number of releases.
-        compose: From two distributions, and their number of releases together, to their composition.
+        compose: A function of two distributions and their total number of releases that returns their composition.
     """
     composed, done = first, 1
     for bit in bin(count)[3:]:
@@ -160,9 +163,9 @@ def repeat_by_squaring(
 
 @dataclass(frozen=True)
 class CoarseDescription:
-    """A release on its batches, and a coarse description of its loss in the remove direction.
+    """A sampled release, and a rough distribution of its privacy loss in the remove direction.
 
-    The description only places knots: no bound depends on it.
+    The rough distribution only determines where the profile is evaluated. No bound depends on it.
     """
 
     profile: PrivacyProfile  # privacy profile of the release
@@ -193,9 +196,9 @@ class CoarseDescription:
         return needs_both_directions(self.profile, self.run)
 
     def pairs(self, step: float) -> "ExcessBounds":
-        """Return the bounds of one sampled step in the remove direction, as sound as the profile (C18).
+        """Return bounds of the excess of one sampled step in the remove direction, as sound as the profile (C18).
 
-        If the sampled pair is symmetric, they hold in both directions.
+        If the sampled pair is symmetric, the bounds hold in both directions.
 
         Args:
             step: The distance of two grid points in nats.
@@ -204,12 +207,12 @@ class CoarseDescription:
         return excess_bounds(self.profile, self.run, self.knots(step, resolution), step)
 
     def knots(self, step: float, resolution: float) -> Cells:
-        """Return the grid cells (losses over ``step``) at which the profile is evaluated. Any choice is sound.
+        """Return the grid cells (losses over ``step``) at which the profile is evaluated; any choice is sound.
 
         Args:
             step: The distance of two grid points in nats.
-            resolution: The number of cells to a standard deviation of the loss, up to eight of them; beyond there are
-                fewer. -1, 0 and 1 are always among the cells.
+            resolution: The number of cells for one standard deviation of the loss, within eight standard deviations;
+                beyond there are fewer. The cells -1, 0 and 1 are always included.
 
         Raises:
             GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` cells.
@@ -238,7 +241,10 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function that computes lower bounds, and upper bounds of at least 1e-300, of a table at these points."""
+    """Return a function that computes the lower bounds of a table at these points, and its upper bounds there.
+
+    Upper bounds are raised to at least 1e-300.
+    """
     if isinstance(table, TwoSidedTable):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
     lower, upper = table(at)
@@ -246,7 +252,7 @@ def _read_table(
 
 
 def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function that computes lower bounds of delta at these ``eps >= 0``, and upper bounds."""
+    """Return a function that computes lower bounds of delta at these ``eps >= 0``, and the upper bounds there."""
     if profile.table is not None:
         return _read_table(profile.table, np.asarray(eps, float))
     log_deltas = [profile.log_delta(float(e)) for e in eps.tolist()]
@@ -309,10 +315,10 @@ def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
 
 
 def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
-    """Return losses (nats) and log excess up to where the excess is ``log_least``, or a floor of the profile begins.
+    """Return losses (nats) and their log excess, truncated where the log excess is ``log_least`` or a floor begins.
 
-    At least three points remain. A floor (see :data:`PLATEAU_NATS`) is truncated because it would put a little mass at
-    very large losses. That mass makes no bound smaller, and a tilt would give it all the weight.
+    At least three points remain. A floor (:data:`PLATEAU_NATS`) is truncated because it would put a small mass at very
+    large losses. That mass decreases no bound, and a tilted distribution would consist of it alone.
     """
     distinct = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[distinct], log_excess[distinct]
@@ -331,7 +337,7 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
 
 
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
-    """Return the standard deviation (nats) of the finite losses, with the masses of the polygon at its knots."""
+    """Return the standard deviation (nats) of the finite losses, with the masses of the polygon with these knots."""
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
@@ -344,7 +350,7 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class ExcessBounds:
-    """Bounds of the excess of a release at some grid points; the code that builds them guarantees them."""
+    """Upper and lower bounds of the excess of a release at some grid points; the builder guarantees them."""
 
     cells: Cells  # losses over ``step``, in increasing order
 
@@ -369,8 +375,8 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     """Return bounds of ``E`` of the sampled step (module docstring, "The excess"; C17).
 
     For a symmetric pair the reflected cells are added. Otherwise the cells beyond the end of the support are replaced
-    by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. Because ``E`` increases with it, a small
-    amount is added to it for the upper bound.
+    by a single one, where ``E = 0``. Near the end of the support ``1 + tau`` loses digits. ``E`` increases with
+    ``1 + tau``, so a small amount is added to ``1 + tau`` for the upper bound.
 
     Args:
         profile: The profile of the release.
@@ -432,9 +438,9 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
 
 
 def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) -> DominatingPair | None:
-    """Return a pair that every release with these bounds of its excess dominates (C18, "Below").
+    """Return a pair that is dominated by every release whose excess has these bounds (C18, "Below").
 
-    None if the bounds are too far apart: no segment next to ``t = 1`` is positive, or no scale fits.
+    The result is None if the bounds are too far apart: no segment next to ``t = 1`` is positive, or no scale is valid.
     """
     zero = int(np.searchsorted(cells, 0))
     # A smaller lower bound counts as 0: masses near the least double would lose digits.
@@ -462,7 +468,10 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
-    """Return cells and excesses on the lower convex hull of ``delta`` and ``(t, E) = (0, 0)``, with cell 0 (C18)."""
+    """Return the cells on the lower convex hull of ``delta`` and ``(t, E) = (0, 0)``, and their excess (C18).
+
+    Cell 0 is always among them.
+    """
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)
@@ -498,9 +507,9 @@ def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
 def _scale_polygon(
     cells: Cells, values: FloatArray, step: float, m: float, m_q: float, *, below: bool = False
 ) -> DominatingPair | None:
-    """Return the pair with this convex polygon as its excess, scaled to the safe side of it at every knot (C18).
+    """Return the pair whose excess is this convex polygon, scaled to be on the safe side of it at every knot (C18).
 
-    None if no scale does that.
+    The safe side is above, or below if ``below``. The result is None if no scale achieves that.
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     if zero in (0, len(cells) - 1):  # no loss on one side of 0
@@ -513,9 +522,9 @@ def _scale_polygon(
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
-    # Required: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. So below:
-    # kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0  (m = m_q = 0); above: kappa >=
-    # max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
+    # Required: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. That is
+    #   below (m = m_q = 0):  kappa <= min (E_i - m) / F_i,  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0,
+    #   above:  kappa >= max (E_i - m) / F_i,  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
     want_right = values[zero:-1] - m
     want_left = values[1 : zero + 1] - m_q * np.exp(losses[1 : zero + 1])
     # with a margin for the rounding of m_q and its products
@@ -544,7 +553,7 @@ def _scale_polygon(
 
 
 def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
-    """Return ``wanted / sums``, and a huge number where a sum is 0."""
+    """Return ``wanted / sums``, with a huge number where a sum is 0."""
     return wanted / np.maximum(sums, SMALLEST_UPPER_BOUND)
 
 

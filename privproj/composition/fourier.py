@@ -1,12 +1,13 @@
-"""Compose pairs on a uniform grid by Fourier inversion of a tilted distribution, with every error bounded.
+"""Compose dominating pairs on a uniform grid by Fourier inversion of a tilted distribution, with a proved error.
 
-``P`` of a run is tilted by ``e^(theta loss)`` so that its bulk is near ``eps``: then a relative error of the bulk is
-one of delta, however small. On a window of ``n`` cells ``a <= S < a + n`` the finite part of delta is ``scale / n sum_k
-R_k W_k`` up to aliasing, with the transform ``R_k`` of the tilted distribution and two geometric series ``W_k``. All of
-this is claim C19, with the errors by these numbers; ``u`` is the unit of rounding:
+The distribution ``P`` of the loss of a run is multiplied by ``e^(theta loss)``, so that its bulk is near ``eps``. Then
+a relative error of the bulk causes an equal relative error of delta, however small delta is. Let ``S`` be the loss in
+cells, on a window ``a <= S < a + n``. Up to aliasing, the finite part of delta is ``scale / n sum_k R_k W_k``, where
+``R_k`` is the transform of the tilted distribution and ``W_k`` is the difference of two geometric series. Claim C19
+proves this and numbers the errors as follows; ``u`` is the unit of rounding:
 
-* (i) the tail outside the window and (ii) aliasing, which are absolute; the others are relative to ``scale``;
-* (iii) the tilted masses, (iv) their transform, in bins or by FFT, and (v) its powers, which carry both to delta;
+* (i) the tail outside the window and (ii) aliasing, which are absolute; all other errors are relative to ``scale``;
+* (iii) the tilted masses, (iv) their transform, in bins or by FFT, and (v) its powers, which include (iii) and (iv);
 * (vi) frequencies that are skipped, (vii) the sum over frequencies, (viii) exponents of ``scale`` and ``b``.
 """
 
@@ -39,7 +40,7 @@ MOST_WINDOW_CELLS = 2**31  # cells of a window; a run that needs more is not sup
 # would be too long.
 MOST_OF_A_PHASE = 5 * 10**7
 MOST_FFT_CELLS = 2**22  # cells, longest FFT on a given grid; a longer one is not supported
-QUICK_FFT_CELLS = 2**19  # cells, longest FFT on a default grid, which is made coarser instead
+QUICK_FFT_CELLS = 2**19  # cells, longest FFT on a default grid; the grid is made coarser if it needs a longer one
 THINNED_ATOMS = 300  # atoms of a phase in the search for a tilt; every tilt gives a valid bound
 MOST_THINNED = 16 * THINNED_ATOMS  # atoms of all phases in that search
 TERMS_OF_BIN = 18  # soundness: terms of the series in a bin; 1/18! is below 2 units of rounding
@@ -50,7 +51,7 @@ FEWEST_IN_BLOCKS = 2**13  # soundness: fewest frequencies summed in blocks, wher
 TILT_SPACING = 0.1
 # soundness: the same for small deltas, where rare large losses form a second bulk and only few tilts resolve both
 FINE_TILT_SPACING = 0.005
-CACHED_VALUES = 64  # values that a composition caches, as searches and their checks evaluate the same ones
+CACHED_VALUES = 64  # values that a composition caches, because searches and their checks evaluate the same ones
 NEWTON_RTOL = 1e-11  # relative accuracy of Newton's method for epsilon; its root is then moved to the safe side
 
 
@@ -61,11 +62,11 @@ class DeltaValue(NamedTuple):
 
     error: float  # proved bound of the absolute error of ``value``; ``inf`` where nothing is known
 
-    slope: float  # The derivative of delta in ``eps``, roughly. It only guides searches.
+    slope: float  # approximate derivative of delta in ``eps``; it only guides searches
 
 
 class _RepeatedPair(NamedTuple):
-    """``steps`` releases of one pair. Cheap values are not cached, as there may be many phases."""
+    """``steps`` releases of one pair. Cheap values are not cached, because there may be many phases."""
 
     pair: DominatingPair
     steps: int
@@ -98,7 +99,7 @@ class FourierComposition:
     Args:
         phases: The pair of one release of each phase, and its number of releases. All pairs have one step ``h``.
         most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridSizeError` is raised.
-        small_delta: If true, rare large losses may have all the weight of a tilt: a very small delta consists of them.
+        small_delta: True if a tilted distribution may consist of rare large losses alone, as a very small delta does.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class FourierComposition:
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """Return ``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses, for searches."""
+        """Return ``sum T_i K_i`` and its first two derivatives in ``theta``, approximately, to guide searches."""
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
         top = np.maximum.reduceat(exponent, starts)
@@ -150,9 +151,9 @@ class FourierComposition:
         return float(self.counts @ (np.log(mass) + top)), float(self.counts @ mean), float(self.counts @ variance)
 
     def tilt_for(self, eps: float) -> float:
-        """Return the tilt at which :meth:`log_chernoff_bound` is nearly least. Any tilt is sound.
+        """Return the tilt that approximately minimizes :meth:`log_chernoff_bound` at ``eps``; any tilt is sound.
 
-        The terms of ``delta(eps)`` are largest near the mean of the tilted distribution.
+        At this tilt the terms of ``delta(eps)`` are largest near the mean of the tilted distribution.
         """
 
         def gap(theta: float) -> tuple[float, float]:
@@ -164,11 +165,12 @@ class FourierComposition:
         return self.limit_tilt(self.solve_tilt(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
-        """Return the tilt whose :meth:`log_chernoff_bound`, at the ``eps`` it is best for, is about ``log_delta``."""
+        """Return the tilt that is best at the ``eps`` where :meth:`log_chernoff_bound` is about ``log_delta``."""
 
         def gap(theta: float) -> tuple[float, float]:
-            # It is best for eps = K'(theta) - ln(1 + 1/theta), where it is K - theta K' - ln(1 + theta). The root of
-            # ln delta - K + theta K' + ln(1 + theta) is sought, whose slope is theta K'' + 1/(1 + theta).
+            # The tilt is best for eps = K'(theta) - ln(1 + 1/theta), where the log of the bound is K - theta K' -
+            # ln(1 + theta). Find the root of ln delta - K + theta K' + ln(1 + theta), with the slope theta K'' +
+            # 1/(1 + theta).
             value, mean, variance = self.moments(theta)
             return log_delta + theta * mean - value + math.log1p(theta), theta * variance + 1.0 / (1.0 + theta)
 
@@ -191,10 +193,10 @@ class FourierComposition:
         return theta
 
     def limit_tilt(self, theta: float) -> float:
-        """Return the tilt, made smaller if a few huge losses of negligible mass would have all its weight.
+        """Return the tilt, reduced if the tilted distribution would consist of a few huge losses of negligible mass.
 
-        Then the variance more than triples when ``theta`` grows from 0.85 of its value. The tilt also stays below 600 /
-        (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
+        The criterion is that the variance more than triples when ``theta`` increases from 0.85 of its value. The tilt
+        is also at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
         if self.small_delta:
             return theta
@@ -206,7 +208,7 @@ class FourierComposition:
         return theta
 
     def _log_chernoff_bound(self, eps: float) -> float:
-        """Return ``ln`` of an upper bound of delta, by Chernoff at one tilt, as sound as the pairs (C19).
+        """Return ``ln`` of a Chernoff bound of delta at one tilt, as sound as the pairs (C19).
 
         The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
         """
@@ -224,8 +226,8 @@ class FourierComposition:
     def tilted_sum(self, theta: float) -> "TiltedSum":
         """Return the spectrum at the next lower tilt of the geometric grid.
 
-        The last few spectra are cached, and so are the errors. A spectrum depends on its tilt alone, so the value is
-        the same whether it was cached or not.
+        The last few spectra and exceptions are cached. A spectrum depends on its tilt alone, so results do not depend
+        on the cache.
 
         Raises:
             GridSizeError: The spectrum exceeds the limits of memory or time.
@@ -242,7 +244,7 @@ class FourierComposition:
             return error
 
     def _delta(self, eps: float) -> "DeltaValue":
-        """Return the finite part of delta at ``eps``, with its error, or raise :class:`GridSizeError`."""
+        """Return the finite part of delta at ``eps`` with its error, or raise :class:`GridSizeError`."""
         if self.single:
             return self.direct(eps)
         if eps > self.largest:
@@ -250,7 +252,7 @@ class FourierComposition:
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
-        """Return the finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding."""
+        """Return the finite part of the delta of one release at ``eps``, by direct summation, with its error."""
         pair, losses = self.phases[0].pair, self.phases[0].pair.losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))
@@ -267,8 +269,8 @@ class FourierComposition:
 
         Args:
             delta: A probability above 0.
-            above: If true, the result is nearly the least ``eps >= 0`` at which ``delta(eps) <= delta`` for certain.
-                Else it is nearly the largest ``eps`` at which ``delta(eps) >= delta`` for certain, or 0.
+            above: If True, return approximately the least ``eps >= 0`` at which ``delta(eps) <= delta`` is certain.
+                Otherwise return approximately the largest ``eps`` at which ``delta(eps) >= delta`` is certain, or 0.
             near: The start of the search in nats (None: from the tilt for ``delta``). Any start is sound.
 
         Raises:
@@ -293,10 +295,10 @@ class FourierComposition:
         return self.refine_root(excess, near or 0.0, sign)
 
     def refine_root(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
-        """Return the root of a decreasing function by bracketed Newton, moved outward until its side is certain (C19).
+        """Return the root of a decreasing function, moved outward until it is certainly on the required side (C19).
 
         Args:
-            excess: From ``eps`` to a log ratio, positive below the root, and the size of its slope.
+            excess: Map from ``eps`` to a log ratio, positive below the root, and the absolute value of its slope.
             eps: The start of the search.
             sign: 1 if the result must have ``excess <= 0``, -1 if it must have ``excess >= 0`` or be 0.
 
@@ -308,14 +310,14 @@ class FourierComposition:
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
             nearer = eps + gap / fall if fall > 0.0 else high
-            # If the error is most of a delta, its slope is meaningless, so the log ratio must be small too.
+            # If most of delta is error, its slope is meaningless, so the log ratio must be small too.
             settled = abs(nearer - eps) <= NEWTON_RTOL * eps and abs(gap) <= 1e-8
             if not settled and not low < nearer < high:
                 nearer = 0.5 * (low + high)
             eps = nearer
             if settled or high - low <= NEWTON_RTOL * nearer or high <= 1e-12:
                 break
-        # So far outward that its side is certain at the first evaluation, and does not depend on the last bit.
+        # Move outward far enough that the side is certain at the first evaluation and does not depend on the last bit.
         eps = max(eps * (1.0 + sign * NEWTON_RTOL), 0.0)
         nudge = NEWTON_RTOL * max(eps, 1e-12)
         for _ in range(60):
@@ -326,10 +328,11 @@ class FourierComposition:
 
 
 class TiltedSum:
-    """The tilted distribution ``P~`` of the sum of all steps at one ``theta``: its window, and its transform ``R_k``.
+    """The tilted distribution ``P~`` of the sum of all steps at one ``theta``, with its transform ``R_k``.
 
-    Everything that does not depend on ``eps`` is computed once. ``window`` bounds errors (i) and (ii), ``add`` (iii),
-    the two ``transform_by_...`` (iv), ``transform`` (v) and (vi); ``prepare_sums`` and ``delta`` add all of them up.
+    Everything that does not depend on ``eps`` is computed once. ``window`` bounds the errors (i) and (ii), ``add``
+    bounds (iii), the two ``transform_by_...`` bound (iv), and ``transform`` bounds (v) and (vi). ``prepare_sums``
+    bounds (vii), and ``delta`` bounds (viii) and adds up all errors.
     """
 
     def __init__(self, composition: FourierComposition, theta: float) -> None:
@@ -340,8 +343,8 @@ class TiltedSum:
             self.add(phase)
         logs = [p.steps * k for p, k in zip(composition.phases, self.logs, strict=True)]
         self.log_mass, self.log_sizes = math.fsum(logs), math.fsum(map(abs, logs))
-        # ln |R_k| up to which a frequency may be omitted, even before all factors are known (C19): of the others,
-        # prod |phi_i|^T_i is at most e^log_growth.
+        # ln |R_k| up to which a frequency may be omitted, even before all factors are known (C19). The product
+        # prod |phi_i|^T_i of the remaining factors is at most e^log_growth.
         self.least_bound = math.log(SKIPPED_SPECTRUM) - self.log_growth
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
@@ -351,7 +354,7 @@ class TiltedSum:
         self.prepare_sums(values, errors)
 
     def add(self, phase: _RepeatedPair) -> None:
-        """Tilt one factor: store ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
+        """Tilt one phase, and store ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
         log_mass = _log_sum_exp(exponent + phase.logs)
@@ -375,7 +378,7 @@ class TiltedSum:
     # --- the window ---------------------------------------------------------------------------------
 
     def window(self) -> tuple[int, int, float]:
-        """Return ``(a, n, bound of the tilted mass outside)``, the last one for errors (i) and (ii).
+        """Return the window as ``(a, n)``, and a bound of the tilted mass outside for errors (i) and (ii).
 
         Raises:
             GridSizeError: The window is too long.
@@ -403,9 +406,9 @@ class TiltedSum:
         return start, length, 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
-        """Return the cells from the mean beyond which the tilted mass is at most the probability outside the window.
+        """Return the distance from the mean, in cells, beyond which the tilted mass is at most 1e-12 (C19).
 
-        Claim C19. The best Chernoff order is used; every order is sound.
+        The mass is :data:`PROBABILITY_OUTSIDE_WINDOW`. The best Chernoff order is used; every order is sound.
 
         Args:
             orders: Chernoff orders per cell.
@@ -430,7 +433,7 @@ class TiltedSum:
     # --- the transform ------------------------------------------------------------------------------
 
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
-        """Return ``(k, R_k, bound of the error (v) of R_k)`` for every frequency that is not negligible.
+        """Return ``(k, R_k, bound of the error (v) of R_k)`` for every frequency ``k`` that is not negligible.
 
         Raises:
             GridSizeError: The FFT would be too long.
@@ -475,11 +478,11 @@ class TiltedSum:
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
-        """Return ``phi_i`` at the angles ``2 pi k / n``, ``k`` in ``wanted``, in bins, and ``e_i``: (iii) and (iv)."""
+        """Return ``phi_i`` at the frequencies ``k`` in ``wanted`` by sums in bins, and ``e_i`` of (iii) and (iv)."""
         cells, masses = self.composition.phases[i].pair.cells, self.masses[i]
-        # Windows of frequencies so wide that there are few bins, and most factors e^(-i w_k j) are 1
+        # Ranges of frequencies that are wide enough for few bins, in which most factors e^(-i w_k j) are 1.
         few_bins = 8.0 * n / (int(cells[-1] - cells[0]) + 1)
-        # 256: at least so many neighboring frequencies are evaluated by the same sums
+        # 256: least number of neighboring frequencies that are evaluated by the same sums
         wide = max(256, 2 ** math.floor(math.log2(few_bins)))
         windows = np.rint(wanted / wide).astype(np.int64) * wide
         phi, most, start = np.empty(len(wanted), complex), 0, 0
@@ -493,19 +496,19 @@ class TiltedSum:
         return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
-        """Return the frequencies ``k <= n / 2`` that may matter, or None if a shorter FFT leaves too many.
+        """Return the frequencies ``k <= n / 2`` that are not negligible, or None if there are too many.
 
-        The omitted ones are counted as error (vi).
+        A shorter FFT determines them. The omitted frequencies are counted as error (vi).
         """
         n, phases = self.length, self.composition.phases
-        # Fine enough for the phase with the largest variance, and for all together.
+        # The shorter FFT resolves the phase with the largest variance, and all phases together.
         widest = math.sqrt(max(self.variances))
         total = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True)))
         wide = max(16.0, min(256.0 * widest, max(32.0 * widest, 0.7 * total)))
         short = min(2 ** math.ceil(math.log2(wide)), MOST_FFT_CELLS)
         if short >= n:
             return None
-        # Few frequencies are evaluated for all phases: the first phases rule out the others.
+        # Only a few frequencies are evaluated for all phases, because the first phases rule out the others.
         few = min(128, 5 * n * len(phases) // sum(len(m) for m in self.masses))
         bound, arcs = np.zeros(short // 2), np.arange(short // 2)
         for i, (phase, variance) in enumerate(zip(phases, self.variances, strict=True)):
@@ -528,7 +531,7 @@ class TiltedSum:
     # --- delta --------------------------------------------------------------------------------------
 
     def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
-        """Compute the two geometric series, and the sums in errors (v) and (vii), which do not depend on ``eps``."""
+        """Compute the parts of both geometric series and of the errors (v) and (vii) that do not depend on ``eps``."""
         # Frequencies k and n - k together: the real part counts twice, except for k = 0 and k = n/2. All is over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         values *= weight
@@ -544,9 +547,10 @@ class TiltedSum:
             square = real * real + imaginary * imaginary
             terms.real, terms.imag = real / square, -imaginary / square
             terms *= values
-            # Each series is multiplied by a difference of two ends of size 1 at most: |W_k| <= 2 (|first| + |second|).
+            # Each series is multiplied by a difference of two numbers of modulus at most 1, so |W_k| <= 2 (|first| +
+            # |second|).
             size += 2.0 / np.sqrt(square)
-        # Error (v), powers: sum_k error(R_k) |W_k| / n, by the sizes of the series, or by W_0 (a factor in delta).
+        # Error (v), powers: sum_k error(R_k) |W_k| / n, with |W_k| bounded by the series, or by W_0 (in delta).
         self.error_by_series = float(np.sum(weight * errors * size)) * (1.0 + 1e-9)
         self.error_sum = float(np.sum(weight * errors)) * (1.0 + 1e-9)
         # Error (vii), sum over frequencies: (60 + N/8) u sum_k |R_k| 2 (|first| + |second|) / n.
@@ -580,7 +584,7 @@ class TiltedSum:
     def delta(self, eps: float) -> DeltaValue:
         """Return the finite part of delta at ``eps`` (nats), with the sum of all eight errors (C19).
 
-        The error is infinite if the tilt is far from that for ``eps``.
+        The error is infinite if the tilt is far from the best tilt for ``eps``.
         """
         h, theta, n = self.step, self.theta, self.length
         # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).
@@ -615,7 +619,7 @@ class TiltedSum:
 
 
 def _too_long(cells: int, most: int, step: float) -> GridSizeError:
-    """Return the error of a window with too many cells."""
+    """Return the exception for a window with too many cells."""
     return GridSizeError(
         f"expected a composed grid of at most {most:.2g} cells, got {cells:.2g} of discretization={step:.3g}; give a "
         f"larger discretization, {REMEDY}"
@@ -664,7 +668,7 @@ def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n:
 
 
 def _join_ranges(starts: Cells, stops: Cells) -> Cells:
-    """Return the distinct integers of the ranges ``starts..stops``, which are in order and share at most ends."""
+    """Return the distinct integers of the ranges ``starts..stops``, which are sorted and overlap at most at ends."""
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
     counts = np.maximum(stops - starts + 1, 0)
     before = np.cumsum(counts) - counts
@@ -677,6 +681,6 @@ def _squared_size(phi: Spectrum) -> FloatArray:
 
 
 def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
-    """Return an upper bound of ``|phi|^2`` for values right to ``error``: ``|phi^|^2 + 3 error``, as sizes are <= 1."""
-    # (|phi^| + e)^2 = |phi^|^2 + (2 |phi^| + e) e, and 2 |phi^| + e <= 3.
+    """Return an upper bound of ``|phi|^2``, given computed squares of values with this absolute error."""
+    # (|phi^| + e)^2 = |phi^|^2 + (2 |phi^| + e) e <= |phi^|^2 + 3 e, because |phi| <= 1
     return squares * (1.0 + 1e-12) + 3.0 * error

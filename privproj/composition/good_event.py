@@ -1,9 +1,10 @@
-"""Account for a good event: a share of delta for its complement, the rest for a Gaussian run inside it (C16).
+"""Compose a run by a good event: delta is the probability of the bad event plus that of a Gaussian run (C16).
 
 The bad event is that a release stretches the difference of neighboring sums by more than a factor ``radius(p)``. Its
-probability is at most ``p``. Let it have ``n`` chances in the run, and let ``H^tau``, ``tau = radius(p)^2``, be the
-profile of the same run of the Gaussian mechanism at ``mu radius(p)``. Then delta is at most ``n p + H^tau``. Every
-``p`` is sound, so the split of delta between both terms may be given or optimized.
+probability in one release is at most ``p``, and it can occur ``n`` times in the run. Otherwise the run is at most as
+bad as the same run of the Gaussian mechanism at ``mu radius(p)``, whose profile is ``H^tau``, ``tau = radius(p)^2``.
+Then delta is at most ``n p + H^tau``. Every ``p`` is sound, so the split of delta between both terms may be given or
+optimized.
 """
 
 import math
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from privproj.composition.compose import compose
-from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, log_difference, next_up
+from privproj.numerics.interval import RESULT_DIGITS, Enclosure, log_difference, next_up
 from privproj.numerics.root_finding import minimize
 from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import log_delta_by_search
@@ -22,8 +23,8 @@ from privproj.run import Run
 
 CACHED_RUNS = 64  # Gaussian runs that are cached
 EVENT_SPACING = 2.0**-6  # nats between the ln(n p) of a composed run: delta is within a relative 1e-5 of its minimum
-ROUGH_SPACING = 2.0**-2  # nats between those of rough runs, so that many queries share them
-LEAST_ROUGH_EVENT = -30.0  # least ln(n p) that is chosen by rough runs, whose rounding matters below
+ROUGH_SPACING = 2.0**-2  # nats between the ln(n p) of runs on a coarse grid, so that many queries share them
+LEAST_ROUGH_EVENT = -30.0  # least ln(n p) that is chosen by runs on a coarse grid; below, their rounding matters
 FIRST_EVENT = -12.0  # first ln(n p) of a search
 LEAST_EVENT = -665.0  # least ln(n p) of a search
 MOST_EVENT = -0.5  # largest ln(n p) of a search
@@ -38,7 +39,7 @@ class GoodEventCurve:
 
     run: Run
 
-    log_count: float  # ``ln n``, the number of chances of the bad event in the run
+    log_count: float  # ``ln n``, the log of the number of times that the bad event can occur in the run
 
     @property
     def split(self) -> float | str:
@@ -52,13 +53,13 @@ class GoodEventCurve:
 
     @property
     def digits(self) -> int:
-        """Significant digits of an epsilon (C24): fewer if the search for the best split is rougher.
+        """The number of significant digits of a reported epsilon (C24): fewer if the search is less accurate.
 
-        For a given split epsilon is that of a Gaussian run, a search with a relative error of 1e-12.
+        For a given split, epsilon is that of a Gaussian run, which is found to a relative error of 1e-12.
         """
         if self.leads_with_epsilon:
             return 8 if self.composed else 10
-        return 5 if self.composed else ANSWER_DIGITS
+        return 5 if self.composed else RESULT_DIGITS
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -86,7 +87,10 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
-        """Return the same on a coarse grid, to choose a split: 32 values of a profile per deviation of the loss."""
+        """Return :meth:`gaussian` on a coarse grid, to choose a split.
+
+        The grid has 32 values of the profile per standard deviation of the loss.
+        """
         profile = replace(self.gaussian_release(log_bad), resolution=32.0)
         return at_first_level(compose(profile, replace(self.run, discretization=None)))
 
@@ -102,7 +106,7 @@ class GoodEventCurve:
         return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats at the given or the best split (C16), without a lower end."""
+        """Return ``eps(delta)`` in nats at the given or the best split (C16); the lower end is unknown."""
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
@@ -116,7 +120,7 @@ class GoodEventCurve:
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
-        """Return ``eps`` (nats) for the ``ln(n p)`` that :meth:`best_event` chooses at it."""
+        """Return ``eps`` (nats) at delta, with the ``ln(n p)`` that :meth:`best_event` chooses for this ``eps``."""
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
         eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper
         tried = None
@@ -130,10 +134,10 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def best_event(self, eps: float) -> float:
-        """Return ``ln(n p)`` near its best for ``eps`` (nats), a multiple of :data:`EVENT_SPACING`, by rough runs.
+        """Return approximately the best ``ln(n p)`` for ``eps`` (nats), a multiple of :data:`EVENT_SPACING`.
 
-        ``n p`` grows with ``p`` and ``H^tau`` falls, and their sum is least where the slopes of both agree. That is at
-        ``n p = m H^tau``, with the slope ``-m`` of ``ln H^tau`` in ``ln(n p)``.
+        ``n p`` increases with ``p`` and ``H^tau`` decreases. Their sum is least at ``n p = m H^tau``, where ``-m`` is
+        the slope of ``ln H^tau`` in ``ln(n p)``. ``H^tau`` is computed on coarse grids.
         """
 
         def rest(log_bad: float) -> float:
@@ -142,7 +146,7 @@ class GoodEventCurve:
         before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
         place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
         seen = {before: at_before}
-        for _ in range(12):  # after so many rough runs the best one is returned
+        for _ in range(12):  # after 12 runs on coarse grids the best ln(n p) is returned
             if place == before:
                 place = before - ROUGH_SPACING
             seen[place] = at = rest(place)
@@ -158,7 +162,7 @@ class GoodEventCurve:
     def log_delta(self, eps: float) -> Enclosure:
         """Return ``ln delta(eps)`` at the best split, or the inverse of :meth:`epsilon` at a given one (C16).
 
-        It has no lower end.
+        The lower end is unknown.
         """
         if isinstance(self.split, float):
             rtol = 1e-7 if self.composed else 1e-12
@@ -177,7 +181,7 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The good event of one release; the bound that builds it guarantees ``radius`` (C16)."""
+    """The good event of one release (C16); the bound that builds it guarantees ``radius``."""
 
     mu: float  # sensitivity over noise, ``1/z``
 
@@ -193,7 +197,7 @@ class GoodEvent:
     default_split: float | str = "optimal"  # share of delta for the bad event unless the run has one, or "optimal"
 
     def over_run(self, run: Run) -> GoodEventCurve:
-        """Return the privacy curve of the run, with ``n = T`` chances of the bad event unless a field changes that."""
+        """Return the privacy curve of the run; ``n`` is ``T``, ``q T`` or 1, see the fields."""
         # n = T,  q T,  or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
         return GoodEventCurve(self, run, math.log(count))

@@ -1,4 +1,4 @@
-"""Compose a run on a discretization grid, and choose the grid.
+"""Compose a run on a discretization grid of privacy losses, and choose the grid.
 
 :mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair (C18).
 :mod:`privproj.composition.fourier` composes both on a uniform grid with every error bounded (C19), so that the results
@@ -26,7 +26,7 @@ from privproj.numerics.interval import Enclosure, LazyEnclosure, next_up
 LARGEST_GRID_STEP = 10.0  # nats between two grid points; a coarser grid is not supported
 MOST_COARSENINGS = 8  # times that a default grid is made coarser before the query is not supported
 LOOSE_SHARE = 0.03  # share of a delta that may be error before the next grid is tried; squaring loses 1 % of epsilon
-LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring cuts; its products underflow below
+LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring truncates; below, products underflow
 MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviations of the loss of the run
 SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
 SQUARING_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}
@@ -37,7 +37,7 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 
 
 class ComposedCurve:
-    """The privacy curve of a composed run: the larger of the remove and the add direction.
+    """The privacy curve of a composed run: the maximum of the remove and add directions.
 
     It is as sound as the pairs of the steps (C18) and their composition (C19 or C23). Lower bounds are composed when
     they are first read.
@@ -63,7 +63,7 @@ class ComposedCurve:
 
     @cached_property
     def below(self) -> tuple[ComposedDirection, ...]:
-        """Lower bounds of delta in the directions of :attr:`above`; empty where a step has no dominated pair."""
+        """Lower bounds of delta in the directions of :attr:`above`; empty if a step has no dominated pair."""
         pairs = [(ends.below, steps) for ends, steps in self.bounds if ends.below]
         return self.compose(pairs, above=False) if len(pairs) == len(self.bounds) else ()
 
@@ -81,7 +81,7 @@ class ComposedCurve:
         return upper
 
     def log_delta_below(self, eps: float) -> float:
-        """Return the lower end of :meth:`log_delta`, ``-inf`` where it is unknown."""
+        """Return the lower end of :meth:`log_delta`, or ``-inf`` if it is unknown."""
         # the maximum over the directions of value - error; a direction with a smaller upper bound is left out
         lower = 0.0
         for below, above in zip(self.below, self.above, strict=False):
@@ -97,8 +97,8 @@ class ComposedCurve:
         """Return an enclosure of ``eps(delta)`` in nats.
 
         Raises:
-            PrecisionError: Infinite losses alone exceed delta. After repeated squaring it is a :class:`GridSizeError`,
-                as a uniform grid may represent losses that are infinite there.
+            PrecisionError: The mass of infinite losses exceeds delta. For repeated squaring this is a
+                :class:`GridSizeError`, because these losses may be finite on a uniform grid.
         """
         delta = math.exp(log_delta)
         infinite = max(c.infinity_mass for c in self.above)
@@ -164,10 +164,10 @@ class UniformGridCurve(ComposedCurve):
 
 
 class RepeatedSquaringCurve(ComposedCurve):
-    """The privacy curve of a run by repeated squaring: upper bounds in both directions, lower ones for remove (C23).
+    """The privacy curve of a run by repeated squaring (C23), with lower bounds in the remove direction only.
 
     Raises:
-        GridSizeError: Tails are cut below :data:`LEAST_SQUARED_CUT`.
+        GridSizeError: Tails are truncated below :data:`LEAST_SQUARED_CUT`.
     """
 
     error_of_infinite_losses = GridSizeError
@@ -185,7 +185,7 @@ class RepeatedSquaringCurve(ComposedCurve):
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
-        """Return the composition of the pairs in each direction; from below of the remove direction only."""
+        """Return the composition of the pairs in each direction; lower bounds in the remove direction only."""
         sign = 1.0 if above else -1.0
         pmfs = [(pmf_from_pair(pair, sign), steps) for pair, steps in pairs]
         pmf = compose_pmfs(pmfs, self.tail_scale, below=not above)
@@ -194,14 +194,14 @@ class RepeatedSquaringCurve(ComposedCurve):
 
 
 class GridCurve:
-    """The privacy curve of a run on the given uniform grid, or on the default grids in the order of trial.
+    """The privacy curve of a run on a given uniform grid, or on the first default grid that suffices.
 
-    The default is the uniform grid that is as fine as the profiles require, then repeated squaring, or repeated
-    squaring first if the losses have many scales; then coarser uniform grids. A query that exceeds the limits of one
-    grid is evaluated on the next. A loose result is replaced by that of the next grid if that is smaller: no tilt of
-    a uniform grid resolves rare large losses together with many small ones. Every query starts with the first grid,
-    and its lower end with the grid of its upper end, so that results do not depend on earlier queries (C24). Every
-    grid is sound.
+    The default grids are, in this order: the uniform grid that is as fine as the profiles require, repeated squaring,
+    and coarser uniform grids. If the losses have many scales, repeated squaring is first. A query that exceeds the
+    limits of one grid is evaluated on the next. A loose result is compared with that of the next grid, because no tilt
+    of a uniform grid resolves rare large losses together with many small ones. Every query starts with the first grid,
+    and the search for its lower end starts with the grid of its upper end, so that results do not depend on earlier
+    queries (C24). Every grid is sound.
 
     Args:
         coarse: The coarse description of one step of each phase.
@@ -231,7 +231,7 @@ class GridCurve:
         return self.level(self.used).numerics if self.spacings[self.used] else SQUARING_NUMERICS
 
     def level(self, level: int) -> ComposedCurve:
-        """Return the curve on the grid ``spacings[level]``, or raise the :class:`PrecisionError` that it raised."""
+        """Return the curve on the grid ``spacings[level]``, or raise its cached :class:`PrecisionError`."""
         if level not in self.curves:
             spacing = self.spacings[level]
             try:
@@ -262,11 +262,11 @@ class GridCurve:
         epsilon_of: Callable[[Enclosure], float],
         threshold: float = -math.inf,
     ) -> Enclosure:
-        """Return ``read`` of the first curve within its limits, or of a later one if that is tighter.
+        """Return the result of ``read`` for the first curve within its limits, or for a later one that is tighter.
 
         A result above ``threshold`` that is loose at its epsilon is compared with the next available curve, as long as
-        the results decrease. Near an epsilon from which on a result is loose, ``log_delta`` and ``epsilon`` may come
-        from different curves: :mod:`privproj.profiles.conversion` moves a result until the round trip holds (C24).
+        the results decrease. Near an epsilon where results become loose, ``log_delta`` and ``epsilon`` may come from
+        different curves. :mod:`privproj.profiles.conversion` then moves a result until the round trip holds (C24).
 
         Raises:
             PrecisionError: No curve is within its limits.
@@ -294,7 +294,7 @@ class GridCurve:
         return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the first level from ``start`` on that raises no :class:`PrecisionError`, and ``read`` of it."""
+        """Return the first level from ``start`` on where ``read`` raises no :class:`PrecisionError`, and its result."""
         failures: list[PrecisionError] = []
         for level in range(start, len(self.spacings)):
             try:
@@ -306,5 +306,5 @@ class GridCurve:
 
     @cached_property
     def squaring_has_lower_bounds(self) -> bool:
-        """True where repeated squaring has lower ends, even if no uniform grid has one."""
+        """True if repeated squaring has lower bounds, even if no uniform grid has one."""
         return all(adaptive_bounds(step).below for step in self.coarse)

@@ -57,8 +57,8 @@ from privproj.profiles.privacy_profile import Curve, PrivacyProfile, TwoSidedTab
 # soundness: relative margin of every sum of a step, and of the sums of the weights. Weights are exponentials of sums of
 # at most 2000 logarithms below 1e4, right to 1e-12. So are the ratios r_j, whose logarithms are exact as floats.
 MARGIN = 1e-11
-CUT_MASS = 1e-45  # probability of larger subsets that each step counts as lost
-MOST_MEMBERS = 400  # records of a group in one batch; if more are likely, a step has no bound
+CUT_MASS = 1e-45  # probability of the largest subsets, which a step counts as infinite loss
+MOST_MEMBERS = 400  # records of a group in one batch; if more are likely, the step is not supported
 LEAST_GAP = 1e-9  # soundness: nats above ln w_0 below which the excess is taken there; it increases with the loss
 MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)  # logs of D_1 at which a Gaussian is matched, one m each
 PILOT_LOSSES = 14  # losses of each sign at which the m are compared
@@ -67,15 +67,17 @@ PILOT_LOSSES = 14  # losses of each sign at which the m are compared
 def group_step(
     member: Callable[[int], PrivacyProfile], logs: Array, *, of_fixed_size: bool = False, cut: float = CUT_MASS
 ) -> PrivacyProfile:
-    """Return the profile of one batch for a group, in both directions, as one release on the whole data set.
+    """Return the profile of one step for a group of records, in both directions (C37).
 
-    It is as sound as the profiles of its members (C37).
+    The step samples the records of the group. The result is accounted as one release on the whole dataset, and is as
+    sound as the profiles that ``member`` returns.
 
     Args:
-        member: From ``j`` to the profile of a release that contains ``j`` of the records.
-        logs: The log probabilities of ``j`` records in a batch, :func:`poisson_weights` or :func:`fixed_size_weights`.
-        of_fixed_size: True for batches of fixed size; the profiles of the members are then under replace.
-        cut: Probability of larger subsets that is counted as lost.
+        member: Map from ``j`` to the profile of a release that contains ``j`` of the records.
+        logs: The log probabilities of ``j`` records in a batch, from :func:`poisson_weights` or
+            :func:`fixed_size_weights`.
+        of_fixed_size: True for batches of fixed size, with profiles under the replace relation.
+        cut: The probability of the largest subsets, which are counted as infinite loss.
 
     Raises:
         UnsupportedError: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
@@ -105,7 +107,7 @@ def group_step(
 
 
 def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
-    """Return the exact profile of one Poisson batch for ``size`` copies of one record, each a shift of ``mu``."""
+    """Return the exact profile of one Poisson batch for ``size`` copies of one record, each of sensitivity ``mu``."""
     from privproj.profiles.gaussian import gaussian_profile
 
     return group_step(lambda count: gaussian_profile(count * mu), poisson_weights(rate, size))
@@ -151,8 +153,8 @@ class _GroupStep:
         first = member(1)
         sizes = [*range(1, count + 1)]
         if not first.gaussian_mu:
-            # All likely sizes have a profile of their own; ever more of the others, whose probability is below 1e-14,
-            # share the profile of the largest. A bound of the profile of j records bounds that of fewer too.
+            # Each likely size has its own profile. Sizes with a probability below 1e-14 share profiles in growing
+            # groups, each the profile of its largest size. A bound for j records also holds for fewer records.
             unshared = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(1e-14))) - 1
             sizes, gap = [*range(1, max(unshared, 1) + 1)], 2
             while sizes[-1] < count:
@@ -204,12 +206,12 @@ class _GroupStep:
         return upper
 
     def below(self, losses: Array) -> Array:
-        """Return lower bounds of the excess if all suprema are at one set, else 0."""
+        """Return lower bounds of the excess if all suprema are attained by one set, and 0 otherwise."""
         lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
         if self.mu:
             at = losses[inside]
             total, x = self._sum_of_members(at, np.full(len(at), self.mu), 0)
-            # The error of the sum of weights costs t |sum alpha - 1| P_0(A), and omitted subsets at most their mass.
+            # The error of the sum of weights adds t |sum alpha - 1| P_0(A), and omitted subsets add at most their mass.
             off = 4.0 * MARGIN * np.exp(np.minimum(at + special.log_ndtr(np.where(at >= 0.0, -x, x)), 700.0))
             lower[inside] = np.maximum(total * (1.0 - MARGIN) - off - np.where(at < 0.0, self.lost, 0.0), 0.0)
         return lower
@@ -239,7 +241,7 @@ class _GroupStep:
         return rising, np.maximum.accumulate(np.where(plain == rising, slopes, 0.0), axis=0)
 
     def _thresholds(self, losses: Array, m: Array) -> Array:
-        """Return ``x`` with ``sum_(j >= 1) w_j r_j = t - w_0``: rounded down for ``t >= 1``, up else."""
+        """Return ``x`` with ``sum_(j >= 1) w_j r_j = t - w_0``, rounded down for ``t >= 1`` and up otherwise."""
         j, weights = self.sizes[:, None], self.log_weights[1:, None]
         gap = -np.expm1(self.log_weights[0] - losses)
         goal = losses + np.log(gap)
@@ -270,14 +272,15 @@ class _GroupStep:
 
 
 def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
-    """Return the privacy curve of a run for a group, from its own steps and from the curve of one record.
+    """Return the privacy curve of a run for a group, the better one of two methods (C37).
 
     Args:
-        stepwise: Builds the curve of the steps of the group; it may raise :class:`UnsupportedError` or
-            :class:`InvalidParameterError`, which is raised if ``single`` raises too.
-        single: Builds the curve of one record. A rule that leads with epsilon has no delta to convert.
+        stepwise: Builds the curve that composes the steps of the group. If it raises :class:`UnsupportedError` or
+            :class:`InvalidParameterError`, only ``single`` is used. If both raise, this error is raised.
+        single: Builds the curve of one record, which is converted by group privacy. A rule that leads with epsilon has
+            no delta to convert.
         size: The number of records in the group.
-        is_true: If true, the former curve is exact, so that nothing is smaller.
+        is_true: True if the curve of ``stepwise`` is exact, so that no other bound is smaller.
     """
 
     def build(make: Callable[[], Curve]) -> Curve | PrivprojError:
@@ -298,9 +301,9 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
 
 
 class _GroupCurve:
-    """The smaller of the curve of the steps of a group, if there is one, and group privacy of the curve of a record.
+    """The smaller of two curves of a group: composed from its steps, and by group privacy from one record.
 
-    It is as sound as both (C37, "A whole run").
+    The first one may be missing. The result is as sound as both (C37, "A whole run").
     """
 
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
@@ -324,11 +327,12 @@ class _GroupCurve:
     def _guess(self, log_delta: float) -> float | None:
         """Return an epsilon just below the least one at which group privacy meets delta; None for 0 or if unknown.
 
-        The factor grows with epsilon, so that delta is not met far beyond it: a search in long steps would fail.
+        A good start is necessary: the factor of group privacy increases with epsilon, so that delta is not met at much
+        larger epsilons, and a search with long steps would fail.
         """
         eps = 0.0
         with suppress(PrecisionError):
-            # k eps(delta / sum_(j < k) e^(j eps/k)), from 0 on: each is closer, and none is above
+            # Iterate k eps(delta / sum_(j < k) e^(j eps/k)) from 0: each value is closer, and none is above the result.
             for _ in range(3):
                 eps = self.size * self.single.epsilon(log_delta - _log_factor(eps, self.size).upper).upper
                 if eps == math.inf:
@@ -357,11 +361,11 @@ class _GroupCurve:
 
     def _may_be_less(self, upper: float, log_delta: float) -> bool:
         """Return whether group privacy meets delta at the epsilon ``upper``, or may meet it below."""
-        # A smaller log delta of one record is not evaluated if the group has an epsilon of its own: it costs more.
+        # Smaller log deltas of one record take longer, so they are not evaluated if the group has its own epsilon.
         deepest = -150.0 if hasattr(self.single, "log_delta_unless") else -math.inf
         if log_delta - _log_factor(upper, self.size).upper >= deepest:
             return self.converted.log_delta(upper).upper <= log_delta
-        # Its own epsilon is at least k eps(delta/k) of one record, as the factor is at least k.
+        # The epsilon by group privacy is at least k eps(delta/k) of one record, because the factor is at least k.
         of_record = log_delta - math.log(self.size)
         with suppress(PrecisionError):
             return of_record >= deepest and self.size * self.single.epsilon(of_record).upper < upper

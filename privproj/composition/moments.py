@@ -1,19 +1,19 @@
-"""Bound a run by the moments of its loss, at every delta, however small, in logarithms (C23, "Moments").
+"""Bound the privacy curve of a run by the moments of its loss, also at extremely small deltas (C23, "Moments").
 
 For one release in one direction let ``W = dP/dQ`` and ``E(t) = delta(t) - max(0, 1 - t)``, the excess. From
 ``u^theta = theta (theta + 1) int_0^inf t^(theta - 1) (1 - t/u)_+ dt`` its moment is, for every ``theta > 0``,
 
-    M(theta) = E_P W^theta = 1 + theta (theta + 1) int_0^inf t^(theta - 1) E(t) dt,
+    M(theta) = E_P W^theta = 1 + theta (theta + 1) int_0^inf t^(theta - 1) E(t) dt.
 
-a sum of positive terms: an upper bound of ``E`` is one of ``M``. The excess is evaluated at knots, and between them
-bounded by its chord in ``t``. The mass beyond the last knot counts as ``P``-mass ``m`` at infinity, the value of ``E``
-there. Moments of releases multiply, and by Chernoff (as in
+All terms are positive, so an upper bound of ``E`` gives an upper bound of ``M``. The excess is evaluated at knots, and
+between them it is bounded by its chord in ``t``. The mass beyond the last knot counts as ``P``-mass ``m`` at infinity,
+where ``m`` is the value of ``E`` at that knot. Moments of releases multiply, and by Chernoff's bound (as in
 :meth:`privproj.composition.fourier.FourierComposition.log_chernoff_bound`)
 
     delta(eps) <= e^(sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)) + sum T_i m_i.
 
-Every ``theta`` is sound. They are from a fixed geometric grid, so that ``log_delta`` and ``epsilon`` are those of one
-envelope of lines and inverses of each other (C24).
+Every ``theta`` is sound. All ``theta`` are taken from a fixed geometric grid. So ``log_delta`` and ``epsilon`` are read
+from one envelope of lines, and are inverses of each other (C24).
 """
 
 import math
@@ -42,7 +42,7 @@ SERIES_BELOW = 0.5  # soundness: below, the weights of a chord are series of 12 
 
 @dataclass(frozen=True)
 class _Excess:
-    """Upper bounds of the excess of one release in one direction, at losses (nats) that increase through 0."""
+    """Upper bounds of the excess of one release in one direction, at increasing losses (nats) of both signs."""
 
     losses: Array
     logs: Array  # ``ln E`` there, increasing up to the loss 0 and decreasing from it on
@@ -55,9 +55,9 @@ class _Excess:
 
     @staticmethod
     def of(losses: Array, logs: Array) -> "_Excess":
-        """Return the bounds, monotone on both sides of 0 as the excess is, without knots that are nearly the same.
+        """Return bounds that are monotone on both sides of 0, as the excess is, without knots that are nearly equal.
 
-        Every chord is sound, and the width of a shorter one would have no digits.
+        Chords between any knots are sound. The width of a very short chord would lose all its digits.
         """
         distinct = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
         losses, logs = losses[distinct], logs[distinct]
@@ -70,8 +70,8 @@ class _Excess:
         x, logs = self.losses, self.logs
         gap, right = np.diff(x), x[1:] > 0.0
         # The chord in t from a to b is E_a (1 - s) + E_b s, s = expm1(x - a) / expm1(b - a). With r = (x - a) / (b - a)
-        # and k = (b - a) / expm1(b - a), k r <= s <= r: E <= E_a (1 - r) + E_b' r, E_b' = E_a (1 - k) + E_b k where E
-        # falls, E_b' = E_b where it rises.
+        # and k = (b - a) / expm1(b - a), k r <= s <= r. So E <= E_a (1 - r) + E_b' r, where E_b' = E_a (1 - k) + E_b k
+        # if E decreases, and E_b' = E_b if it increases.
         share = np.where(right, np.minimum(gap, 700.0) / np.expm1(np.minimum(gap, 700.0)), 1.0)
         top = np.maximum(logs[:-1], logs[1:])
         first = np.exp(logs[:-1] - top)
@@ -147,7 +147,7 @@ class MomentCurve:
         return max(self._epsilon(direction, log_delta) for direction in range(len(self.directions)))
 
     def _epsilon(self, direction: int, log_delta: float) -> float:
-        """Return the same for one direction."""
+        """Return an upper bound of ``eps(delta)`` in nats for one direction."""
         share = self.infinite[direction] - log_delta + 1e-14 * (1.0 - log_delta)
         if share >= 0.0:
             return math.inf
@@ -164,7 +164,7 @@ class MomentCurve:
 
 
 def _cost(theta: float) -> float:
-    """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``, the gain of a Chernoff bound of delta over one of a tail."""
+    """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``, the gap of the log Chernoff bounds of a tail and of delta."""
     return math.log1p(theta) + theta * math.log1p(1.0 / theta)
 
 
@@ -173,7 +173,7 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
     eps, right, left = _knots(profile, log_least - math.log(run.sampling_rate), spacing)
     q = run.sampling_rate
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17), at t = e^eps on the right and e^-eps on the left: losses are
-    # ln(1 + q (e^eps - 1)) and ln(1 + q (e^-eps - 1)). As E falls away from the loss 0, they are moved outward.
+    # ln(1 + q (e^eps - 1)) and ln(1 + q (e^-eps - 1)). E decreases away from the loss 0, so losses are moved outward.
     y = eps + math.log(q)
     large = np.where(y < 600.0, np.log1p(np.exp(np.minimum(y, 600.0)) - q), y)
     x = np.where(eps < 30.0, np.log1p(q * np.expm1(np.minimum(eps, 30.0))), large) * OUTWARD
@@ -219,7 +219,7 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
 
 
 def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
-    """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``, from the table where that is tight."""
+    """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``, from the table if it is accurate there."""
     lower, upper = np.full((2, len(eps)), -math.inf)
     if profile.table is not None:
         with np.errstate(divide="ignore"):

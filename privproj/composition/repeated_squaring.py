@@ -1,15 +1,15 @@
-"""Compose by repeated squaring, with an adaptive grid for every product, for losses with many scales.
+"""Compose runs whose losses have many scales, by repeated squaring with an adaptive grid for every product.
 
-If a batch is sampled at a tiny rate, the loss of a step is mostly about the rate and, very rarely, ten orders of
-magnitude larger. No uniform grid resolves both. Here a distribution has a few hundred atoms, wherever they are needed.
-All of this is claim C23.
+If a batch is sampled at a tiny rate, the loss of a step is usually about as small as the rate, and very rarely ten
+orders of magnitude larger. No uniform grid resolves both. In this module a distribution has a few hundred atoms, at the
+losses where they are needed. Claim C23 proves the method.
 
 **A distribution** is a pair as in :mod:`privproj.composition.dominating_pairs`: ``P``-masses ``p_j`` at losses ``x_j``
 (``Q``-masses ``q_j = p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``m_q`` at ``-inf``. Its profile in
-``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. That of the add direction is
+``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. The profile of the add direction is
 ``m_q + sum_j q_j max(0, 1 - t e^x_j)``.
 
-**Product.** The atoms of two releases together are ``p_i p_j`` at ``x_i + x_j``. Each is moved to a grid, in one of
+**Product.** The composition of two releases has atoms ``p_i p_j`` at ``x_i + x_j``. Each is moved to a grid, in one of
 these ways:
 
 * (i) Between neighbors ``a <= x <= b`` it is split so that its ``P``- and its ``Q``-mass both stay:
@@ -19,15 +19,16 @@ these ways:
 * (iv) An atom that is negligible, or whose loss is too large, becomes ``P``-mass at ``+inf`` and ``Q``-mass at
   ``-inf``.
 
-Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` only grows, for every
-``t`` and in both directions. A larger factor only enlarges a product (C2). So every distribution here dominates its
-releases, whatever the grid. :func:`_choose_grid` puts points where a split would enlarge ``D`` much; no proof depends
-on it.
+Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` only increases, for every
+``t`` and in both directions. A product increases with its factors (C2). So for every grid the result dominates the
+composition of the releases. :func:`_choose_grid` places more points where a split would increase ``D`` much. No proof
+depends on it.
 
 **Below** (v). All atoms between two neighbors become one, with the sum of their ``P``- and of their ``Q``-masses, at
 ``x' = -ln(sum Q / sum P)``. It is moved down by its rounding, which only adds to ``Q``. Atoms beyond the last point
-join the last group; those below the first point and negligible ones are dropped. By the same subadditivity ``D`` only
-falls. This is done for the remove direction only; delta is the maximum of both directions, so that is a lower bound.
+join the last group. Atoms below the first point and negligible atoms are dropped. By the same subadditivity ``D`` only
+decreases. This is done for the remove direction only. Delta is the maximum of both directions, so the result is a lower
+bound.
 
 **Rounding** (vi). All losses are multiples of a power of two, ``unit``, and below ``2^52`` of them, so that sums and
 differences are exact. Masses are sums of positive terms. If each is right to a factor ``e^r``, so is ``D``, and in a
@@ -59,10 +60,10 @@ from privproj.composition.fourier import DeltaValue
 from privproj.errors import GridSizeError
 from privproj.numerics.root_finding import find_crossing
 
-CUT_MASS = 1e-38  # mass of either side that a product leaves beyond its grid, counted by (ii) and (iii)
+CUT_MASS = 1e-38  # mass beyond each end of the grid of a product, counted by (ii) and (iii)
 NEGLIGIBLE_MASS = 1e-46  # atoms of a product below this in both masses are not placed, counted by (iv)
 LARGEST_REACH = 350.0  # soundness: nats, losses of a run stay below; e^-loss is then far from under- and overflow
-FARTHEST_LOSS = 0.49 * LARGEST_REACH  # nats, losses beyond are infinite in a product that would reach too far (iv)
+FARTHEST_LOSS = 0.49 * LARGEST_REACH  # nats, losses beyond count as infinite if a product would exceed LARGEST_REACH
 LEAST_PLACED_MASS = 1e-290  # soundness: least P-mass of a placed atom, above all numbers that lost digits to underflow
 # soundness: mass added to either infinite part for underflow. 1e-308 of an atom, times e^350, times 1e7 atoms is below
 # 1e-148.
@@ -71,18 +72,21 @@ LOSS_BITS = 51  # soundness: losses are at most 2 to this power of units, so tha
 # soundness: units of rounding of one placed mass. Two expm1 of at most 4 units each and five operations need 13.
 SPLIT_ROUNDINGS = 40.0
 INFINITE_PART_MARGIN = 1.0 + 1e-9  # soundness: margin of sums of infinite parts, which have at most 1e7 positive terms
-LEAST_PILOT_MASS = 1e-250  # least divisor of a mean in the estimate that grids are chosen by
-GRID_RELATIVE_ERROR = 0.0005  # relative error of delta that all grids of a run may cause together, roughly
-MOST_ATOM_PRODUCTS = 8e6  # atoms of all products of a run together, roughly
+LEAST_PILOT_MASS = 1e-250  # least divisor of a mean in the estimate from which grids are chosen
+GRID_RELATIVE_ERROR = 0.0005  # approximate relative error of delta that all grids of a run may cause together
+MOST_ATOM_PRODUCTS = 8e6  # approximate number of atoms of all products of a run together
 GRID_POINT_LIMITS = (600, 1600)  # least and largest number of points of one grid
 ROUGH_EXCESS = 1e-13  # excess of a whole run below which grids may be coarser
-PILOT_ATOMS = 160  # atoms of each factor in the estimate that a grid is chosen by
+PILOT_ATOMS = 160  # atoms of each factor in the estimate from which a grid is chosen
 KNOT_LOSS_SHARE = 0.02  # largest spacing of the first knots as a share of the loss
 
 
 @dataclass(frozen=True)
 class LossPmf:
-    """Two measures ``P`` and ``Q`` with atoms at any losses; the code that builds one guarantees its side (C23)."""
+    """Two measures ``P`` and ``Q`` with atoms at arbitrary losses (C23).
+
+    The code that builds a pair guarantees that it dominates a release, or that the release dominates the pair.
+    """
 
     # losses ``x_j`` in nats, multiples of ``unit``; in increasing order, except in a product not yet on a grid
     losses: FloatArray
@@ -116,7 +120,7 @@ class LossPmf:
 
 
 class ComposedPmf:
-    """The profile of a composed distribution, moved up (``above``) or down by its rounding (C23, "Rounding")."""
+    """The profile of a composed distribution, raised (``above``) or lowered by its rounding (C23, "Rounding")."""
 
     def __init__(self, pmf: LossPmf, *, above: bool = True) -> None:
         self.pmf = pmf
@@ -125,7 +129,7 @@ class ComposedPmf:
         self.infinity_mass = pmf.infinity_mass * self.factor
 
     def delta(self, eps: float) -> DeltaValue:
-        """Return the finite part of delta at ``eps`` (nats), on the safe side already, so that its error is 0."""
+        """Return the finite part of delta at ``eps`` (nats); it includes its rounding error, so its ``error`` is 0."""
         # sum_(x_j > eps) p_j (1 - e^(eps - x_j))
         first = int(np.searchsorted(self.pmf.losses, eps, side="right"))
         masses, gap = self.pmf.masses[first:], eps - self.pmf.losses[first:]
@@ -133,7 +137,7 @@ class ComposedPmf:
         return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def log_chernoff_bound(self, eps: float) -> float:
-        """Return ``ln delta(eps)`` with its infinite part: the value, which is as cheap here as a bound."""
+        """Return ``ln delta(eps)`` with its infinite part, because the exact sum is as cheap as a Chernoff bound."""
         return math.log(max(self.delta(eps).value + self.infinity_mass, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
@@ -141,8 +145,8 @@ class ComposedPmf:
 
         Args:
             delta: A probability above 0.
-            above: If true, return nearly the least ``eps >= 0`` at which the curve is at most ``delta``. Else return
-                nearly the largest one at which the curve is larger, or 0.
+            above: If True, return approximately the least ``eps >= 0`` at which the curve is at most ``delta``.
+                Otherwise return approximately the largest ``eps`` at which the curve is larger, or 0.
             near: Where the search starts, in nats (None: at the largest loss).
         """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
@@ -157,9 +161,9 @@ class ComposedPmf:
 
 
 def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
-    """Return bounds of the excess of one sampled release at knots of every scale, as sound as its profile (C18).
+    """Return bounds of the excess of one sampled release at knots of all scales, as sound as its profile (C18).
 
-    The knots are spaced by a share of the loss, or of the length in which the excess falls by e.
+    The distance of the knots is a share of the loss, or of the length over which the excess falls by a factor of e.
     """
     unit = _unit_for(max(-step.losses[0], step.losses[-1]))
     losses, log_excess = step.losses, step.log_excess
@@ -176,7 +180,7 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     if step.needs_both_directions:
-        # The first one lies just beyond the end of the support, so that no mass is lost there.
+        # The first knot lies just beyond the end of the support, so that no mass is lost there.
         at[0] = (1.0 + 1e-12) * losses[0] - unit
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
     knots = distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
@@ -184,7 +188,10 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
 
 
 def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
-    """Return the pair as a distribution; the error of its cell 0 is added (``sign`` 1, above) or subtracted (-1)."""
+    """Return a dominating (``sign = 1``) or dominated pair (-1) as a distribution.
+
+    The absolute error of its cell 0 is added or subtracted.
+    """
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     positive = masses > 0.0
     losses = pair.step * pair.cells[positive]
@@ -192,7 +199,7 @@ def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
 
 
 def _unit_for(reach: float) -> float:
-    """Return the finest power of two, in nats, of which losses up to ``reach`` are at most ``2^LOSS_BITS``."""
+    """Return the smallest power of two, in nats, such that losses up to ``reach`` are at most ``2^LOSS_BITS`` of it."""
     return 2.0 ** (math.ceil(math.log2(reach)) - LOSS_BITS)
 
 
@@ -201,23 +208,24 @@ def _unit_for(reach: float) -> float:
 
 @dataclass(frozen=True)
 class _GridTolerance:
-    """How closely a grid follows a distribution. Any values are sound."""
+    """The accuracy that a grid should have. Any values are sound."""
 
-    error: float  # relative error of the excess that the grid may cause, roughly
+    error: float  # approximate relative error of the excess that the grid may cause
 
     floor: float  # excess below which the grid may be coarser
 
     most: int  # largest number of points
 
-    tail_scale: float = 1.0  # factor of the masses that are cut and neglected; below 1 for small deltas
+    tail_scale: float = 1.0  # factor of the masses that are truncated and neglected; below 1 for small deltas
 
 
 def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> FloatArray:
-    """Return grid points in nats for the product of both, about ``sqrt(p h / (8 E error))`` to each interval.
+    """Return grid points in nats for the product of two distributions; every grid is sound.
 
-    ``h`` is the length of an interval between candidates, ``p`` its mass and ``E`` the excess there, all from a pilot
-    estimate of the product with few atoms. A split to points at a distance ``s`` adds about ``(p / h) s^2 / 8`` to the
-    excess, and that shall be ``error E``. Every grid is sound.
+    Candidates divide the losses into intervals, and each interval gets about ``sqrt(p h / (8 E error))`` points. ``h``
+    is its length, ``p`` its mass and ``E`` the excess there, all from a pilot estimate of the product with few atoms.
+    The reason is that a split to points at a distance ``s`` adds about ``(p / h) s^2 / 8`` to the excess, which should
+    be ``error E``.
 
     Raises:
         GridSizeError: Losses are too large.
@@ -231,7 +239,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
         first, last = pmf.losses[starts], pmf.losses[np.append(starts[1:], count) - 1]
         return np.clip(np.add.reduceat(pmf.masses * pmf.losses, starts) / group, first, last), group, first, last
 
-    # The product of the groups; beyond low and high lies about the mass CUT_MASS of either side.
+    # The product of the groups. About the mass CUT_MASS lies below low, and as much above high.
     ours = group_atoms(one)
     theirs = ours if one is two else group_atoms(two)
     mass = np.outer(ours[1], theirs[1]).ravel()
@@ -262,7 +270,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
     points = np.concatenate([[low], points[(points > low) & (points < high)], [high]])
 
     masses = np.bincount(np.searchsorted(0.5 * (points[1:] + points[:-1]), losses), mass, len(points))
-    # An interval between two lumps of the estimate is not empty.
+    # The estimate has few atoms. An interval between two of them is not empty.
     masses = np.maximum(masses, 0.25 * np.convolve(masses, np.ones(5))[2 : 2 + len(masses)])
     gap = np.clip(points[:, None] - points[None, :], -LARGEST_REACH, LARGEST_REACH)
     right = points >= 0.0
@@ -288,15 +296,15 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
 
 
 def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: bool = False) -> LossPmf:
-    """Return a distribution that dominates both releases together or, if ``below``, that they dominate.
+    """Return a distribution that dominates the composition of two (C23, "Products").
 
-    Claim C23, "Products".
+    If ``below``, return a distribution that the composition dominates.
 
     Raises:
         GridSizeError: Losses reach :data:`LARGEST_REACH`.
     """
     if len(one.losses) and len(two.losses) and one.reach + two.reach >= LARGEST_REACH:
-        # A square stays one.
+        # A square remains a square.
         nearer = _without_far_atoms(one, below=below)
         one, two = nearer, nearer if one is two else _without_far_atoms(two, below=below)
     if not len(one.losses) or not len(two.losses):
@@ -320,7 +328,7 @@ def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
-    """Return the points, moved to distinct multiples of the unit (nats), the ends outward, with 0 among them."""
+    """Return the points and 0, rounded to distinct multiples of the unit (nats); the ends are rounded outward."""
     cells = np.rint(points / unit)
     cells[0], cells[-1] = math.floor(points[0] / unit), math.ceil(points[-1] / unit)
     return distinct_cells(np.append(cells, 0.0).astype(np.int64)) * unit
@@ -343,7 +351,7 @@ def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool
     else:
         i, j = (x.ravel() for x in np.indices((len(one.losses), len(two.losses))))
         times = np.ones(len(i))
-    # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
+    # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j. In a square the pairs (i, j) and (j, i) are one atom.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     negligible = NEGLIGIBLE_MASS * tail_scale
     placed = ((masses > negligible) | (others > negligible)) & (masses > LEAST_PLACED_MASS)
@@ -358,7 +366,7 @@ def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool
 
 
 def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
-    """Return a distribution on the points that dominates the given one: atoms are split (C23, "Splitting").
+    """Return a distribution on the points that dominates ``pmf``; atoms are split (C23, "Splitting").
 
     Args:
         pmf: The distribution; its atoms may be unsorted.
@@ -383,17 +391,17 @@ def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     m = pmf.infinity_mass - float(np.sum(pmf.masses[over] * np.expm1(far)))
     m_q = pmf.infinity_mass_q + math.exp(-points[0]) * float(np.sum(pmf.masses[under] * np.expm1(near)))
     positive = masses > 0.0
-    # Rounding (vi): of a placed mass, and of sums of N terms. Infinite parts get a margin, and the mass that may
-    # underflow.
+    # Rounding (vi) of a placed mass, and of sums of N terms. Infinite parts get a margin, and a mass for underflow is
+    # added to them.
     growth = pmf.growth + (SPLIT_ROUNDINGS + 2.0 * len(pmf.losses)) * UNIT_ROUNDING
     m, m_q = (float(end) * INFINITE_PART_MARGIN + UNDERFLOWN_MASS for end in (m, m_q))
     return LossPmf(points[positive], masses[positive], m, m_q, unit, growth)
 
 
 def merge_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
-    """Return a distribution that the given one dominates: atoms between two points are merged, the rest dropped (C23).
+    """Return a distribution that ``pmf`` dominates in the remove direction (C23).
 
-    It is for the remove direction only.
+    The atoms between two points are merged. Atoms below the first point are dropped.
 
     Args:
         pmf: The distribution; its atoms may be unsorted.
@@ -419,12 +427,12 @@ IDENTITY_PMF = LossPmf(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 
 
 def compose_pmfs(pmfs: list[tuple[LossPmf, int]], tail_scale: float = 1.0, *, below: bool = False) -> LossPmf:
-    """Return a distribution that dominates a run or, if ``below``, that the run dominates (C23).
+    """Return a distribution that dominates a run (C23).
 
     Args:
         pmfs: The distribution of one release of each phase, and its number of releases.
-        tail_scale: Factor of the masses that are cut and neglected; below 1 for small deltas.
-        below: If true, return a lower bound.
+        tail_scale: Factor of the masses that are truncated and neglected; below 1 for small deltas.
+        below: If True, return a distribution that the run dominates instead.
 
     Raises:
         GridSizeError: Losses reach :data:`LARGEST_REACH`.

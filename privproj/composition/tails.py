@@ -1,15 +1,15 @@
 """Compose a run with its tails truncated at several levels, each for smaller deltas (C23, "Depths").
 
-A discretization grid is finite, and losses beyond it count as infinite. Their mass is a floor, below which the grid has
-no result for delta. Therefore there are tail-truncation levels. The first has the default grid and covers deltas from
-the first of :data:`LEAST_LOGS` on. Every other level truncates the tails far below the least delta that it covers, and
-is the smaller of a composition on a grid and of the bound by moments (:mod:`privproj.composition.moments`), or the
-latter alone where masses would underflow.
+A discretization grid is finite, and losses beyond it count as infinite. Delta is at least their mass, so one grid
+cannot serve all deltas. Therefore a run has several tail-truncation levels. The first level has the default grid and
+covers the deltas above the first of :data:`LEAST_LOGS`. Every other level truncates the tails far below the least delta
+that it covers. Its result is the smaller one of a composition on a grid and of the bound by moments
+(:mod:`privproj.composition.moments`), or the bound by moments alone if masses would underflow.
 
-Boundaries decide which level is used at an epsilon: ``b_k`` is the epsilon of level ``k`` at its least delta, and level
-``k`` is used from above ``b_(k-1)`` up to ``b_k``. So ``epsilon`` and ``log_delta`` use the same level (C24).
+Boundaries determine which level is used at an epsilon. ``b_k`` is the epsilon of level ``k`` at its least delta, and
+level ``k`` is used above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use the same level (C24).
 
-No result is above the simple bounds of a run (C23, "Simple bounds"):
+No result exceeds the simple bounds of a run (C23, "Simple bounds"):
 
 * (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
 * (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares with ``sum T_i w_i = 1``.
@@ -35,32 +35,32 @@ from privproj.numerics.root_finding import find_crossing
 from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
-# least delta of each level with a grid, as a power of 10; the first one covers usual deltas
+# decimal log of the least delta of each level with a grid; the first level covers usual deltas
 LEAST_POWERS = (-15.5, -60, -120, -190)
-LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))  # of each level, in nats
-NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta that a grid is tried at
-NATS_WITHIN = 1.0  # soundness: a delta that is so many nats above the least one of a level is certainly within it
+LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))  # nats, of every level
+NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta for which a grid is tried
+NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of a level certainly belongs to it
 CLOSE_ENOUGH = 1.002  # ratio of upper and lower ends at which a grid is accepted
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without result
-LEAST_CAPPED_EPSILON = 1e-200  # nats, end of the search for a small epsilon, and least epsilon that shares come from
+LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
 NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
 NO_GRID_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
 
 
 class TailLevelsCurve:
-    """The privacy curve of a run: all tail-truncation levels, and never above the simple bounds.
+    """The privacy curve of a run from all tail-truncation levels, at most the simple bounds.
 
     It is as sound as the profiles of the phases (C18, C19, C23).
 
     Args:
-        first: The curve of the first level, or the error where the losses of a step are too large for any grid.
+        first: The curve of the first level, or the exception if the losses of a step are too large for any grid.
         phases: The phases of the run.
         step: The distance of two grid points in nats (None: the default grids).
-        first_level_only: If true, the other levels are not used.
+        first_level_only: If True, the other levels are not used.
     """
 
-    digits = 11  # significant digits of an epsilon: a search on a grid ends by so much above its root (NEWTON_RTOL)
+    digits = 11  # significant digits of a reported epsilon: a search on a grid ends 1e-11 above its root (NEWTON_RTOL)
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class TailLevelsCurve:
 
     @cached_property
     def at_first_level(self) -> "TailLevelsCurve":
-        """The same curve with the first level only."""
+        """The curve with the first level only."""
         return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """Return the curve of a level; raises :class:`PrecisionError` where the first has none."""
+        """Return the curve of a level; raises :class:`PrecisionError` if it is the first and has none."""
         if k == 0:
             if isinstance(self.first, PrecisionError):
                 raise self.first
@@ -100,14 +100,14 @@ class TailLevelsCurve:
         log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(1e-16)
         phases = [(truncate_below(profile, log_cut), run) for profile, run in self.phases]
         for profile, run in phases:
-            # Tails cannot be truncated below the delta of a run from which on its profile is flat.
+            # Tails cannot be truncated below a delta at which the profile becomes constant.
             near, far = (profile.log_delta(eps).upper for eps in (0.5 * LARGEST_LOSS, LARGEST_LOSS))
             if far <= -1.0 and far >= near - 1.0:
                 log_cut = max(log_cut, far + math.log(2.0 * run.steps) + math.log(run.sampling_rate))
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """Return ``b_k``, the epsilon of a level at its least delta; ``inf`` for the last, or if there is none."""
+        """Return ``b_k``, the epsilon of a level at its least delta; ``inf`` for the last level, or if unknown."""
         try:
             return self.level(k).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
         except PrecisionError:
@@ -119,10 +119,10 @@ class TailLevelsCurve:
         return LazyEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return the upper end of :meth:`log_delta`, or any upper bound at most ``threshold`` if there is one."""
+        """Return the upper end of :meth:`log_delta`, or any upper bound that is at most ``threshold``."""
         upper = most = rough = 0.0
         if isinstance(self.first, PrecisionError):
-            # If losses are too large for a grid, the bound (i) is nearly the exact value.
+            # If losses are too large for a grid, the bound (i) is close to the exact value.
             if self.log_sampled == 0.0:
                 raise self.first
             return min(self.log_sampled, self.log_basic(eps))
@@ -147,14 +147,14 @@ class TailLevelsCurve:
 
     @cached_property
     def guide(self) -> MomentCurve:
-        """A rough upper bound of delta at every epsilon, with knots ten times as far apart as usual."""
+        """A loose upper bound of delta at every epsilon, with knots ten times as far apart as by default."""
         return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats, the least of the composition and of both simple bounds.
 
         Raises:
-            PrecisionError: The composition has no result, and no simple bound has one.
+            PrecisionError: Neither the composition nor a simple bound has a result.
         """
         if self.log_sampled <= log_delta:
             return Enclosure(0.0, 0.0)
@@ -176,7 +176,7 @@ class TailLevelsCurve:
         """Return the composed ``eps(delta)``.
 
         Raises:
-            PrecisionError: Infinite losses alone exceed delta.
+            PrecisionError: The mass of infinite losses exceeds delta.
         """
         if self.first_level_only:
             return self.level(0).epsilon(log_delta)
@@ -191,8 +191,8 @@ class TailLevelsCurve:
             return LazyEnclosure(lambda: ends.lower, upper)
 
         def find_lower() -> float:
-            # The best lower end at this delta and at larger ones, whose epsilons are smaller. Few rare large losses
-            # separate the distribution into clusters, and no tilt resolves two neighboring clusters.
+            # Take the best lower end at this delta and at larger ones, whose epsilons are smaller. Rare large losses
+            # divide the distribution into clusters, and no tilt resolves two neighboring clusters.
             lower, last = ends.lower, len(LEAST_POWERS) - 1
             if log_delta < LEAST_LOGS[last]:
                 return max(lower, self.level(last).epsilon(LEAST_LOGS[last]).lower)
@@ -206,7 +206,10 @@ class TailLevelsCurve:
 
     @cached_property
     def shares(self) -> list[float]:
-        """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, proportional to the epsilon of one release; any are sound."""
+        """Shares ``w_i`` of epsilon with ``sum T_i w_i = 1``, proportional to the epsilon of one release.
+
+        Any shares are sound.
+        """
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]
         # 20: the epsilons are compared at a delta that is so many nats below delta(0).
@@ -231,9 +234,9 @@ class TailLevelsCurve:
 
 @dataclass(eq=False)
 class _Level:
-    """A run with its tails truncated at one level: the smaller of a composition on a grid and the bound by moments.
+    """The curve of one tail-truncation level: the smaller of a composition on a grid and the bound by moments.
 
-    Level 1 also evaluates the default grid of level 0, which may still be the tightest.
+    Level 1 also evaluates the default grid of level 0, which may be tighter.
     """
 
     k: int
@@ -245,10 +248,11 @@ class _Level:
 
     @cached_property
     def grid(self) -> ComposedCurve | PrecisionError:
-        """The composition on the first grid that is tight at both ends of the level, or the tightest, or the error.
+        """The composition on the first grid that is tight at both ends of the level, or else on the tightest one.
 
-        If values of a profile are costly, it is the first grid, from coarse to fine, that the next one does not
-        improve. The grid is the same for every query, so that ``epsilon`` and ``log_delta`` agree (C24).
+        If no grid has a result, it is the exception. If values of a profile are costly, it is the first grid, from
+        coarse to fine, that the next grid does not improve. The grid is the same for every query, so that ``epsilon``
+        and ``log_delta`` agree (C24).
         """
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
@@ -278,11 +282,11 @@ class _Level:
 
     @cached_property
     def moments(self) -> MomentCurve:
-        """The bound by moments, with the same truncation; if values of a profile are costly, with fewer knots."""
+        """The bound by moments with the same truncation, and with fewer knots if values of a profile are costly."""
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
     def evaluate(self, read: Callable[[ComposedCurve | GridCurve], Enclosure], by_moments: float) -> Enclosure:
-        """Return the least of ``read`` of the grids and of the bound by moments."""
+        """Return the tightest enclosure ``read(grid)`` over the grids, with an upper end of at most ``by_moments``."""
         results: list[tuple[Enclosure, ComposedCurve | GridCurve]] = []
         for grid in (self.grid, self.default):
             with suppress(PrecisionError):
@@ -304,7 +308,7 @@ class _Level:
 
 
 def _lower_end(ends: Enclosure) -> float:
-    """Return the lower end, or ``-inf`` where it exceeds the limits of the grid."""
+    """Return the lower end, or ``-inf`` if computing it exceeds the limits of the grid."""
     try:
         return ends.lower
     except GridSizeError:
@@ -312,12 +316,12 @@ def _lower_end(ends: Enclosure) -> float:
 
 
 def _are_costly(phases: Phases) -> bool:
-    """Return whether values of some profile take so long that lower ends are not improved."""
+    """Return whether evaluating some profile takes so long that lower ends are not improved."""
     return any(profile.is_costly for profile, _ in phases)
 
 
 def truncate_below(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
-    """Return the profile with values that are tight down to ``e^log_cut``, not only where its table is."""
+    """Return the profile with a table that is accurate down to deltas of ``e^log_cut``."""
     if profile.with_smaller_tails is not None:
         profile = profile.with_smaller_tails(math.exp(log_cut))
     if profile.table is None:

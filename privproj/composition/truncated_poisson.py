@@ -1,13 +1,13 @@
-"""Account for truncated Poisson batches: the probability of a truncation is added to delta (C26).
+"""Account for Poisson batches with a maximum size: the probability of a truncation is added to delta (C26).
 
-Let a phase have ``T`` releases on batches at the rate ``q``, truncated at ``B`` records, and let there be ``n`` records
-besides the ``K`` of the protected user. As long as no batch has more than ``B - K`` of these ``n``, no batch of either
-neighboring data set is truncated, whether or not the user's records are sampled. So
+Let a phase have ``T`` releases on batches at the rate ``q``, truncated at ``B`` records. Let there be ``n`` records
+besides the ``K`` records of the protected user. As long as no batch has more than ``B - K`` of these ``n`` records, no
+batch of either neighboring dataset is truncated, whether or not the user's records are sampled. So
 
     delta(eps) <= delta_0(eps) + P(cut),   P(cut) <= sum over phases of T P[Bin(n, q) > B - K],
 
 with ``delta_0`` the bound of the run without truncation. There is no factor ``e^eps``, because the number of other
-records in a batch has the same distribution for both neighboring data sets.
+records in a batch has the same distribution for both neighboring datasets.
 """
 
 import math
@@ -22,7 +22,7 @@ from privproj.profiles.privacy_profile import Curve, log_delta_unless
 from privproj.run import Run
 from privproj.sampling import NeighboringRelation
 
-HARMLESS_SHARE = 0.01  # largest share of delta for the truncations of a harmless maximum batch size
+HARMLESS_SHARE = 0.01  # largest share of delta that truncations take with a harmless maximum batch size
 TAIL_RELATIVE_ERROR = 1e-9  # soundness: relative error of a binomial tail, 1000 times that of a special function (C20)
 TAIL_ERROR_PER_NAT = 1e-14  # soundness: further relative error for each nat of its logarithm
 LEAST_RATE = 1e-280  # soundness: a smaller sampling rate is replaced by this one, which raises every tail
@@ -59,7 +59,7 @@ def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
     cap = run.max_batch_size if cap is None else cap
     if cap is None or run.dataset_size is None:
         return Enclosure(-math.inf, -math.inf)
-    # n = N - 1 if both neighboring data sets have N records; if records are added, all N are others.
+    # n = N - 1 if both neighboring datasets have N records. Under add-remove, n = N.
     others = run.dataset_size - (run.relation is NeighboringRelation.ZERO_OUT)
     tail = log_binomial_tail(others, run.sampling_rate, cap - run.group_size + 1)
     # ln(T P[Bin(n, q) > B - K])
@@ -79,8 +79,8 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
     return 1 + (largest_integer(lambda cap: log_probability_of_cut(run, cap).upper > goal, 0, most) or 0)
 
 
-def with_cut_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
-    """Return the privacy curve of phases with truncated batches, from that without truncation (C26)."""
+def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
+    """Return the privacy curve of phases with truncated batches, given the curve without truncation (C26)."""
     cuts = [log_probability_of_cut(run) for run in runs]
     lower, upper = (reduce(log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))
     if upper == -math.inf:
@@ -119,7 +119,7 @@ class TruncatedCurve:
         return LazyEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return the upper end of :meth:`log_delta`, or any upper bound at most ``threshold`` if there is one."""
+        """Return the upper end of :meth:`log_delta`, or any upper bound that is at most ``threshold``."""
         cut = self.log_cut.upper
         # Below ln(e^threshold - P(cut)), rounded down, the sum is below the threshold. If delta_0 is 16 nats below
         # P(cut), a rough upper bound of it is enough.
@@ -128,7 +128,10 @@ class TruncatedCurve:
         return 0.0 if self.log_cut.upper >= 0.0 else min(0.0, high + _rounding(high))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats: that of ``delta_0`` at ``delta - P(cut)``, ``inf`` below 0."""
+        """Return an enclosure of ``eps(delta)`` in nats, which is that of ``delta_0`` at ``delta - P(cut)``.
+
+        If ``delta - P(cut)`` is not positive, the result is ``inf``.
+        """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
 

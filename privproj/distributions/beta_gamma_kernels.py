@@ -1,7 +1,9 @@
-"""Kernels of ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared sensitivity ``X`` (C4, C5).
+"""Compute delta for a Beta or Gamma squared sensitivity ``X``, for differences of rank one (C4) or any rank (C5).
 
-The functions are kernels (:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. A row is
-``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
+The delta of rank one is ``E[h_eps(X)]``, and that of any rank is ``min_p E[g_p(X)]``, with the notation of
+:mod:`privproj.distributions.mixture_profile`. ``f`` is the density of a coordinate ``s`` of ``X``, and ``h`` is
+``h_eps``. The functions are kernels (:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. A row
+is ``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
 ``b`` is inf; ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
 
 **Coordinate.** ``X = m w``, ``m = E X``, ``w = e^s / (1 + q (e^s - 1))`` with ``q = a/(a+b)``, 0 for a Gamma
@@ -9,14 +11,14 @@ distribution, and ``y = (1-q) / (1 + q (e^s - 1))``. The density of ``s`` is uni
 ``d ln f/ds = -a y (e^s - 1)``. With ``k(x) = d ln h/d ln x`` the peak of ``h f`` is where ``a (e^s - 1) = k``.
 
 **The whole integral** is a sum over equidistant ``s`` from the peak outwards. For an integrand that is analytic in a
-strip the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums, each
-shifted by a quarter of the step: their differences give the size ``D_1`` of that error for any phase, and about the
-size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4`` or ``D_2^2``. The
-reported error is ``64 D_1^4 + 4 D_2^2`` (observed, not proved).
+strip, the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums, each
+shifted by a quarter of the step. Their differences give the size ``D_1`` of that error for any phase, and approximately
+the size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4`` or ``D_2^2``.
+The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the error is observed, not proved.
 
-**The integral up to a cut** uses one Gauss rule of 24 nodes, or one on either side of the peak. The Legendre
-coefficients of degree 22 and 23, which the rule gives too, are near the square root of its error, and their square is
-reported (observed, not proved).
+**The integral up to a cut** uses one Gauss rule of 24 nodes, or one on each side of the peak. The Legendre coefficients
+of degree 22 and 23, which use the same nodes, are about the square root of the error of the rule. Their square is
+reported as the error. That it bounds the error is observed, not proved.
 """
 
 import math
@@ -43,13 +45,13 @@ TAIL_GROWTH = 4.0
 
 SQRT_3 = math.sqrt(3.0)  # soundness: sqrt 3, in the steepness of C20
 
-# soundness: a |s| up to which the density is a difference of two terms near its peak; their rounding is 5e-14
+# soundness: value of a |s| up to which the log density is a difference of two terms, whose rounding is 5e-14
 EXACT_NATS = 100.0
 
 # most terms of a tail's series or continued fraction; shapes of 2.5e11 require 4e6 and 4e4 at the mean
 MOST_TAIL_TERMS = 10_000_000
 
-# soundness: the smaller shape up to which the margin of special functions covers the rounding of a fraction
+# soundness: largest smaller shape for which the margin of special functions covers the rounding of a continued fraction
 LARGEST_MEASURED_SHAPE = 5e5
 
 # soundness: relative error of a delta of C5 for larger shapes, over the root of the shape, with which the number of
@@ -59,9 +61,9 @@ FRACTION_ROUNDING = 2e-15
 # soundness: nats below the peak at which an integrand is truncated for a Gauss rule; e^-31 is 3e-14
 NATS_TO_EDGE = 31.0
 
-NATS_OF_SLACK = 7.0  # nats, tolerance for the place of this truncation
+NATS_OF_SLACK = 7.0  # nats, tolerance of the search for the point of this truncation
 
-# soundness: relative error allowed for what lies beyond both edges: e^-30 over the log slope there
+# soundness: relative error allowed for the integrals beyond both edges: e^-30 over the log slope there
 CUT_ERROR = 2e-14
 
 STEP_IN_WIDTHS = 1.4  # step of one of the four sums, in widths of the peak: a normal density then has D_1 = 9e-5
@@ -83,7 +85,7 @@ MOST_POWER = math.exp(LARGEST_RISE)  # soundness: e^LARGEST_RISE
 
 
 def beta_gamma_params(row):
-    """Return the parameters of a row as ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)``."""
+    """Return the derived parameters ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)`` of a row."""
     a, b, scale, any_rank = row[0], row[1], row[2], row[3]
     if b == inf:
         return a, b, scale * a, 0.0, 1.0, inf, 0.5 * log(a) - LOG_SQRT_2PI - stirling_remainder(a), any_rank
@@ -183,10 +185,10 @@ def find_peak(eps, dist, guess):
 
 
 def add_outwards(eps, dist, start, stride, height, by_parts):
-    """Return the sums of the integrand and of ``-dh/deps f`` over ``start, start + stride, ...``, over ``e^height``.
+    """Return the sums of the integrand and of ``-dh/deps f`` at ``start, start + stride, ...``, and the remainder.
 
-    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The third number bounds the remainder; it is
-    negative if the series does not converge.
+    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. All three numbers are divided by ``e^height``. The
+    third is an upper bound of the remainder, or negative if the series does not converge.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
@@ -205,7 +207,7 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
         total += term
         fall += loss * power
         if term <= 4e-18 * total and term < last:
-            # the remainder falls faster than a geometric series (the integrand is log-concave)
+            # the remainder decreases faster than a geometric series, because the integrand is log-concave
             return total, fall, term * term / (last - term) if last < inf else 0.0
         last = term
         s += stride
@@ -268,8 +270,8 @@ def whole_integral(eps, dist, guess):
         between = three + four
         if min(min(one_rest, two_rest), min(three_rest, four_rest)) < 0.0 or total + between <= 0.0:
             break
-        # four sums A, B, C, D a quarter of the step apart: D_1 = 2 hypot(A - C, B - D)/(A + B + C + D) whatever the
-        # phase, D_2 = |A + C - B - D|/(A + B + C + D), error 64 D_1^4 + 4 D_2^2
+        # four sums A, B, C, D a quarter of the step apart: D_1 = 2 hypot(A - C, B - D)/(A + B + C + D) for every phase,
+        # D_2 = |A + C - B - D|/(A + B + C + D), error 64 D_1^4 + 4 D_2^2
         difference = 2.0 * hypot(one - two, three - four) / (total + between)
         finer = fabs(total - between) / (total + between)
         one, one_fall, one_rest = total, fall, one_rest + two_rest
@@ -286,11 +288,11 @@ def whole_integral(eps, dist, guess):
 
 
 def left_edge(eps, dist, s, slope, bend, height):
-    """Return a point where ``h f`` is some 40 nats below ``height``, its value at ``s``, by Newton's method.
+    """Return a point where ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height``, its value at ``s``.
 
-    ``slope`` is the log slope at ``s``, and ``bend`` is minus the second derivative.
+    ``slope`` is the derivative of the log at ``s``, and ``bend`` is minus its second derivative.
     """
-    # slope z + bend z^2/2 = 40
+    # Newton's method, which starts at the root of slope z + bend z^2/2 = NATS_TO_EDGE
     z = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
     a, _, _, q, rest, _, _, _ = dist
     for _ in range(60):
@@ -310,7 +312,10 @@ def left_edge(eps, dist, s, slope, bend, height):
 
 
 def panel_sum(eps, dist, left, right, height):
-    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the first's error."""
+    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, and the relative error of the first sum.
+
+    Both sums are divided by ``e^height``.
+    """
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
     for i in range(24):
@@ -334,7 +339,7 @@ def panel_sum(eps, dist, left, right, height):
 
 
 def split_panel_sum(eps, dist, left, right, height, most):
-    """Return :func:`panel_sum` of a panel in equal parts, as many as an error of ``most`` requires."""
+    """Return :func:`panel_sum` of a panel that is divided into as many equal parts as an error of ``most`` requires."""
     total, fall, error = panel_sum(eps, dist, left, right, height)
     parts = 1
     while error > most and parts < 64:
@@ -350,7 +355,7 @@ def split_panel_sum(eps, dist, left, right, height, most):
 def integral_below(eps, dist, cut, guess, log_other):
     """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, peak)``.
 
-    ``log_other`` is the log of the number to which the result is added: a far smaller result may be inaccurate.
+    ``log_other`` is the log of the number to which the result is added. A result that is far smaller may be inaccurate.
     """
     a, _, _, q, rest, _, _, _ = dist
     top, width = find_peak(eps, dist, guess)
@@ -408,7 +413,7 @@ def log_tail_and_hazard(s, growth, rise, dist):
 def tangent_cut(eps, dist, guess):
     """Return the cut ``c`` where the tangent at ``M(c)`` meets ``h`` (C5), by Newton's method in a bracket.
 
-    The result is ``(s, c, ln P(X > c), M(c), relative error)``: the error bounds the effect of the remaining gap
+    The result is ``(s, c, ln P(X > c), M(c), relative error)``. The error bounds the effect of the remaining gap
     between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
     """
     a, _, mean, q, rest, top, _, _ = dist
@@ -458,7 +463,7 @@ def tangent_cut(eps, dist, guess):
             low = s
         if last or high < -690.0:
             break
-        # Below x0: if M - c is constant, the root is where M is a third of that beyond x0.
+        # For p < x0: if M - c is constant, the root is where M exceeds x0 by a third of M - c.
         newton = s - gap / slope if slope > 0.0 else -inf
         s = coordinate(c + (bend - p) + (p - c) / 3.0, dist) if p < bend else newton
         if low == -inf:
@@ -490,7 +495,7 @@ def any_rank_value(eps, dist, top, cut):
     level, gain, loss, _ = gaussian_terms(eps, mean)
     if gain > 0.0 and log_slope_of_delta(eps, mean)[0] <= 1.0:
         return level + log(gain), loss / gain, 0.0, top, cut
-    # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
+    # Otherwise V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
     s, c, log_tail, p, loose = tangent_cut(eps, dist, cut)
     level, gain, loss, _ = gaussian_terms(eps, p)
     if gain <= 0.0:
@@ -512,15 +517,15 @@ def any_rank_value(eps, dist, top, cut):
 
 
 def rounding_of_tails(a, b):
-    """Return the relative error that the rounding of tails adds to an expectation for large shapes; else 0."""
+    """Return the relative error that the rounding of tails adds to an expectation; 0 unless the shapes are large."""
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
 def mixture_ends(eps, dist, state):
     """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 if ``any_rank`` is 0.
 
-    ``state`` is the peak and the cut of the last evaluation, where the next search begins. The ends are ``(-inf, inf)``
-    if the error is unknown.
+    ``state`` is the peak and the cut of the last evaluation, where the next search begins. If the error is unknown, the
+    ends are ``(-inf, inf)``.
     """
     top, cut = state
     if dist[7] > 0.5:

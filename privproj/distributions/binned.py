@@ -1,7 +1,7 @@
-"""Represent distributions of the squared sensitivity ``X`` in bins, as numpy arrays, for composition.
+"""Represent distributions of the squared sensitivity ``X`` by bins, to compute many deltas for a composition.
 
-Each bin has its mass and its mean. These bound the expectation of a convex or of a concave function of ``X`` from above
-and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared sensitivity over the noise variance.
+Each bin has a mass and a mean. They bound the expectation of a convex or of a concave function of ``X`` from above and
+from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared sensitivity over the noise variance.
 """
 
 import math
@@ -26,22 +26,22 @@ from privproj.numerics.special import (
     log_gamma_tail,
 )
 
-BINS = 144  # bins of a distribution; every number gives a valid bound
+BINS = 144  # bins of a distribution; every number of bins gives a valid bound
 
 BINS_OF_SUM = 3 * BINS  # bins of the distribution of a sum over layers
 
-# soundness: mass at the supremum for truncated tails; each of n <= 1e5 equal layers has at most two of 1e-45
+# soundness: mass at the supremum for truncated tails; each of n <= 1e5 equal layers has at most two tails of 1e-45
 MASS_LOST_TO_CUTS = 1e-36
 
-BINNED_TAIL = 1e-45  # upper tail at which the bins end; the last bin contains what is beyond
+BINNED_TAIL = 1e-45  # upper tail at which the bins end; the last bin includes this tail
 
 LOG_BINNED_TAIL = math.log(BINNED_TAIL)  # nats
 
 BIN_NODES = 12  # soundness: Gauss nodes of a bin; masses and means are accurate to 1e-11 (measured)
 
-CELL_NODES = 4  # soundness: Gauss nodes of a cell of a grid, as BIN_NODES
+CELL_NODES = 4  # soundness: Gauss nodes of a cell of a grid, with the same accuracy as BIN_NODES
 
-# soundness: where cells of a grid are divided, in standard deviations from the mean, as BIN_NODES
+# soundness: points that divide cells of a grid, in standard deviations from the mean, for the accuracy of BIN_NODES
 CELL_PANELS = np.linspace(-12.0, 12.0, 193)
 
 FAR_SQUARED_SENSITIVITY = 4e299  # soundness: h_eps is 1 here for every accepted eps
@@ -54,7 +54,7 @@ CELLS_BELOW = 2048  # cells up to the mean of one layer in a convolution that is
 MOST_ATOMS_BELOW = 2**14  # most atoms in such a convolution; with more, cells are joined in pairs
 
 TAIL_BELOW = (
-    1e-22  # upper tail at which a distribution in such a convolution ends; what is beyond is moved down to that point
+    1e-22  # upper tail at which a distribution in such a convolution ends; the tail is moved down to that point
 )
 
 
@@ -63,16 +63,16 @@ class Bins:
     """A distribution on ``[0, inf)`` in ``n`` adjacent bins.
 
     * ``edges``, of shape ``(n + 1,)``: the ends of the bins, increasing, in the unit of ``X``.
-    * ``mass``, of shape ``(n,)``: the probability of each bin. What lies below the first edge is counted in the first
-      bin, and what lies above the last edge in the last.
+    * ``mass``, of shape ``(n,)``: the probability of each bin. The first bin includes the mass below the first edge,
+      and the last bin includes the mass above the last edge.
     * ``mean``, of shape ``(n,)``: ``E[X | bin]``, between the edges of its bin.
     * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
       edge is only some point beyond the last mean.
 
     The caller guarantees one of two properties, up to rounding, which :mod:`privproj.distributions.binned_profile`
-    allows for. Either masses and means are those of the distribution, and both its upper and its lower bounds hold. Or
-    they are those of a distribution under which no convex increasing function has too small an expectation, and only
-    the upper bounds hold for ``X`` itself.
+    allows for. Either masses and means are exact, and both upper and lower bounds hold. Or they belong to another
+    distribution, under which the expectation of every convex increasing function is at least that under the
+    distribution of ``X``. Then only upper bounds hold.
     """
 
     edges: Array
@@ -96,7 +96,7 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """The mass of each bin split to its left and its right edge with the same mean: two arrays, ``(n,)``."""
+        """The two parts of the mass of each bin if it is moved to its edges with the same mean: two arrays ``(n,)``."""
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
         weight = (self.mean - left) / np.maximum(right - left, 1e-300)
@@ -104,7 +104,7 @@ class Bins:
 
     @cached_property
     def weights(self) -> Array:
-        """The mass of the edges if that of every bin is split to its ends, of shape ``(n + 1,)``."""
+        """The mass at each edge if the mass of every bin is moved to its two edges, of shape ``(n + 1,)``."""
         left, right = self.shares
         return np.append(left, 0.0) + np.append(0.0, right)
 
@@ -116,7 +116,10 @@ class Bins:
         return Bins(self.edges + shift, self.mass, self.mean + shift, self.unbounded)
 
     def lowered(self, factor: float) -> tuple[Array, Array]:
-        """Return masses and means times a factor below 1, means at least the left edges and the first mass 0 (C28)."""
+        """Return masses and means times a factor below 1, for lower bounds (C28).
+
+        A mean is at least the left edge of its bin, and the first mass is 0.
+        """
         mass = factor * self.mass
         mass[0] = 0.0
         return mass, np.maximum(factor * self.mean, self.edges[:-1])
@@ -144,7 +147,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale * U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
 
-    Three bins of five lie between the quantiles 0.1 and 0.9999.
+    Three fifths of the bins lie between the quantiles 0.1 and 0.9999.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -165,8 +168,9 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
 
     The mean of the first bin, of mass 1e-12, is set to its upper edge. For ``a`` up to 1 the mean of the last bin is
-    infinite and is represented by :data:`FAR_SQUARED_SENSITIVITY`: upper bounds of the expectation of an increasing
-    function count the tail at its supremum, lower bounds at the left edge, since the distribution is unbounded.
+    infinite and is represented by :data:`FAR_SQUARED_SENSITIVITY`. Upper bounds of the expectation of an increasing
+    function then use its supremum for the tail. Lower bounds use its value at the left edge, because the distribution
+    is unbounded.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -200,17 +204,20 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 
 
 def _ratio(s: float) -> tuple[float, float]:
-    """Return ``e^s - 1`` and ``e^s``, the arguments of the Gamma tails."""
+    """Return ``e^s - 1`` and ``e^s``, the arguments of the functions for Gamma tails."""
     return math.expm1(s), math.exp(s)
 
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
-    """Return the first index from 0 to ``last`` from which on a condition holds, or ``last``."""
+    """Return the first index from 0 to ``last`` at which a monotone condition holds, or ``last``."""
     return bisect_left(range(last), True, key=is_true)
 
 
 class _PositiveDistribution(ABC):
-    """A distribution on ``[0, inf)`` with a smooth unimodal density in a coordinate ``s``, which is 0 at the mean."""
+    """A distribution on ``[0, inf)``, parameterized by a coordinate ``s`` with a smooth unimodal density.
+
+    The coordinate is 0 at the mean.
+    """
 
     width: float  # width of the peak in ``s``, about a standard deviation
 
@@ -227,10 +234,10 @@ class _PositiveDistribution(ABC):
         """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
 
     def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
-        """Return masses and means of the bins between these edges.
+        """Return masses and means of the bins between these edges, by Gauss rules.
 
-        All but the first and the last edge have coordinates. The integrals are Gauss rules between adjacent
-        coordinates; ``finer`` are further points of division.
+        ``s`` are the coordinates of all edges except the first and the last. Bins are also divided at the coordinates
+        ``finer``.
         """
         points, starts = s, None
         if finer is not None:
@@ -300,7 +307,7 @@ class _BetaDistribution(_PositiveDistribution):
         return _first_true(math.ceil(cells), is_below)
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """Return masses and means between these points, the first of which is 0, and from the last one to 1."""
+        """Return masses and means of the bins between these points and 1; the first point must be 0."""
         if len(edges) == 1 or edges[1] >= 1.0:
             return np.ones(1), np.array([self.p])
         s = self.coordinate(edges[1:] if edges[-1] < 1.0 else edges[1:-1])
@@ -368,19 +375,19 @@ class _GammaDistribution(_PositiveDistribution):
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return a distribution that bounds ``scale * sum of share * B`` over independent layers from above (C6).
 
-    Each ``share * B`` is split to the points of a uniform grid without changing its mean, and what is truncated is
-    moved to the supremum. Both increase the expectation of every convex increasing function.
+    Each ``share * B`` is split to the points of a uniform grid without changing its mean, and truncated tails are moved
+    to the supremum. Both increase the expectation of every convex increasing function.
 
     Args:
         parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and the
-            part ``share = C_l^2/C^2`` of the squared clipping norm. A layer with ``dim == rank`` is not projected and
-            adds its share.
+            share ``C_l^2/C^2`` of the squared clipping norm. A layer with ``dim == rank`` is not projected and adds its
+            share.
         scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]
     width = 1.0
     if moving:
-        # Splitting the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells to
+        # Splitting the layers adds at most a thousandth to the variance of the sum, unless there are 2^13 cells up to
         # its mean. The sum of very many layers hardly varies, so that a coarser grid hardly matters.
         # Var B = 2 r (d - r) / (d^2 (d + 2)); splitting one atom adds at most width^2 / 4 to the variance.
         variance = sum(n * c**2 * 2.0 * r * (d - r) / (d**2 * (d + 2.0)) for d, r, n, c in moving)
@@ -415,20 +422,23 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
 
 
 class _GridDistribution(NamedTuple):
-    """Atoms at ``0, w, 2 w, ...`` with ``w = 2^level`` units."""
+    """A discrete distribution with atoms at ``0, w, 2 w, ...``, where ``w`` is ``2^level`` units."""
 
     atoms: Array
     level: int
 
     def coarser(self, level: int) -> "_GridDistribution":
-        """Return the distribution with each atom moved down to the grid of a level."""
+        """Return the distribution with each atom moved down to the grid of a higher level."""
         atoms = self.atoms
         for _ in range(level - self.level):
             atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
         return _GridDistribution(atoms, max(level, self.level))
 
     def plus(self, other: "_GridDistribution", most: int = MOST_ATOMS_BELOW) -> "_GridDistribution":
-        """Return a distribution below the sum of both, which are independent, with at most about ``most`` atoms."""
+        """Return a distribution that is stochastically below the independent sum of both.
+
+        It has at most about ``most`` atoms.
+        """
         level = max(self.level, other.level)
         atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
         # move the tail down to where it begins
@@ -458,16 +468,17 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
 
 @lru_cache(maxsize=16)
 def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
-    """Return ``(shift, width, atoms)``: atoms at ``shift + width j``, stochastically below the sum of layers.
+    """Return a distribution that is stochastically below the sum of the layers.
 
-    The layers with the smallest means are added first, in pairs, then the pairs, and so on.
+    It is returned as ``(shift, width, atoms)``, with atoms at ``shift + width j``. Layers are sorted by their means and
+    added in pairs, then the pairs are added in pairs, and so on.
     """
     moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
     if not moving:
         return shift, 1.0, np.ones(1)
     unit = moving[0][3] * moving[0][1] / moving[0][0] / CELLS_BELOW
-    # base 2 log of the most atoms, so that all convolutions of a sum take about 2^33 products
+    # base 2 log of the largest number of atoms, such that all convolutions of a sum take about 2^33 products
     log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(2.0**33 / len(moving)))
     most = 2 ** max(10, int(log_most))
     dists = [_copies_below(part, unit, most) for part in moving]
@@ -478,7 +489,7 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
 
 
 def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _GridDistribution:
-    """Return a distribution below the sum of the ``n`` equal layers of a part, by repeated squaring."""
+    """Return a distribution that is stochastically below the sum of the equal layers of a part."""
     dim, rank, n, share = part
     dist, level = (
         _BetaDistribution(0.5 * rank, 0.5 * (dim - rank)),
@@ -494,7 +505,10 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
 
 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
-    """Return the masses of ``cells * Beta(a, b)`` split to 0, 1, 2, ..., with its mean, up to a tail of 1e-45."""
+    """Return the masses of ``cells * Beta(a, b)`` after it is split to the integers 0, 1, 2, ... with the same mean.
+
+    They end at an upper tail of 1e-45.
+    """
     dist = _BetaDistribution(a, b)
     top = max(dist.last_cell(cells, LOG_BINNED_TAIL), 1)
     edges = np.append(np.arange(top) / cells, min(top / cells, 1.0))

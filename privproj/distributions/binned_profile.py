@@ -1,11 +1,12 @@
-"""Evaluate profiles for many ``eps`` from distributions in bins; see :mod:`privproj.distributions.mixture_profile`.
+"""Evaluate privacy profiles at many epsilons, given the distribution of the squared sensitivity in bins (C4, C5).
 
-For upper bounds, a convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean
-(Jensen's inequality); for lower bounds it is the reverse (C28). All are accurate to second order in the width.
-Shapes: ``eps`` is ``(e,)``, a distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
+:mod:`privproj.distributions.mixture_profile` derives the formulas. For upper bounds, a convex function is replaced by
+its chord over a bin, and a concave one by its value at the mean of the bin (Jensen's inequality). For lower bounds it
+is the reverse (C28). All bounds are accurate to second order in the width of a bin. Shapes: ``eps`` is ``(e,)``, a
+distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
 
-A row is an ``eps``. The profile is evaluated where it contributes. At some rows, the *guides*, it is evaluated at every
-edge; between two guides only at the edges that contribute there. The mass to the left of these edges is moved up to the
+A row is an ``eps``. At some rows, the *guides*, the Gaussian profile is evaluated at every edge. Between two guides it
+is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is moved up to the
 first of them.
 """
 
@@ -33,12 +34,12 @@ LEAST_LOWER_DELTA = 1e-280
 ROWS_AT_ONCE = 64  # rows that are evaluated together, so that their data fit in the cache
 
 NEGLIGIBLE_SHARE = (
-    1e-12  # share of a delta below which a part of the distribution is not followed: it is bounded as a whole
+    1e-12  # share of a delta below which a part of the distribution is not resolved but bounded as a whole
 )
 
 
 def _inflections(eps: Array) -> Array:
-    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, as :func:`privproj.distributions.beta_gamma_kernels.inflection`."""
+    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave (C3)."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 
@@ -63,14 +64,14 @@ def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
 
 
 def _guides(count: int) -> NDArray[np.intp]:
-    """Return the indices of the guides among so many rows: every row, or the ends of pieces that cover them."""
+    """Return the indices of the guides among ``count`` rows: every row, or the ends of pieces that cover the rows."""
     if count <= 96:
         return np.arange(count)
     return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
 
 
 def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
-    """Yield ``(rows, guides around them)`` of pieces that contain every row once."""
+    """Yield pieces of the rows as slices, each with the slice of the guides around it."""
     together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
     for i in range(0, max(len(guides) - 1, 1), together):
         last = i + together >= len(guides) - 1
@@ -81,7 +82,7 @@ def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
 
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
-    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, a few rows at a time."""
+    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, computed a few rows at a time."""
     roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
     for i in range(0, len(eps), ROWS_AT_ONCE):
         table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
@@ -94,9 +95,9 @@ def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -
 def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
     """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), for distributions under one joint clipping norm.
 
-    Every ``p >= x0`` gives an upper bound. The one used is ``M(c) = E[X | X > c]`` for the edge ``c`` that maximizes
-    the dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, of the distribution with the largest; or ``x0`` itself, which
-    is best if only a distant atom lies beyond.
+    Every ``p >= x0`` gives an upper bound. The tangent point ``p`` is ``M(c) = E[X | X > c]`` for the distribution and
+    the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``. It is ``x0`` instead if that is
+    better, as for a distribution with only a distant atom beyond ``x0``.
     """
     return _in_order(lambda rows: _any_rank_deltas(rows, dists), eps)
 
@@ -108,12 +109,12 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
     convex = max(dist.supremum for dist in dists) <= x0
     few, least, straight = eps[guides], x0[guides], convex[guides]
     tables = [_Table.of(few, dist, slice(0, len(dist.edges)), slice(0, len(dist.mass))) for dist in dists]
-    points, of_laws, best = _worst_tangents(tables, least)
+    points, best_of_each, best = _worst_tangents(tables, least)
     at_points, at_least = (_tangents(few, p, straight) for p in (points, least))
-    bounds = _largest_means(tables, at_points, of_laws, straight), _largest_means(tables, at_least)
+    bounds = _largest_means(tables, at_points, best_of_each, straight), _largest_means(tables, at_least)
     if len(guides) == len(eps):
         return np.minimum(PROFILE_SAFETY * np.minimum(*bounds), 1.0)
-    # The tangent at x0 is tried around a guide if it gives at most 0.1 % more than the best one there.
+    # Near a guide, the tangent at x0 is tried if its bound exceeds the best bound at the guide by at most 0.1 %.
     far = bounds[1] < 1.001 * bounds[0]
     columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
 
@@ -134,9 +135,9 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
         points = [_worst_tangents(tables, x0[rows]) for (rows, _), tables in zip(block, of_pieces, strict=True)]
         tangents = _tangents(eps[span], np.concatenate([p for p, _, _ in points]), convex[span])
         at_least = _tangents(eps[span], x0[span], convex[span]) if far.any() else tangents
-        for (rows, near), tables, (_, of_laws, _) in zip(block, of_pieces, points, strict=True):
+        for (rows, near), tables, (_, best_of_each, _) in zip(block, of_pieces, points, strict=True):
             here = slice(rows.start - span.start, rows.stop - span.start)
-            deltas[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
+            deltas[rows] = _largest_means(tables, tangents[:, here], best_of_each, convex[rows])
             if far[near].any():
                 deltas[rows] = np.minimum(deltas[rows], _largest_means(tables, at_least[:, here]))
     return np.minimum(PROFILE_SAFETY * deltas, 1.0)
@@ -145,7 +146,7 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
     """Return for every row the tangent point ``p >= x0`` of the distribution with the largest dual value.
 
-    Further results are the point of each distribution, and each best cut.
+    The other results are the tangent point of each distribution, and the best cut of each distribution.
     """
     duals = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in duals], axis=0)
@@ -154,18 +155,19 @@ def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, li
 
 
 def _largest_means(
-    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: NDArray[np.bool_] | None = None
+    tables: "list[_Table]", tangents: Array, best_of_each: Array | None = None, convex: NDArray[np.bool_] | None = None
 ) -> Array:
-    """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent.
+    """Return an upper bound of ``min_p max_l E[g_p(X_l)]`` for every row, starting from its tangent.
 
-    With the best ``p`` of every distribution, that of the distribution with the largest expectation is tried too, and a
-    ``p`` between both where the two expectations are about equal. The smallest number is returned.
+    If the best ``p`` of every distribution is given, two more tangents are tried: that of the distribution with the
+    largest expectation, and one between both where the two expectations are about equal. The smallest number is
+    returned.
     """
     means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
     largest, first = means.max(axis=0), means.argmax(axis=0)
-    if of_laws is None or convex is None or np.array_equal(of_laws[first, row], tangents[0]):
+    if best_of_each is None or convex is None or np.array_equal(best_of_each[first, row], tangents[0]):
         return largest
-    p, other = tangents[0], of_laws[first, row]
+    p, other = tangents[0], best_of_each[first, row]
     again = np.array([table.means(_tangents(table.eps, other, convex)) for table in tables])
     second = again.argmax(axis=0)
     # The lead of the first distribution at p and at the other point, and where it vanishes on the line through both
@@ -177,7 +179,10 @@ def _largest_means(
 
 
 def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
-    """Return ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``, a row each; in convex rows a line below ``h``."""
+    """Return the three rows ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``.
+
+    In the ``convex`` columns they describe a line below ``h``, so that ``g_p`` is ``h``.
+    """
     tangents = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
     tangents[1:, convex] = [[-1.0], [0.0]]
     return tangents
@@ -185,7 +190,7 @@ def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True)
 class _Table:
-    """``h_eps`` at adjacent edges of a distribution; the mass to their left is moved up to the first of them."""
+    """``h_eps`` at adjacent edges of a distribution; the mass to their left is moved up to the first edge."""
 
     dist: Bins
 
@@ -197,7 +202,7 @@ class _Table:
 
     cuts: slice  # edges ``c``, among those of the table, where the distribution may be cut
 
-    at_means: Array  # upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``
+    at_means: Array  # upper bounds of ``h_eps(M(c))`` at these cuts, ``M(c) = E[X | X > c]``
 
     @classmethod
     def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":
@@ -208,7 +213,7 @@ class _Table:
         return cls(dist, eps, edges, values[:, :count], cuts, values[:, count:])
 
     def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the largest dual value ``V(c)`` of every row, with its ``M(c)`` and its cut ``c <= x0`` (C5)."""
+        """Return the largest dual value ``V(c)`` over cuts ``c <= x0`` for every row, with ``M(c)`` and ``c`` (C5)."""
         dist, cuts, start = self.dist, self.cuts, self.edges.start
         ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
         left, right = dist.shares
@@ -230,7 +235,7 @@ class _Table:
     def majorants(self, tangents: Array) -> Array:
         """Return ``g_p`` at the edges, for the tangents of every row (C5).
 
-        ``g_p`` never rises faster than its tangent, which bounds it in an unbounded last bin.
+        In an unbounded last bin ``g_p`` is bounded by a line, because its slope is at most that of its tangent.
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
@@ -247,8 +252,8 @@ class _Table:
     def means(self, tangents: Array) -> Array:
         """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangents of every row.
 
-        If a tangent is above ``h`` at the last edge it is so beyond, and ``g_p`` is affine. Otherwise the table is
-        extended.
+        If a tangent is above ``h`` at the last edge, it is above ``h`` everywhere beyond, where ``g_p`` is affine.
+        Otherwise the table is extended.
         """
         dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
         if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
@@ -261,7 +266,10 @@ class _Table:
         return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return for every row the first edge that matters and one past the first at which the tangent is above."""
+        """Return the range of edges that each row needs: the first that is not negligible, and one past the last.
+
+        The last edge is the first at which the tangent is above ``h``.
+        """
         majorants = self.majorants(tangents)
         stop = (self.at_edges >= majorants).sum(axis=1) + 2
         first = _first_followed(majorants, np.cumsum(self.dist.weights), majorants @ self.dist.weights)
@@ -269,7 +277,7 @@ class _Table:
 
 
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
-    """Return the first column that matters for every row: the sum up to it is a negligible share of the total.
+    """Return the first column of every row that is not negligible: all columns before it have a negligible sum.
 
     ``values`` increase along a row, and so do ``weights``, the cumulative weights of the columns.
     """
@@ -288,8 +296,8 @@ def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
     """Return lower bounds of the largest dual value of all distributions, for increasing ``eps`` (C5, C28).
 
-    At the guides all distributions and all cuts between bins are tried, elsewhere the cuts next to the best ones of the
-    distributions that are the best at some guide.
+    At the guides all distributions and all cuts between bins are tried. At other rows only the distributions that are
+    the best at some guide are tried, with cuts next to their best cuts.
     """
     guides, x0 = _guides(len(eps)), _inflections(eps)
     tried = [_try_cuts(eps[guides], x0[guides], dist) for dist in dists]
@@ -308,7 +316,7 @@ def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return the largest dual value of a distribution for every row, its cut, and the first bin that matters."""
+    """Return the largest dual value of a distribution for every row, its cut, and the first bin not negligible."""
     count = len(dist.mass)
     within, far = _dual_parts_below(eps, x0, dist, slice(0, count), slice(0, count + 1))
     best, value = np.argmax(within + far, axis=1), np.max(within + far, axis=1)
@@ -317,10 +325,10 @@ def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp
 
 
 def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
-    """Return lower bounds of both parts of ``V(c)`` at these cuts, from these bins; 0 if there is none.
+    """Return lower bounds of both terms of ``V(c)`` at these cuts, from these bins; 0 if there is none.
 
-    The cut ``k`` lies between the bins ``k - 1`` and ``k``. Bins before a cut count by Jensen's inequality, so they
-    must end below ``x0``.
+    The cut ``k`` lies between the bins ``k - 1`` and ``k``. The bins before a cut must end below ``x0``, because
+    Jensen's inequality is used for them.
     """
     mass, mean = dist.lowered(BIN_SAFETY)
     tail, means = (np.append(BIN_SAFETY * part, 0.0)[cuts] for part in dist.above)
@@ -352,12 +360,12 @@ def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
 
 
 def _claimed(lower: Array) -> Array:
-    """Return these lower bounds minus :data:`LEAST_LOWER_DELTA`, and 0 if little is left."""
+    """Return these lower bounds minus :data:`LEAST_LOWER_DELTA`, or 0 if the difference is too small."""
     return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
 
 
 def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
-    """Return ``mean(eps, x0, dist, bins)`` for increasing ``eps``, with the bins that matter."""
+    """Return ``mean(eps, x0, dist, bins)`` for increasing ``eps``, with the bins that are not negligible."""
     guides, x0 = _guides(len(eps)), _inflections(eps)
     at_left = _tabulate(gaussian_deltas, eps[guides], dist.edges[:-1])
     totals = at_left @ dist.mass
@@ -371,7 +379,7 @@ def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, 
 
 
 def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
-    """Return which of these bins are below ``x0`` for every row, which only for some, and which are above for all."""
+    """Return three ranges of these bins: below ``x0`` for every row, for some rows only, and for no row."""
     right = np.append(dist.edges[1:-1], dist.supremum)[bins]
     convex = bins.start + int(np.searchsorted(right, x0[0], "right"))
     concave = bins.start + int(np.searchsorted(dist.edges[:-1][bins], x0[-1], "left"))
@@ -379,14 +387,17 @@ def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
 
 
 def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return upper bounds of ``E[h_eps(X)]``; mass below these bins is moved up, and above them ``h`` is at most 1."""
+    """Return upper bounds of ``E[h_eps(X)]``, evaluated in these bins.
+
+    Mass below these bins is moved up, and above them ``h_eps`` is bounded by 1.
+    """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
     at_edges = gaussian_deltas(column, np.sqrt(dist.edges[bins.start : some.stop + 1]))
     at_means = gaussian_deltas(column, np.sqrt(dist.mean[some.start : bins.stop]))
     if dist.unbounded and some.stop == len(dist.mass):
         at_edges[:, -1] = 1.0
-    # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, else mass h(right) (C3, C4).
+    # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, and mass h(right) otherwise (C3, C4).
     left, right = dist.shares
     expected = at_edges[:, : some.start - bins.start] @ left[convex]
     expected += at_edges[:, 1 : some.start - bins.start + 1] @ right[convex]
@@ -403,16 +414,16 @@ def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
 def _lower_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
     """Return lower bounds of ``E[h_eps(X)]`` from these bins; the first bin of the distribution counts as 0 (C28).
 
-    Its mass may be a small difference of large masses. ``h_eps`` increases: in a bin it is at least its value at the
-    left edge, and more where its curvature is known.
+    The mass of the first bin may be a small difference of large masses. ``h_eps`` increases, so in a bin it is at least
+    its value at the left edge, and more if its curvature is known.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
     mass, mean = dist.lowered(BIN_SAFETY)
     at_means = gaussian_deltas_below(column, np.sqrt(mean[bins.start : some.stop]))
     at_edges = gaussian_deltas_below(column, np.sqrt(dist.edges[some.start : bins.stop + 1]))
-    # For right <= x0 h(mean) (Jensen); for left >= x0 the chord h(left) + chord (mean - left); else the lesser of it
-    # and of the tangent at the left edge, h(left) + min(h'(left), chord) (mean - left) (C28).
+    # h(mean) for right <= x0 (Jensen), and the chord h(left) + chord (mean - left) for left >= x0. Otherwise the lesser
+    # of the chord and of the tangent at the left edge, h(left) + min(h'(left), chord) (mean - left) (C28).
     width = np.append(dist.edges[1:-1], dist.supremum) - dist.edges[:-1]
     share = BIN_SAFETY * (mean - dist.edges[:-1]) / np.maximum(width, 1e-300)
     expected = at_means[:, : some.start - bins.start] @ mass[convex]

@@ -1,14 +1,16 @@
-"""Compute densities of ``y = ln X`` for squared sensitivities ``X``, for :mod:`privproj.distributions.tabulated`.
+"""Compute the densities of random squared sensitivities that have no closed form, for two bounds of M1 (C7, C8).
 
+The densities are those of ``y = ln X``; :mod:`privproj.distributions.tabulated` integrates them.
 :class:`ProjectedEnergy` is ``|M u|^2`` of one direction under M1 with a known projection: ``X = U (U + Y) / r^2``,
 where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7). :class:`SecretShift` is the squared sensitivity of a
-vector release of M1 whose projection stays secret (C8): with ``g ~ chi2_r / r`` revealed the release is a Gaussian pair
-(for unit ``v, v'`` at distance ``s = 2 sin(eta)``), with the mean difference ``S (c + xi)``, ``xi ~ N(0, 1)``,
+vector release of M1 whose projection stays secret (C8). Let the unit vectors ``v, v'`` have the distance ``s = 2
+sin(eta)``. If ``g ~ chi2_r / r`` is revealed, both releases are Gaussian, and the difference of their means is
+``S (c + xi)``, ``xi ~ N(0, 1)``, with
 
     S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
 
-Its absolute value increases with ``s`` as long as ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``. Beyond,
-``sin(2 eta)`` is replaced by 1, which bounds all smaller distances too.
+The absolute value of this difference increases with ``s`` as long as ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``.
+Beyond, ``sin(2 eta)`` is replaced by 1, which also bounds all smaller distances.
 
 Each density is a trapezoidal sum over a second variable. All functions are analytic and decay at both ends, so the sum
 converges geometrically.
@@ -71,7 +73,7 @@ class ProjectedEnergy:
             return np.zeros(1), np.zeros(1)
         a, b, n = self.a, self.b, self.a + self.b
         spread, rest = math.sqrt(1.0 / a + 1.0 / b), b / n
-        # the largest N/2 that matters, where its density has fallen by e^-740
+        # the largest N/2 that is not negligible, where its density has fallen by a factor e^-740
         most = n + 740.0 + math.sqrt(1480.0 * n)
         step = min(0.7 / math.sqrt(1.0 / spread**2 + 0.25 * rest * rest * most), 0.28)
         t = np.arange(-10.0 * spread - 60.0 / a, 40.0 * spread + 760.0 / b, step)
@@ -105,7 +107,7 @@ class ProjectedEnergy:
 
 
 def _reach_above_center(a: float, b: float) -> float:
-    """Return how far above ``ln(4 a n)`` the density of ``ln(B N^2)`` has fallen by 720 nats, at its best split."""
+    """Return the distance above ``ln(4 a n)`` at which the density of ``ln(B N^2)`` has fallen by about 720 nats."""
     n = a + b
 
     def log_tail(v: float) -> float:
@@ -168,9 +170,9 @@ class SecretShift:
         return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, which share the terms that matter.
+        """Return the density of ``y`` at an array of points, which share the terms that are not negligible.
 
-        It is a sum over ``ln g`` if both signs of the mean difference matter, and a sum over ``xi`` otherwise.
+        It is a sum over ``ln g`` if both signs of the mean difference are likely, and a sum over ``xi`` otherwise.
         """
         return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)
 
@@ -181,7 +183,7 @@ class SecretShift:
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
 
     def over_g(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the mean difference is normal."""
+        """Return the density of ``y`` as a sum over ``v = ln g``; given ``g`` the mean difference is normal."""
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
         step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.center**2)
@@ -201,8 +203,9 @@ class SecretShift:
     def over_xi(self, y: Array) -> Array:
         """Return the density of ``y`` as a sum over ``xi``.
 
-        For each ``xi`` one ``g`` makes the mean difference ``e^(y/2)``. It is computed by Newton's method in ``v = ln
-        g``. A failure changes the total mass, which :mod:`privproj.distributions.tabulated` checks.
+        For each ``xi`` there is one ``g`` with the mean difference ``e^(y/2)``. It is computed by Newton's method in
+        ``v = ln g``. If the method failed, the total mass would not be 1, which
+        :mod:`privproj.distributions.tabulated` checks.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)
@@ -210,7 +213,7 @@ class SecretShift:
 
         def log_terms(xi: Array, accuracy: float) -> Array:
             v = np.zeros((len(y), len(xi)))
-            # Newton's method for ln g; a failure changes the total mass, which is checked
+            # Newton's method for ln g; the check of the total mass detects a failure
             for _ in range(12):
                 value, slope = self.log_shift(v, xi)
                 change = (value - 0.5 * y[:, None]) / slope

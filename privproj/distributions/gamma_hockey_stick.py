@@ -1,25 +1,25 @@
-"""Compute hockey-stick expectations of the Gamma distribution, by tables of its Mills ratios or by quadrature.
+"""Compute expectations ``E[(1 - e^(-c (U - b)))_+]`` for a Gamma variable ``U``, by tables or by quadrature.
 
-For ``U ~ Gamma(k)``, ``k >= 1``, let ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k
-D(w))``, ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
+They are the hockey-stick divergences of a privacy loss that is linear in ``U``. For ``U ~ Gamma(k)``, ``k >= 1``, let
+``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k D(w))``, where
+``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
 
     above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
     below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
 
-and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two expectations (*gains*) for a privacy loss that is linear in ``U``
-are
+and ``b = k e^w``, ``E = b (e^x - 1) - k x``, the two expectations (*gains*) are
 
     E[(1 - e^(-(e^x - 1)(U - b)))_+]  = F e^(-k D(w)) [above(w) - above(w + x)]
                                       = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
     E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
 
-(docs/proofs.md C20). Both ratios and their slopes are polynomials on panels, which interpolate in Chebyshev points. All
-are entire, and on the line through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``,
-``|below(w + i v)| <= below(w)``. This bounds the error of the polynomials, and similar bounds hold for the Gauss rules
-that compute the interpolated values.
+(docs/proofs.md C20). Both ratios and their slopes are tabulated as polynomials on panels, which interpolate in
+Chebyshev points. The ratios and slopes are entire functions. On the line through ``w`` parallel to the imaginary axis,
+``|above(w + i v)| <= above(w + ln cos v)`` and ``|below(w + i v)| <= below(w)``. This bounds the error of the
+polynomials, and similar bounds hold for the Gauss rules that compute the interpolated values.
 
-For few values, and for shapes below 1, :func:`log_gamma_hockey_stick` computes such an expectation by a quadrature of
-positive terms.
+For few values, and for shapes below 1, :func:`log_gamma_hockey_stick` computes an expectation by a quadrature of
+positive terms instead.
 """
 
 import math
@@ -43,7 +43,7 @@ RATIO_NODES = 32  # Gauss nodes of each part of a ratio's own integral; the erro
 
 CUT_OFF_NATS = 44.0  # nats below the largest value of a ratio's integrand at truncation; the rest is bounded
 
-SLIM_SHARE = 0.1  # differences over less than this share of the natural scale are integrals of the slope
+SLIM_SHARE = 0.1  # share of the natural scale below which a difference is computed as an integral of the slope
 
 # soundness: how far beyond its ends the polynomials of a panel are accurate, in units of the scale at its inner end;
 # the scale grows by less than 1.4 over a panel, and half of SLIM_SHARE times 1.4 is 0.07
@@ -89,7 +89,7 @@ def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | flo
 
 
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
-    """Return the ``y`` where the exponent is :data:`CUT_OFF_NATS` below its maximum, by Newton's method."""
+    """Return approximately the ``y`` where the exponent is :data:`CUT_OFF_NATS` below its maximum."""
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
@@ -103,21 +103,21 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
 
 
 def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
-    """Return the ratio, the absolute value of its slope, and the proved relative error of both, at every ``w``.
+    """Return a Mills ratio, the absolute value of its slope, and the proved relative error of both, at every ``w``.
 
-    ``sign`` is 1 for ``above`` and -1 for ``below``. For ``below`` it is the excess over ``1/k``: ``int_0^inf e^(-k y)
-    (e^q - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small for small ``w``.
+    ``sign`` is 1 for ``above`` and -1 for ``below - 1/k``. The latter is ``int_0^inf e^(-k y) (e^q - 1) dy`` with
+    ``q = k e^w (1 - e^-y)``, which is positive, and small for small ``w``.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
-    # three parts of the integral, and more for a small shape, for which it is longer
+    # three parts of the integral, and more for a small shape, for which the range is longer
     end, parts = _cut_off_place(k, sign, w), 3 + int((20 if sign < 0.0 else 2.0) / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
     in_full = (w > DIFFERENCE_FROM)[:, None]
     for part in range(parts):
         left, width = end * part / parts, end / parts
         y = left[:, None] + width[:, None] * nodes
-        # The integrand is exp(k (+-y - e^w (e^(+-y) - 1))), for below less e^(-k y), and k e^w |e^(+-y) - 1| times it
-        # that of the slope.
+        # The integrand of the ratio is exp(k (+-y - e^w (e^(+-y) - 1))), minus e^(-k y) for below. The integrand of the
+        # slope is that exponential times k e^w |e^(+-y) - 1|.
         grown = np.expm1(sign * y)
         lever = (k * np.exp(w))[:, None] * grown
         values = np.exp((sign * k) * y - lever)
@@ -128,8 +128,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
         missed = _gauss_part_error(k, sign, w, left, width)
         error, error_of_slope = error + missed[0], error_of_slope + missed[1]
     ratio -= np.where((w > DIFFERENCE_FROM) & (sign < 0.0), 1.0 / k, 0.0)
-    # Beyond the last part the integrand is log-concave:
-    # at most its height over its slope (C20).
+    # Beyond the last part the integrand is log-concave, so the rest is at most its height over its log slope (C20).
     last, fall = np.exp(_ratio_exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
     lever = k * np.exp(w) * np.abs(np.expm1(sign * end))
     rest_of_slope = last * lever / (fall - 1.0 / np.abs(np.expm1(-sign * end)))
@@ -139,7 +138,10 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 
 
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
-    """Return proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
+    """Return proved errors of the Gauss rule on one part, for the ratio and for its slope.
+
+    Each is the least error from a few ellipses.
+    """
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
     # sums of the semi-axes of the ellipses
     for ellipse in (1.6, 2.5, 4.0, 6.0):
@@ -215,7 +217,7 @@ class _RatioTable:
     amplified: float
 
     def place(self, w: Array) -> NDArray[np.intp]:
-        """Return the panel of each ``w``, or the first or the last panel outside of the table."""
+        """Return the index of the panel that contains each ``w``, or of the nearest panel outside of the table."""
         return np.searchsorted(self.edges[1:-1], w, side="right")
 
     def at(self, w: Array) -> Array:
@@ -225,7 +227,7 @@ class _RatioTable:
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return edges of panels, a few per natural scale, from beyond 0 on the other side outward."""
+    """Return the edges of the panels, a few per natural scale, from beyond the mean on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
     end = math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0 if sign > 0.0 else -LOWEST_LOG_THRESHOLD
@@ -239,7 +241,10 @@ def _panel_edges(k: float, sign: float) -> Array:
 
 
 def _coefficients(values: Array) -> Array:
-    """Return coefficients of powers, of shape ``(n, p)``, from values at the Chebyshev points of panels, ``(p, n)``."""
+    """Return the coefficients of the polynomials that interpolate values at the Chebyshev points of panels.
+
+    The values have the shape ``(p, n)`` and the coefficients of powers the shape ``(n, p)``.
+    """
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n
     series = 2.0 / n * np.cos(np.arange(n)[:, None] * angle) @ values.T
@@ -271,7 +276,8 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
     of_panels = interpolated * spread + lebesgue * float(np.max(missed)) * flat
     error = float(np.max(of_panels)) + POLYNOMIAL_RELATIVE_ROUNDING
-    # the largest factor by which a difference over SLIM_SHARE of the scale amplifies a relative error, by monotonicity
+    # The largest factor by which a difference over SLIM_SHARE of the scale amplifies a relative error; ratios are
+    # monotone.
     near, far = (edges[:-1], edges[1:]) if sign > 0.0 else (edges[1:], edges[:-1])
     largest = _mills_ratios(k, sign, near)[0]
     least_slope = _mills_ratios(k, sign, far + sign * SLIM_SHARE * _ratio_scale(k, sign, far))[1]
@@ -281,12 +287,12 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
 
 
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return two numbers for each panel ``[low, high]`` that the error of the table requires.
+    """Return two quotients for each panel ``[low, high]``, from which the error of the table is computed.
 
-    * the largest over the smallest value on a panel, of the ratio or of its slope;
-    * the bound on the ellipse of a panel over the smallest value, of either.
+    * the largest over the smallest value on the panel;
+    * the bound on the ellipse of the panel over the smallest value on the panel.
 
-    Ratios and slopes are monotone (C20), so the ends of a panel suffice.
+    Each is the larger one of the ratio and of its slope. Both are monotone (C20), so the ends of a panel suffice.
     """
     near, far = (low, high) if sign > 0.0 else (high, low)
     half = 0.5 * (high - low)
@@ -404,9 +410,9 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
     """Return ``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``, or with ``start - U`` for ``sign = -1``.
 
     ``rate`` and ``start`` are arrays of equal shape, which is that of the result. The quadrature is over ``w = U/k``
-    where the integrand is within ``e^-40`` of its maximum: the density decreases as ``e^(-k D)`` with the deviance ``D
-    = w - 1 - ln w``. If the exponential term rises within a small part of that range, its first layer and successively
-    wider ones are integrated separately. The relative error is below :data:`QUADRATURE_RELATIVE_ERROR` (measured).
+    where the integrand is within ``e^-40`` of its maximum. The density decreases as ``e^(-k D)`` with the deviance
+    ``D = w - 1 - ln w``. If the exponential term rises within a small part of that range, that layer and successively
+    wider layers are integrated separately. The relative error is below :data:`QUADRATURE_RELATIVE_ERROR` (measured).
     """
     # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
     place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
@@ -439,7 +445,7 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return the log of the integral by successively wider layers from ``place``."""
+    """Return the log of the integral of :func:`_log_panel_integral`, summed over successively wider layers."""
     # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):

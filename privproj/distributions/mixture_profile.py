@@ -1,18 +1,18 @@
-"""Privacy profiles from the distribution of the squared sensitivity ``X``, for differences of rank one and of any rank.
+"""Compute privacy profiles from the distribution of a random squared sensitivity ``X`` that the adversary observes.
 
-A difference of rank one has ``delta(eps) = E[h_eps(X)]`` (C4), with ``h_eps(x)`` the Gaussian delta at ``mu =
-sqrt(x)``.
+**Rank one (C4).** If the difference between neighboring sums has rank one, ``delta(eps) = E[h_eps(X)]``, where
+``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)``. ``h_eps`` is convex up to ``x0`` and concave beyond (C3).
 
-**Any rank (C5).** For a difference with normalized squared singular values ``w_i``, the squared sensitivity is ``S =
-sum w_i X_i`` with identically distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at ``p >= x0`` and
-``g_p = max(h, l_p)`` up to ``x0``, ``l_p`` beyond: convex and at least ``h``. By Jensen's inequality ``E h(S) <= E
-g_p(S) <= E g_p(X)``, hence ``delta(eps) <= min_p E g_p(X)``.
+**Any rank (C5).** For a difference with normalized squared singular values ``w_i``, the squared sensitivity is
+``S = sum w_i X_i`` with identically distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at ``p >= x0``.
+Let ``g_p`` be ``max(h, l_p)`` up to ``x0`` and ``l_p`` beyond, which is convex and at least ``h``. By Jensen's
+inequality ``E h(S) <= E g_p(S) <= E g_p(X)``, hence ``delta(eps) <= min_p E g_p(X)``.
 
 **The dual, which is computed.** Replace the part of ``X`` above ``c`` by its mean ``M(c) = E[X | X > c]``, and call the
-result ``Y_c``, which is below ``X`` in convex order. Then ``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E
-g_p(Y_c) <= E g_p(X)`` for every ``c`` and ``p``. If ``l_p`` with ``p = M(c)`` meets ``h`` at ``c`` all are equal, since
-``g_p`` is ``h`` below ``c`` and affine above. So the bound is ``V(c)`` at the root of one equation in ``c``, and it is
-the best possible from this use of the distribution.
+result ``Y_c``, which is below ``X`` in convex order. Then ``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <=
+E g_p(Y_c) <= E g_p(X)`` for every ``c`` and ``p``. If ``l_p`` with ``p = M(c)`` meets ``h`` at ``c``, all of these are
+equal, because ``g_p`` is ``h`` below ``c`` and affine above. So the bound is ``V(c)`` at the root of one equation in
+``c``. No smaller bound follows from the distribution of ``X`` in this way.
 """
 
 import math
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
     from privproj.numerics.arrays import Array
 
-VALUES_PER_DEVIATION = 40.0  # useful evaluations of such a profile per standard deviation of the loss
+VALUES_PER_DEVIATION = 40.0  # evaluations of such a profile per standard deviation of the loss
 
 
 # factor for the bins of the profile of one difference in a lower bound (C28)
@@ -147,7 +147,7 @@ def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure
     if _tangent_gap(eps, dist.mean, 0.0) >= 0.0:
         value = log_gaussian_delta_at(eps, dist.mean)
         return widen_outward(value, 0.0, gaussian_steepness(value, dist))
-    # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
+    # Otherwise V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
     far = _is_cut_beyond_doubles(eps, dist)
     cut = math.inf if far else _tangent_cut(eps, dist)
     if far or dist.log_tail(cut) < dist.least_tail:
@@ -187,15 +187,15 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
 
 @lru_cache(maxsize=8)
 def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
-    """Return nearly the least squared sensitivity with a tail of at most ``e^least_tail``; ``inf`` if unknown."""
+    """Return approximately the least ``x`` with ``ln P(X > x) <= least_tail``; ``inf`` if unknown."""
     mean = dist.mean
     return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
-    """Return nearly the ``p >= x0`` that minimizes ``E g_p(X)``. Every ``p >= x0`` gives a bound.
+    """Return approximately the ``p >= x0`` that minimizes ``E g_p(X)``; every ``p >= x0`` gives a bound.
 
-    Certificates in ball arithmetic use it as their tangent.
+    Certificates in ball arithmetic use this tangent point.
     """
     in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]
@@ -204,7 +204,7 @@ def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
 
 
 def _tangent_gap(eps: float, p: float, c: float) -> float:
-    """Return ``(l_p(c) - h(c)) / h(p)``: how far the tangent of ``h_eps`` at ``p`` lies above ``h_eps`` at ``c``."""
+    """Return ``(l_p(c) - h(c)) / h(p)``, the relative height at ``c`` of the tangent at ``p`` above ``h_eps``."""
     # (l_p(c) - h(c)) / h(p) = 1 - k (p - c)/p - h(c) / h(p), k = p h'(p) / h(p) (C5)
     at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - log_gaussian_delta_at(eps, p))) if c > 0.0 else 0.0
     return 1.0 - log_slope_of_delta(eps, p)[0] * ((p - c) / p) - at_c

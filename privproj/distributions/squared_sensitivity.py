@@ -1,9 +1,9 @@
-"""Distributions of the squared sensitivity ``X`` of a Gaussian release with a random projection that is revealed.
+"""Distributions of the random squared sensitivity ``X`` of a Gaussian release after a projection that is revealed.
 
-Given the projection the privacy loss is Gaussian with squared sensitivity ``X`` (for a unit difference, scaled by
-``mu^2``), so the profile of a rank-one difference is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu
-= sqrt(x)`` (C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Releases differ in
-the distribution of ``X`` only (C7).
+Given the projection, the privacy loss is Gaussian with squared sensitivity ``X`` (for a unit difference, scaled by
+``mu^2``). So the profile of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at
+``mu = sqrt(x)`` (C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Mechanisms
+differ in the distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
 ``tests/reference/laws.py``.
@@ -47,7 +47,7 @@ class SensitivityDistribution(Protocol):
 
     @property
     def supremum(self) -> float:
-        """The supremum of ``X``, ``inf`` where ``X`` is unbounded."""
+        """The supremum of ``X``, ``inf`` if ``X`` is unbounded."""
         ...
 
     def log_tail(self, x: float) -> float:
@@ -90,10 +90,11 @@ class BetaGammaSensitivity:
 
 @dataclass(frozen=True)
 class ScaledBeta:
-    """``X = scale * B + shift`` with ``B ~ Beta(a, b)``: the squared sensitivity of M2 (C7), for one epsilon at a time.
+    """``X = scale * B + shift`` with ``B ~ Beta(a, b)``, the squared sensitivity of M2 (C7).
 
-    ``shift`` is the squared sensitivity of a count that is released too (C31). The density of ``t = ln(B / (1 - B))``
-    is smooth and unimodal, and ``X`` increases in ``t``. It implements :class:`SensitivityDistribution`.
+    With adaptive clipping, ``shift`` is the squared sensitivity of the released count (C31). The density of
+    ``t = ln(B / (1 - B))`` is smooth and unimodal, and ``X`` increases in ``t``. The class implements
+    :class:`SensitivityDistribution`.
     """
 
     a: float
@@ -176,7 +177,7 @@ class ScaledBeta:
         inside = up_to - self.shift
         if inside <= 0.0:
             return Enclosure(-math.inf, -math.inf)
-        # rounded like the argument of the tail, so that nothing lies between the two
+        # Round as for the argument of the tail, so that the two ranges meet.
         high = math.inf if inside >= self.scale else math.log(inside / (self.scale - inside))
 
         def log_term(t: float) -> float:

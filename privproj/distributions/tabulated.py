@@ -1,9 +1,9 @@
-"""Tabulate distributions of the squared sensitivity that are integrals, on cached panels of Gauss nodes.
+"""Integrate over distributions of the squared sensitivity without a closed form, on cached panels of Gauss nodes.
 
 ``X`` is described by the density of ``y = ln X``, which :mod:`privproj.distributions.densities` computes as a
-trapezoidal sum over a second variable. The first panels are cached: a further epsilon costs little more than the
-Gaussian profile at their nodes. Panels are halved if two Gauss rules disagree. The difference of the two rules is added
-as an error; that it bounds the error is observed, not proved.
+trapezoidal sum over a second variable. The first panels are cached, so that a further epsilon costs little more than
+the Gaussian profile at their nodes. Panels are halved if two Gauss rules disagree. The difference of the two rules is
+added as an error. That it bounds the error is observed, not proved.
 """
 
 import math
@@ -34,7 +34,7 @@ MOST_LEVELS = 12  # most halvings of a panel of level 0; the remaining error is 
 # soundness: smallest resolved delta, far above the upper tail beyond the panels
 SMALLEST_RESOLVED_DELTA = 1e-290
 
-# soundness: relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that
+# soundness: relative margin for the Gaussian profile and the densities; the total mass is checked to twice this margin
 DENSITY_MARGIN = 1e-12
 
 PANEL_BINS = 144  # default number of bins
@@ -44,14 +44,14 @@ LARGEST_ROUNDING = 1e-11
 
 LEAST_OUTER_MASS = 1e-300  # soundness: least mass of the outermost bins
 
-# soundness: difference of logs up to which tails are interpolated, plus 4e-15 per nat, mostly rounding of the density;
-# otherwise densities are evaluated
+# soundness: error of log tails up to which they are interpolated, plus 4e-15 per nat, which is mostly rounding of the
+# density; otherwise densities are evaluated
 INTERPOLATION_ERROR = 1e-12
 
 ROWS_AT_ONCE = 54  # points whose densities are sums over the same terms
 
 SCAN_STRIDE = (
-    8  # every eighth term is computed first, to see which ones matter. The total mass of a distribution is checked
+    8  # every eighth term is computed first, to find the terms that are not negligible; the total mass is checked
 )
 
 # soundness: nats below the largest scanned term of a row at which terms are omitted
@@ -65,8 +65,8 @@ class LogDensity(Protocol):
     def ends(self) -> tuple[float, float, float]:
         """The range of ``y`` and the width of the peak of its density, as ``(low, high, width)``.
 
-        * ``low``, ``high``: ``y`` is between them except for a probability of 1e-20 below and far less above.
-        * ``width``: the width of the peak, about that of a panel.
+        * ``low``, ``high``: ``y`` is below ``low`` with probability 1e-20, and above ``high`` far less often.
+        * ``width``: the width of the peak, about the width of a panel.
         """
         ...
 
@@ -77,10 +77,10 @@ class LogDensity(Protocol):
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Panels ``[left, right]`` of ``y`` with their nodes, a row for each panel.
+    """Panels ``[left, right]`` of ``y`` with the nodes of two Gauss rules, one row for each panel.
 
     * ``left``, ``right``, of shape ``(panels,)``: the ends of the panels, in ``y = ln X``.
-    * ``x``, of shape ``(panels, nodes)``: ``X`` at the nodes, first those of the fine rule, then those of the check.
+    * ``x``, of shape ``(panels, nodes)``: ``X`` at the nodes, first of the fine rule, then of the check rule.
     * ``weighted``, of the same shape: the density of ``y`` there times the weight of the node.
     """
 
@@ -90,7 +90,7 @@ class _Nodes:
     weighted: Array
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """Return the integral of ``values`` times the density over each panel, by the fine rule and by the check."""
+        """Return the integral of ``values`` times the density over each panel, by the fine and by the check rule."""
         terms = values * self.weighted
         return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
 
@@ -124,10 +124,11 @@ class _TabulatedPanels:
     def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
         """Polynomials of the logs of tails within the panels of level 0, and whether they are accurate.
 
-        * the first, of shape ``(panels, 2, nodes)``: polynomials in ``t``, -1 to 1 on the panel, of ``ln P(X > x)`` and
-          of ``ln E[X; X > x]``, highest power first.
-        * the second: True if log densities that are interpolated from the nodes of the fine rule agree at the nodes of
-          the check, and the polynomials agree at the left edge, within :data:`INTERPOLATION_ERROR`.
+        * The first array, of shape ``(panels, 2, nodes)``, has the coefficients of polynomials for ``ln P(X > x)`` and
+          ``ln E[X; X > x]``, highest power first. Their variable ``t`` is -1 to 1 on the panel.
+        * The second array is True for panels where two checks hold within :data:`INTERPOLATION_ERROR`: log densities
+          interpolated from the nodes of the fine rule are right at the nodes of the check rule, and the polynomials are
+          right at the left edge.
         """
         _, width, _ = self.grid
         weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
@@ -136,8 +137,8 @@ class _TabulatedPanels:
             logs = np.log(self.base.weighted / (width * weights))
             at_nodes, check = logs[:, :NODES_FINE], logs[:, NODES_FINE:]
             error = np.abs(at_nodes @ _lagrange(gauss_nodes(NODES_CHECK)[0]).T - check).max(axis=1)
-            # ln of the integrals from the Chebyshev points of a panel and from its left edge to its right edge (two
-            # parts each) plus the integral beyond
+            # Logs of the integrals from each Chebyshev point and from the left edge to the right edge of the panel, in
+            # two parts each, plus the integral beyond the panel.
             points = np.append(np.cos(np.pi * (np.arange(NODES_FINE) + 0.5) / NODES_FINE), -1.0)
             starts = 0.5 + 0.5 * points
             parts = np.concatenate([0.25 * nodes, 0.25 + 0.75 * nodes]), np.concatenate([0.25 * fine, 0.75 * fine])
@@ -199,7 +200,7 @@ class _TabulatedPanels:
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
-        """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error from the difference of two rules."""
+        """Return ``E[h_eps(scale X); X <= up_to]`` and its relative error, from the difference of two rules."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
         full, base = max(int(place), 0), self.base
@@ -219,7 +220,7 @@ class _TabulatedPanels:
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
             mu = np.sqrt(scale * piece.x)
             values, rounding = gaussian_values(eps, mu)
-            # Small sensitivities would cancel; the kernel has no cancellation.
+            # At small sensitivities the array function cancels; the kernel does not.
             rough = rounding > LARGEST_ROUNDING * values
             values[rough] = [math.exp(log_gaussian_delta(eps, shift)) for shift in mu[rough].tolist()]
             rounding[rough] = 0.0
@@ -241,8 +242,8 @@ class _TabulatedPanels:
     def bins(self, count: int) -> "Bins":
         """Return the distribution in about ``count`` bins (:class:`privproj.distributions.binned.Bins`).
 
-        Each bin is a panel of one level. The first bin contains what is below the panels, and the unbounded last bin
-        what is beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
+        Each bin is a panel of one level. The first bin includes the mass below the panels, and the unbounded last bin
+        includes the mass beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
         """
         from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
 
@@ -273,7 +274,7 @@ class TabulatedSensitivity:
     * ``dist``: the distribution of ``ln X``.
     * ``scale``: the factor of ``X`` that makes it a squared sensitivity over the noise variance.
 
-    Doubles end near ``e^-708``.
+    Tails below ``e^-660`` are not resolved, because doubles end near ``e^-708``.
     """
 
     dist: LogDensity
@@ -343,7 +344,10 @@ def _lagrange(places: Array) -> Array:
 
 
 def terms_that_matter(scanned: Array, count: int) -> slice:
-    """Return which of ``count`` terms any row needs, from the logs of every :data:`SCAN_STRIDE`-th term."""
+    """Return the range of the ``count`` terms that are not negligible in some row.
+
+    ``scanned`` are the logs of every :data:`SCAN_STRIDE`-th term.
+    """
     near = (scanned > scanned.max(axis=1, keepdims=True) - LOG_NEGLIGIBLE_TERM).any(axis=0).nonzero()[0]
     first, last = (int(near[0]), int(near[-1])) if len(near) else (0, count)
     return slice(max(0, (first - 1) * SCAN_STRIDE), min(count, (last + 1) * SCAN_STRIDE + 1))

@@ -1,15 +1,17 @@
 """Integrate the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
 
-``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` is the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
-``T`` has Student's distribution with ``r`` degrees of freedom, and ``g`` is the gain of
-:mod:`privproj.distributions.wishart_loss`, which increases on both sides of ``A = 1``. There are three parts: below ``A
-= 1`` where the threshold ``U2`` is positive, where it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
+``delta(eps) = P(A <= 0) + int f(A) g(A) dA``, where ``f`` is the density of ``A = 1 - m + s T``,
+``s = sqrt(m (2 - m)/r)``, and ``T`` has Student's distribution with ``r`` degrees of freedom. ``g`` is the gain of
+:mod:`privproj.distributions.wishart_loss`, which increases with the distance from ``A = 1`` on both sides. The integral
+has three parts: below ``A = 1`` where the threshold ``U2`` is positive, below ``A = 1`` where it is not (there ``g`` is
+``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
-On each panel the integral lies between its width times the least and the largest ``f`` and ``g``, which are monotone.
-The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse
-around it (C20). These bounds determine whether a panel is omitted, evaluated or cut, so the result is an enclosure for
-any choice of panels. The first panels consist of narrow pieces, whose integrals are bounded without evaluating the gain
-itself. Panels of many ``eps`` are evaluated together: an array ``index`` contains the epsilon of each.
+On each panel the integral lies between the width times the least ``f`` and ``g`` and the width times the largest ``f``
+and ``g``. The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, where ``M`` is a bound of
+``|f g|`` on an ellipse around the panel (C20). These bounds determine whether a panel is omitted, evaluated or divided,
+so the result is an enclosure for any choice of panels. The first panels consist of narrow pieces, whose integrals are
+bounded without evaluating ``g``. Panels of many ``eps`` are evaluated together: an array ``index`` has the number of
+the epsilon of each panel.
 """
 
 import math
@@ -37,16 +39,16 @@ ABOVE_ONE = 2  # soundness: kind of a panel above A = e^(eps/a), where the thres
 
 PANEL_NODES = 24  # Gauss nodes of a panel
 
-STEP_DEVIATIONS = 30.0  # standard deviations of U around its mean
+STEP_DEVIATIONS = 30.0  # largest distance of a threshold from the mean of U that is counted, in standard deviations
 
-# a first panel next to a singular point counts as beginning at this share of its width from there
+# share of its width at which a first panel next to a singular point is assumed to begin
 LEAST_SHARE_LEFT = 0.2
 
 WINDOW_NATS = 34.0  # nats below the largest bound at which a piece of the integral gets no first panel
 
 PANEL_ERROR_SHARE = 1e-13  # relative error that a panel may add to a value without being halved
 
-# the same for a value of a table
+# relative error that a panel may add to a value of a table without being halved
 TABLE_PANEL_ERROR_SHARE = 1e-12
 
 MOST_HALVINGS = 90  # halvings after which ConvergenceError is raised
@@ -108,7 +110,7 @@ def _add_logs(logs: Array, index: Index, more: Array) -> Array:
 
 @dataclass(frozen=True)
 class _LogSums:
-    """Logs of the sums for each epsilon: the integral, its error, and the integral times the steepness."""
+    """Logs of three sums for each epsilon: the integral, its error, and the integral times the steepness."""
 
     total: Array
     missed: Array
@@ -134,7 +136,9 @@ def _bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Panels ``[low, high]``, each of one part and one epsilon; all four arrays have one entry for each panel.
+    """Panels ``[low, high]`` of the integral, each in one of its three parts and for one epsilon.
+
+    All four arrays have one entry for each panel.
 
     * ``index``: the number of its epsilon.
     * ``kind``: its part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
@@ -155,7 +159,7 @@ class _IntegralPanels:
         return _IntegralPanels(*(np.concatenate(pair) for pair in both))
 
     def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
-        """Return these panels, each cut in so many parts of equal width."""
+        """Return these panels, each divided into the given number of parts of equal width."""
         of = np.repeat(np.arange(len(parts)), parts)
         number = np.arange(len(of)) - (np.cumsum(parts) - parts)[of]
         p, width, parts = self[of], (self.high - self.low)[of], parts[of]
@@ -165,7 +169,9 @@ class _IntegralPanels:
 
 @dataclass(frozen=True)
 class _ThresholdBox:
-    """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and bounds of ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
+    """Boxes of complex ``x`` with bounds of ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` on them (C20).
+
+    A box is ``x1 <= Re x <= x2, |Im x| <= turn <= 1``.
 
     * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both fall on the real line.
     * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend`` on the box.
@@ -206,11 +212,11 @@ class _ThresholdBox:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The profile of a pair at several ``eps >= 0``, with a proved error of the integral.
+    """The exact profile of a pair of unit vectors at several ``eps >= 0``, with a proved error of the integral.
 
     * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
     * ``eps``: the epsilons, of shape ``(e,)``.
-    * ``share``: what a panel may add to the relative error of one value without being halved.
+    * ``share``: the relative error that a panel may add to one value without being halved.
 
     In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
     around a panel is given by its ``center``, which is ``A - 1``, and its half axes ``wide`` and ``tall``.
@@ -277,7 +283,7 @@ class WishartIntegral:
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g`` at these places, and the factor of a rounding of the threshold in it."""
+        """Return ``ln g`` at these places, and the factor by which a rounding of the threshold changes it."""
         logs, steep = np.empty_like(place), np.empty_like(place)
         for part in np.unique(kind):
             here, gain = kind == part, (self.below, self.certain, self.above)[part]
@@ -336,9 +342,9 @@ class WishartIntegral:
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
         """Return an estimate of ``terms |d ln g/d U|`` at ``U = k e^w``.
 
-        It is the factor of a rounding of the threshold in ``ln g``. ``terms`` are the absolute values of the terms of
-        the threshold. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. It is not proved to be an upper bound (C20, the
-        sum).
+        It is the factor by which a relative rounding of the threshold changes ``ln g``. ``terms`` are the absolute
+        values of the terms of the threshold. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. The estimate is not proved
+        to be an upper bound (C20, the sum).
         """
         # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
@@ -401,9 +407,10 @@ class WishartIntegral:
         return peak + np.log(total), leaning
 
     def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
-        """Return the log of the proved error of the Gauss rule on each panel, by the first ellipse that is ``enough``.
+        """Return the log of the proved error of the Gauss rule on each panel.
 
-        ``enough`` is the log of a sufficient error. If no ellipse reaches it, the least error is returned.
+        Ellipses are tried until the log of the error is at most ``enough``. If none suffices, the least error is
+        returned.
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
@@ -581,7 +588,7 @@ class WishartIntegral:
 
     @staticmethod
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
-        """Return index, kind, low and high ends of the panels between the edges of each row that belong to a kind."""
+        """Return index, kind, low and high ends of the panels of one kind, between adjacent edges in each row."""
         edges = np.sort(edges, axis=1)
         low, high = edges[:, :-1], edges[:, 1:]
         chosen = low < high
@@ -591,9 +598,9 @@ class WishartIntegral:
         return index, np.full(len(index), kind, np.int8), low[chosen], high[chosen]
 
     def first_panels(self, pieces: _IntegralPanels, most: Array) -> tuple[_IntegralPanels, NDArray[np.bool_]]:
-        """Return panels for the Gauss rule, unions or parts of pieces, and which of the pieces they cover.
+        """Return panels for the Gauss rule, which are unions or parts of pieces, and a mask of the covered pieces.
 
-        ``most`` are bounds of the logs of the integrals over the pieces. Any choice is sound.
+        ``most`` are upper bounds of the logs of the integrals over the pieces. Any choice is sound.
         """
         top = np.full(len(self.eps), -np.inf)
         np.maximum.at(top, pieces.index, most)
@@ -621,7 +628,7 @@ class WishartIntegral:
         # First panels 40 nats below the top are twice as wide.
         size /= 1.0 + (top[p.index] - most[covered]) / 40.0
         parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
-        # Cut pieces that belong to several panels, then join neighbors whose sizes sum to one panel.
+        # Divide pieces that belong to several panels, then join neighbors whose sizes sum to one panel.
         p, size = p.cut(parts), np.repeat(size / parts, parts)
         new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
         run = np.cumsum(new) - 1
@@ -642,11 +649,11 @@ class WishartIntegral:
         return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * float(np.log(t)) - math.log(r)
 
     def log_delta(self) -> tuple[Array, Array, Array]:
-        """Return three arrays with an entry for each epsilon.
+        """Return ``ln delta`` at each epsilon, with two parts of its error, as three arrays.
 
         * ``ln delta``;
-        * the proved part of its relative error: that of panels and Gauss rules;
-        * the factor of a rounding of a threshold in it, an estimate.
+        * the proved part of its relative error, from panels and Gauss rules;
+        * an estimate of the factor by which a rounding of a threshold changes it.
 
         Raises:
             ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.
@@ -675,12 +682,13 @@ class WishartIntegral:
             sums = sums.add(panels.index[done], value[done], error[done], steep[done])
             panels, enough, error = panels[~done], enough[~done], error[~done]
             if len(panels.low):
-                # Each integral is in [low, high]: half of the gap is the error of the middle. Otherwise cut the panel.
+                # Each integral is in [low, high], and half of the gap is the error of the middle. If that is too large,
+                # divide the panel.
                 low, high = self.panel_bounds(panels)
                 gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
                 small = (gap <= enough) | (high == -np.inf)
                 sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
-                # one part more for every 8 nats of excess error, at most 6 parts
+                # one more part for every 8 nats of excess error, at most 6 parts
                 panels, parts = panels[~small], 2.0 + (error - enough)[~small] / 8.0
                 parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6), 2.0)
                 panels = panels.cut(parts.astype(np.intp))

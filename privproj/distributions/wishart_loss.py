@@ -1,8 +1,8 @@
-"""Compute the exact profile of the vector Wishart mechanism: release ``y = M v``, ``M ~ W_d(I/r, r)``, no noise.
+"""Compute the exact profile of the vector Wishart mechanism, which releases ``y = M v`` without noise.
 
-For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent
-variables (C9; 2601.21719, proof of Theorem 1): with ``A = v'.y / v.y`` and ``U ~ Gamma(k)``, ``k = (r + d - 1)/2``, ``a
-= (d + 1 - r)/2``,
+``M ~ W_d(I/r, r)`` is a Wishart matrix. For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss
+is a function of two independent variables (C9; 2601.21719, proof of Theorem 1). With ``A = v'.y / v.y``,
+``U ~ Gamma(k)``, ``k = (r + d - 1)/2`` and ``a = (d + 1 - r)/2`` it is
 
     L = a ln A + U (1/A - 1),  infinite where A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
 
@@ -12,9 +12,9 @@ Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``
     g(e^-x) = E[(1 - e^(-(e^x - 1)(U - U2)))_+],    U2 = (a x + eps)/(e^x - 1)
     g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
 
-which :mod:`privproj.distributions.wishart_integral` encloses. All terms are positive, so nothing cancels. Only ``m``
-enters, so a misalignment of 1e-12 keeps its digits. The profile does not increase with ``rho`` (C10), so the pair
-at ``m`` dominates every better aligned one.
+which :mod:`privproj.distributions.wishart_integral` encloses. All terms are positive, so nothing cancels. The formula
+uses ``m`` instead of ``rho = 1 - m``, so a misalignment of 1e-12 keeps its digits. The profile does not increase with
+``rho`` (C10), so the pair at ``m`` dominates every better aligned pair.
 
 The same profile is implemented in ball arithmetic for certificates, and in mpmath in
 ``tests/reference/wishart.py``.
@@ -52,7 +52,7 @@ GUESS_POINTS = 5  # values of the profile that are interpolated for a guess
 
 
 def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
-    """Return an estimate of ``|d ln delta/d ln m|``, the factor of a rounding of ``m`` in ``ln delta``."""
+    """Return an estimate of ``|d ln delta/d ln m|``, by which a rounding of ``m`` changes ``ln delta``."""
     return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
 
@@ -103,7 +103,7 @@ class VectorWishart:
         """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and its relative error (C20).
 
         The parts of the error from the panels and from the tables of gains are proved, the part of rounding is
-        estimated. ``share`` is what one panel may add to the error of one value without being halved.
+        estimated. ``share`` is the relative error that one panel may add to one value without being halved.
 
         Raises:
             ConvergenceError: The error of the panels is too large, or a value is undefined.
@@ -123,7 +123,7 @@ class VectorWishart:
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of delta for many ``eps``, which may have a relative error of 1e-15.
 
-        They are those of :meth:`log_delta` with the coarser :data:`TABLE_PANEL_ERROR_SHARE`.
+        They are computed as in :meth:`log_delta`, with the coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
         logs, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
@@ -133,9 +133,9 @@ class VectorWishart:
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
     def guess_epsilon(self, log_delta: float) -> float | None:
-        """Return approximately the epsilon at this log delta, or None; only the time of a search depends on it.
+        """Return the approximate epsilon at this log delta, where a search starts, or None.
 
-        It is interpolated from a few values that share their panels, first over a wide range, then near the result.
+        It is interpolated from a few values of the profile, first over a wide range, then near the result.
         """
         if not log_delta < 0.0:
             return None

@@ -4,7 +4,8 @@ With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.
 
     L = -d tau + a (tau + ln A) + U (kappa/A - 1),    infinite where A <= 0.
 
-Given ``A = e^x``, ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the pair gains
+Given ``A = e^x``, with ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the mean of ``max(0, 1 - e^(eps - L))``, the
+gain, is
 
     G_tau(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
     G_tau(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
@@ -38,7 +39,7 @@ UNEQUAL_NORMS_MARGIN = 1e-7
 
 STEEPEST_LOG_DELTA = 1e4  # soundness: -d ln delta/d eps allowed for in lower ends (measured)
 
-UNDERFLOW_FLOOR = 1e-270  # soundness: added to upper ends for underflow: INVISIBLE_PROBABILITY on a few thousand panels
+UNDERFLOW_FLOOR = 1e-270  # soundness: added to upper ends: above INVISIBLE_PROBABILITY times a few thousand panels
 
 # soundness: a difference of two incomplete gammas above this share of the first keeps nine digits (C12)
 LEAST_SHARE_OF_DIFFERENCE = 1e-5
@@ -46,14 +47,14 @@ LEAST_SHARE_OF_DIFFERENCE = 1e-5
 # soundness: probabilities below this are set to 0; UNDERFLOW_FLOOR is larger than all of them
 INVISIBLE_PROBABILITY = 1e-280
 
-LOWEST_LOG_ALIGNMENT = -60.0  # least node in x = ln A; what is below is counted in full
+LOWEST_LOG_ALIGNMENT = -60.0  # least node in x = ln A; the probability below it is added to delta
 
-HIGHEST_LOG_ALIGNMENT = 300.0  # largest node in x = ln A; what is above is counted in full
+HIGHEST_LOG_ALIGNMENT = 300.0  # largest node in x = ln A; the probability above it is added to delta
 
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both directions (C12).
+    """All pairs with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both directions (C12).
 
     * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
     * ``misalignment``: the largest permitted ``m = 1 - rho``.
@@ -110,9 +111,9 @@ class UnequalNorms:
         )
 
     def search(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta on nodes that are refined where panels cost most.
+        """Return lower and upper bounds of delta on adaptive nodes; every choice of nodes is sound.
 
-        Every choice of nodes is sound.
+        There are more nodes where panels contribute more to the gap of both bounds.
         """
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
@@ -130,7 +131,8 @@ class UnequalNorms:
     def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
         """Return bounds of delta on these nodes, without the margin for special functions (C12).
 
-        They are a lower and an upper one for each eps, and what each panel may add to the upper one, relatively.
+        The results are a lower and an upper bound for each eps, and the relative error that each panel may add to the
+        upper bound.
         """
         # ends of cells of ratios and of misalignments, as shares of the largest
         ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
@@ -153,7 +155,8 @@ class UnequalNorms:
         highest = upper.max(axis=(0, 1))
         falling, rising = np.diff(most_below).max(axis=0), -np.diff(most_above).min(axis=0)
         cost = np.maximum(falling[:, None] * falls.max(axis=0), rising[:, None] * rises.max(axis=0))
-        # A pair gains no less than what its gain falls and rises on panels beside that of its valley (C12, step 4).
+        # Omit the panels next to the minimum of the gain. Over the others, the sum of the fall or rise of the gain
+        # times a tail is a lower bound of the delta of a pair (C12, step 4).
         valley, change = gains.argmin(axis=1)[:, None], np.diff(gains, axis=1)
         falls, rises = np.where(node[1:] < valley, -change, 0.0), np.where(node[:-1] > valley, change, 0.0)
         never = self.tails(m[1:, None], np.array([-np.inf]))[0][..., None] * (1.0 - gains[:, 0])
@@ -197,7 +200,7 @@ class UnequalNorms:
         return np.clip(value, 0.0, 1.0)
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return ``P(A < e^x)``, which includes ``A <= 0`` (only that at ``-inf``), and ``P(A > e^x)``."""
+        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first includes ``A <= 0`` and is ``P(A <= 0)`` at ``-inf``."""
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, np.where(z == 0.0, 1.0, square / (square + z * z)))
@@ -205,7 +208,7 @@ class UnequalNorms:
 
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
-    """Return the sums over panels, of shape ``(m, t, e)``, without BLAS, which would start its threads."""
+    """Return the sums over panels, of shape ``(m, t, e)``, without BLAS, which would start threads."""
     # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))
     return np.einsum("mn,tne->mte", tails, parts)

@@ -1,1 +1,4 @@
-"""Connect privproj to other packages. Each module imports its own package; no core module imports this package."""
+"""Connect privproj to dp-accounting, Opacus, PEFT and transformers, with one module for each package.
+
+Each module imports its own package. No core module imports this package.
+"""

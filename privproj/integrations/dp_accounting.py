@@ -1,4 +1,4 @@
-"""Use releases of privproj as events of dp-accounting, with accountants for both."""
+"""Use releases of privproj as events of dp-accounting, with accountants that support events of both packages."""
 
 import math
 import warnings
@@ -37,7 +37,7 @@ RELATIONS: dict[Relation, RelationName] = {
     Relation.REPLACE_SPECIAL: "zero-out",
 }
 
-# what an accountant of dp-accounting returns for an event that it does not support
+# the return value of an accountant of dp-accounting for an event that it does not support
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 
 
@@ -59,9 +59,10 @@ class ReleaseDpEvent(dp_event.DpEvent):
 
     Args:
         mechanism: The released mechanism, with its noise multiplier, rank and assumptions on the data.
-        bound: The name of a bound of the mechanism. None takes its default, or its Renyi bound in the Renyi accountant.
-        relation: The neighboring relation, "add-remove", "zero-out" or "replace"; an accountant with another relation
-            rejects the event. None takes that of the accountant, with a warning under replace.
+        bound: The name of a bound of the mechanism. None uses the default bound, or the Renyi bound in the Renyi
+            accountant.
+        relation: The neighboring relation, "add-remove", "zero-out" or "replace". An accountant with another relation
+            rejects the event. None uses the relation of the accountant, with a warning under replace.
 
     >>> from privproj import M2
     >>> from privproj.integrations.dp_accounting import ReleaseDpEvent
@@ -79,8 +80,8 @@ class ReleaseDpEvent(dp_event.DpEvent):
 class BallsInBinsDpEvent(dp_event.DpEvent):
     """One epoch in which every record is assigned to random batches, and each batch is released.
 
-    :class:`ProjectionPLDAccountant` supports it, with a :class:`ReleaseDpEvent` inside; all other accountants reject
-    it.
+    :class:`ProjectionPLDAccountant` supports it if the inner event is a :class:`ReleaseDpEvent`. All other accountants
+    reject it.
 
     Args:
         event: The release of a batch.
@@ -130,18 +131,18 @@ def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
 
 
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
-    """Yield what each noise multiplier in an event is relative to: "sensitivity" or "clip"."""
+    """Yield "sensitivity" or "clip" for each noise multiplier in an event: the scale that it is relative to."""
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
-            yield "sensitivity"  # as everywhere here
+            yield "sensitivity"  # the convention of privproj
     elif hasattr(event, "noise_multiplier"):
-        yield "clip"  # as dp-accounting has it
+        yield "clip"  # the convention of dp-accounting
     for part in parts_of(event):
         yield from _scales_of(part)
 
 
 def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
-    """Return the problem of an event whose noise multipliers, with those before, are relative to two sensitivities."""
+    """Return a problem if the noise multipliers of the event and of earlier events have different scales."""
     under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
     if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
         return None
@@ -201,7 +202,7 @@ def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, R
 def _phase_of_event(
     event: ReleaseDpEvent, sampling: RunOptions, relation: Relation, bound: str | None, count: int = 1
 ) -> Phase:
-    """Return the phase of ``count`` such events with this sampling and ``bound``.
+    """Return the phase of ``count`` events with this sampling and ``bound``.
 
     Raises:
         InvalidParameterError: The event has another relation.
@@ -231,8 +232,8 @@ def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
 class ProjectionPLDAccountant(PLDAccountant):
     """dp-accounting's PLD accountant with support for :class:`ReleaseDpEvent`, alone, Poisson sampled or in an epoch.
 
-    A release enters as a dominating pair of its bound, which is sound. The rounding of dp-accounting's composition has
-    no proved bound. Tree aggregation is also supported, as the Gaussian nodes that contain a record.
+    A release is composed as a dominating pair of its bound, which is sound. The rounding of dp-accounting's composition
+    has no proved bound. Tree aggregation is also supported, and counts the Gaussian nodes that contain a record.
 
     Args:
         neighboring_relation: dp-accounting's neighboring relation; add-or-remove-one by default.
@@ -260,7 +261,7 @@ class ProjectionPLDAccountant(PLDAccountant):
                 event, count = dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)
             if not isinstance(event, dp_event.RandomizedResponseDpEvent) or not do_compose:
                 return super()._maybe_compose(event, count, do_compose)
-            # dp-accounting composes repeated randomized response once.
+            # dp-accounting composes a repeated randomized response only once, so it is composed separately.
             alone = PLDAccountant(self.neighboring_relation, self._value_discretization_interval).compose(event)
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
@@ -324,10 +325,10 @@ class ProjectionRdpAccountant(RdpAccountant):
 def event_of(
     run: Composition | Account | Phase | Mechanism, *, plain: bool = False, **options: Any
 ) -> dp_event.ComposedDpEvent:
-    """Return a run as one event, with its phases in order.
+    """Return a run as one event of dp-accounting, with its phases in order.
 
-    :class:`ProjectionPLDAccountant` composes it to the epsilon of the schedule, up to its rounding. An epoch of a
-    partition or of shuffled batches is one release, as it is accounted.
+    With :class:`ProjectionPLDAccountant` the event has the epsilon of the run, up to the rounding of the accountant. An
+    epoch of a partition or of shuffled batches is one release, because it is accounted as one.
 
     Args:
         run: A schedule, the account of a ledger, one phase, or a mechanism.
@@ -339,7 +340,7 @@ def event_of(
         The event, a ``ComposedDpEvent`` with one part for each phase.
 
     Raises:
-        InvalidParameterError: There are options besides a run that has its own, or the ledger has no release.
+        InvalidParameterError: ``options`` are given although ``run`` is not a mechanism, or the ledger has no release.
         UnsupportedError: No event describes the batches or the group size of a phase, or the plan of the ledger is
             adaptive.
 

@@ -5,9 +5,9 @@ Importing this module needs neither torch nor Opacus. Steps of an optimizer made
 subsampled Gaussian mechanism. Pass the accountant to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
 
 All results assume Poisson sampling under add-remove. Other sampling is rejected, if possible before the first step.
-Opacus only tells an accountant a sampling rate. The loader and the optimizer are read from the local variables of
-Opacus' ``make_private``. If you attach an optimizer without ``make_private``, you are responsible for Poisson sampling
-at the given rate.
+Opacus only passes a sampling rate to an accountant. To check the loader and the optimizer, this module reads them from
+the local variables of Opacus' ``make_private``. If you attach an optimizer without ``make_private``, you are
+responsible for Poisson sampling at the given rate.
 """
 
 import inspect
@@ -32,7 +32,7 @@ DISTRIBUTED = (
     "one process, or with privproj.training.make_private"
 )
 
-# soundness: parts of the names of Opacus optimizers whose steps are not the subsampled Gaussian mechanism, and why
+# soundness: parts of the names of Opacus optimizers whose steps are not the subsampled Gaussian mechanism, with reasons
 UNACCOUNTED = {
     "AdaClip": (
         "adaptive clipping releases a noisy count that it divides by the batch's own size, which nothing hides, and "
@@ -54,9 +54,9 @@ class ProjectionAccountant:
     """An accountant for Opacus. Steps with equal noise, rate and mechanism are composed jointly.
 
     Attributes:
-        assumes: The assumptions of every result, as sentences.
-        history: The releases in order, as tuples of mechanism, sampling rate and number of steps. A noise multiplier
-            may stand in place of a mechanism, as Opacus' calibration writes it.
+        assumes: The requirements of every result, as sentences.
+        history: The releases in order, as tuples of mechanism, sampling rate and number of steps. The mechanism may be
+            a noise multiplier, because Opacus' calibration writes that.
 
     >>> from privproj.integrations.opacus import ProjectionAccountant
     >>> accountant = ProjectionAccountant()
@@ -124,13 +124,13 @@ class ProjectionAccountant:
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
-            poisson: Must be True: batches are Poisson samples.
+            poisson: Must be True, because only Poisson sampling is supported.
             alphas: Ignored; an argument of Opacus' accountants.
-            eps_error: Ignored, as ``alphas``.
-            delta_error: Ignored, as ``alphas``.
+            eps_error: Ignored; an argument of Opacus' accountants.
+            delta_error: Ignored; an argument of Opacus' accountants.
 
         Returns:
-            Epsilon; ``inf`` if the bound has no finite one.
+            Epsilon, or ``inf`` if the bound proves no finite epsilon.
 
         Raises:
             InvalidParameterError: ``delta`` is out of range.
@@ -160,7 +160,7 @@ class ProjectionAccountant:
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
         """Return a hook for Opacus' optimizers, which records each step by the plan of the optimizer.
 
-        If Opacus' ``make_private`` calls it, a loader or an optimizer that is not supported is rejected immediately.
+        If Opacus' ``make_private`` calls this method, an unsupported loader or optimizer is rejected immediately.
 
         Args:
             sample_rate: The probability that a record is in a batch, above 0 and at most 1.
@@ -213,7 +213,7 @@ class ProjectionAccountant:
             state_dict: The dictionary that :meth:`state_dict` returned.
 
         Raises:
-            InvalidParameterError: It is the state of another accountant, or this class cannot have written it.
+            InvalidParameterError: The state is that of another accountant, or this class cannot have written it.
         """
         if state_dict.get("mechanism") != self.mechanism():
             remedy = "if it is of Opacus and its batches were Poisson, assign the history that stands in it"

@@ -1,8 +1,9 @@
-"""Read the adapted layers of a PEFT LoRA directory. Only local files are read.
+"""Read the dimensions and ranks of the adapted layers from a PEFT LoRA directory; only local files are read.
 
 LoRA's ``A`` projects the input side of a linear layer. So the ``dim`` of a layer is its number of inputs, and its
 ``rank`` is that of LoRA. Both are read from ``adapter_model.safetensors``, which PEFT also writes before training. A
-configuration that trains anything else is rejected, because that would share the clipping norm without being projected.
+configuration that trains other parameters is rejected, because they would share the clipping norm without being
+projected.
 """
 
 import re
@@ -20,11 +21,11 @@ __all__ = ["layers_from_peft"]
 
 BY_HAND = "give the layers with --layer"  # remedy for a configuration that cannot be read
 
-# keys that change neither which tensors are trained nor their shapes; any other key that is set may do so
+# keys that change neither the trained tensors nor their shapes; every other key may
 HARMLESS = (
     "auto_mapping", "revision",  # which class and which copy of the base model are loaded
     "inference_mode", "peft_version", "runtime_config",  # how the adapter was saved, and where its tensors lie
-    "lora_alpha", "alpha_pattern", "use_rslora",  # scale the adapter's output; gradients are clipped after that
+    "lora_alpha", "alpha_pattern", "use_rslora",  # the scale of the adapter's output; clipping of gradients follows it
     "lora_dropout",  # sampled for each record independently, before its gradient is clipped
     "fan_in_fan_out",  # how the weight is stored; its inputs are the same
     "megatron_core", "qalora_group_size",  # only used with keys that are rejected
@@ -47,8 +48,8 @@ TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight
 def layers_from_peft(directory: str) -> tuple[Layer, ...]:
     """Return the adapted layers of a PEFT LoRA directory: their inputs, their rank and their count.
 
-    Training LoRA's own factors is :class:`privproj.Gaussian`, for any shapes. :class:`privproj.M2` with these layers
-    accounts for whole gradients that are clipped and then projected to these ranks.
+    :class:`privproj.M2` with these layers accounts for full gradients that are clipped and then projected to these
+    ranks. Training LoRA's own factors is accounted as :class:`privproj.Gaussian`, for any shapes.
 
     Args:
         directory: The path of the adapter, with ``adapter_config.json`` and ``adapter_model.safetensors``, as
@@ -58,7 +59,7 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
         One :class:`privproj.Layer` for each pair of inputs and rank, with its count, in increasing order.
 
     Raises:
-        InvalidParameterError: A file is missing or malformed, or the adapter trains more than is projected.
+        InvalidParameterError: A file is missing or malformed, or the adapter trains parameters that are not projected.
 
     >>> import json, tempfile
     >>> from pathlib import Path
@@ -132,7 +133,7 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
 
 
 def _check_adapter(adapter: dict[str, Any]) -> None:
-    """Raise for a configuration that is damaged, or that trains anything but ``B A`` of linear layers."""
+    """Raise an error for a malformed configuration, or one that trains more than ``B A`` of linear layers."""
     settings = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
     kind, task, start = settings["peft_type"], settings["task_type"], settings["init_lora_weights"]
     if str(kind).upper() != "LORA":

@@ -1,6 +1,6 @@
-"""Provide a private ``Trainer`` of transformers (extras ``torch`` and ``peft``).
+"""Provide a ``Trainer`` of transformers with differentially private training (extras ``torch`` and ``peft``).
 
-Importing this module loads neither torch nor transformers; the class is loaded at its first use.
+Importing this module loads neither torch nor transformers. The class is loaded at its first use.
 """
 
 from privproj.lazy import lazy_names

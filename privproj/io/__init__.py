@@ -1,6 +1,6 @@
 """Read and write run files, ledgers and files of expected bounds.
 
-The names below are the public interface; importing the package loads none of them.
+The names in ``__init__.pyi`` are the public API. Importing the package loads none of them.
 """
 
 from privproj.lazy import lazy_names

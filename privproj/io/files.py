@@ -1,7 +1,7 @@
-"""Read files up to a size, replace files atomically, and parse TOML and JSON strictly.
+"""Read files up to a maximum size, replace files atomically, and parse TOML and JSON strictly.
 
 If the process is killed while it writes, either the old or the new file remains. JSON that two parsers could read
-differently is rejected: a duplicate key, nan and infinities.
+differently is rejected: duplicate keys, nan and infinities.
 """
 
 import json
@@ -32,7 +32,7 @@ def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE)
     """Return the content of a file, of a pipe, or of standard input for ``-``.
 
     Raises:
-        InvalidParameterError: It has more than ``most`` bytes, cannot be read, or is a directory or a device.
+        InvalidParameterError: The file has more than ``most`` bytes, cannot be read, or is a directory or a device.
     """
     with _opened(path, name) as file:
         content = file.read(most + 1)
@@ -56,7 +56,7 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
         yield sys.stdin.buffer
         return
     try:
-        # Without O_NONBLOCK, opening a pipe that has no writer would block.
+        # Without O_NONBLOCK, opening a pipe would block until a process writes to it.
         with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -92,7 +92,7 @@ def open_locked(path: str | Path, name: str) -> int:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add the path to an OSError, which often names no file."""
+    """Add the path to an OSError in this context, because many of them do not name a file."""
     try:
         yield
     except OSError as error:
@@ -138,15 +138,15 @@ def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode:
 
 KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""  # one part of a key in TOML
 
-# a key with more parts than any file needs: parsing takes time and memory quadratic in the number of parts
+# a key with more parts than any file needs; it is rejected, because parsing takes quadratic time and memory
 LONG_KEY = re.compile(rf"(?<![\w-]){KEY}(?:[ \t]*+\.[ \t]*+{KEY}){{50}}", re.ASCII)
 
 
-LARGEST_TOML = 2 << 20  # bytes; for hostile keys the parser takes a hundred times as much memory
+LARGEST_TOML = 2 << 20  # bytes; for malicious keys the parser needs a hundred times as much memory
 
 
 def read_data(path: str) -> dict[str, Any]:
-    """Return the data of a TOML or JSON file; standard input (``-``) is JSON if it begins with a brace."""
+    """Return the data of a TOML or JSON file; standard input (``-``) is parsed as JSON if it begins with a brace."""
     is_json = path.endswith(".json")
     try:
         text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode("utf-8-sig")
@@ -166,7 +166,7 @@ def read_data(path: str) -> dict[str, Any]:
 
 
 def _reason_of(error: Exception, text: str) -> str:
-    """Return the message of a parser, with the line of the text that it refers to."""
+    """Return the message of a parser, with the line number of the error."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
@@ -174,7 +174,7 @@ def _reason_of(error: Exception, text: str) -> str:
 
 
 def _exact(text: str) -> float:
-    """Return the double whose decimal digits equal the text; raises ValueError if there is none."""
+    """Return the double that the text denotes, or raise ValueError if the text has digits that a double lacks."""
     value = float(text)
     if not math.isfinite(value) or Decimal(text, Context(traps=[])) != Decimal(repr(value)):
         raise ValueError(f"it has the number {quoted(text)}, which is no double")
@@ -195,7 +195,8 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
     """Return the value of a JSON text whose numbers are all doubles.
 
     Raises:
-        InvalidParameterError: The text is not such JSON; the error has this ``name``, ``path`` and ``expected`` text.
+        InvalidParameterError: The text is not valid JSON with such numbers; the error has this ``name``, ``path`` and
+            ``expected`` text.
     """
     try:
         return parse_json(content if isinstance(content, str) else content.decode())
@@ -206,7 +207,7 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these pairs; raises ValueError for a duplicate key."""
+    """Return the JSON object with these pairs of keys and values; raises ValueError for a duplicate key."""
     table = dict(pairs)
     if len(table) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
@@ -220,7 +221,10 @@ def _refuse_constant(text: str) -> None:
 
 
 def json_equal(one: object, other: object) -> bool:
-    """Return whether two JSON values and their types are equal, in any order of keys; 1 is neither 1.0 nor true."""
+    """Return whether two JSON values have equal values and types; 1 differs from 1.0 and true.
+
+    The order of keys does not matter.
+    """
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -228,7 +232,7 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
     """Return the values of an object that has exactly these keys, each within its range.
 
     Raises:
-        InvalidParameterError: The object has other keys, or a value is out of range; ``name`` is that of the object.
+        InvalidParameterError: The object has other keys, or a value is out of range. The error has the ``name``.
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameterError(name, quoted(table), "the keys " + ", ".join(kinds))
@@ -239,7 +243,7 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def text_matching(pattern: str, words: str) -> Kind:
-    """Return the kind of texts that match a regular expression; ``words`` describes them in messages."""
+    """Return the parameter kind of texts that match a regular expression; ``words`` describes it in messages."""
     return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
 
@@ -252,7 +256,7 @@ def _parse_decimal(text: str) -> float:
 
 
 def check_not_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
-    """Raise :class:`InvalidParameterError` if an output file would overwrite a file that is used otherwise."""
+    """Raise :class:`InvalidParameterError` if the output ``path`` is the same file as another one that is used."""
     if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
         raise InvalidParameterError(name, path, f"another file than {file}, which is {used}")
 
@@ -272,7 +276,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
-    """Return entries as TOML tables of one name, after the keys that they share."""
+    """Return the ``shared`` keys and an array of tables named ``table`` as TOML."""
     lines = [f"{key} = {_toml_value(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
         lines += ["", f"[[{table}]]", *(f"{key} = {_toml_value(value)}" for key, value in entry.items())]
@@ -285,7 +289,7 @@ def _toml_value(value: Any) -> str:
         return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
-    # TOML does not have the surrogate pairs with which JSON escapes characters beyond 16 bits.
+    # JSON escapes characters beyond 16 bits as surrogate pairs, which TOML does not allow.
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -300,13 +304,13 @@ def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
 
 # --- verdicts -----------------------------------------------------------------------------------------
 
-# verdict on a file whose claims hold while planned releases are missing
+# verdict on a file whose claims hold although planned releases are missing
 INCOMPLETE = "consistent as far as it goes"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of checking a file: each claim, and whether it holds."""
+    """The result of checking a file: each claim, and whether it holds."""
 
     claims: dict[str, bool]
 

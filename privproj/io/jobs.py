@@ -1,8 +1,7 @@
 """Compute many rows in several processes, with a journal from which an interrupted job resumes.
 
 Rows are numbered. A job is a function from a range of numbers to the lines of these rows, so that it can be sent to
-other processes or to a Dask cluster. Rows are written in the order of their numbers, in whichever process they are
-computed.
+other processes or to a Dask cluster. Rows are written in the order of their numbers.
 """
 
 import os
@@ -18,7 +17,7 @@ from privproj.errors import ConvergenceError, InvalidParameterError
 from privproj.io.files import naming, open_locked
 from privproj.lazy import import_extra
 
-# job: a function from the numbers of some rows to these rows, one line each; workers must be able to import it
+# a job: a function from the numbers of some rows to these rows, one line each; workers must be able to import it
 Work = Callable[[range], str]
 
 # a function that submits a call and returns a function that waits for its result, and the number of calls to submit
@@ -26,18 +25,20 @@ Workers = tuple[Callable[..., Callable[[], Any]], int]
 
 Pool = Callable[[], AbstractContextManager[Workers]]  # a function that opens workers
 
-MOST_RESTARTS = 5  # pools lost before a job fails, because memory is probably short
-SUBMITTED_PER_WORKER = 4  # batches; no worker waits for a slow earlier batch
+MOST_RESTARTS = 5  # crashed pools after which a job fails, because memory is probably insufficient
+SUBMITTED_PER_WORKER = 4  # batches that are submitted at a time, so that no worker waits for a slow earlier batch
 SECONDS_PER_BATCH = 0.5  # seconds; a killed job repeats at most this much per worker
 LARGEST_BATCH = 2**14  # rows
 
 
 @contextmanager
 def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
-    """Open this process, several processes of this machine, or the Dask cluster at an address as workers.
+    """Provide workers: this process, several processes of this machine, or the Dask cluster at an address.
 
-    Raises :class:`InvalidParameterError` if there is no cluster at the address. If a worker of a cluster dies, Dask
-    sends its work to another one.
+    If a worker of a cluster crashes, Dask sends its work to another one.
+
+    Raises:
+        InvalidParameterError: There is no cluster at the address.
     """
     if dask is not None:
         distributed = import_extra("distributed", "--dask", "sweep")
@@ -60,10 +61,12 @@ def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
 
 
 def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
-    """Yield the rows of these numbers in their order, some lines at a time, while later ones are computed.
+    """Yield the rows with these numbers in order, some lines at a time, while later rows are computed.
 
-    If a process dies, the pool is opened again for the remaining rows. Raises :class:`ConvergenceError` after
-    :data:`MOST_RESTARTS` pools.
+    If a process crashes, the pool is opened again for the remaining rows.
+
+    Raises:
+        ConvergenceError: :data:`MOST_RESTARTS` pools have crashed.
     """
     from concurrent.futures import BrokenExecutor
 
@@ -95,15 +98,15 @@ def _timed(work: Work, numbers: range) -> tuple[str, float]:
 def complete_rows(
     work: Work, size: int, path: str | Path, head: str, pool: Pool, progress: Callable[[int], object]
 ) -> Iterator[BinaryIO]:
-    """Compute all rows missing from the journal at ``path``, and open it after its first line.
+    """Compute all rows that are missing from the journal, and open the journal for reading after its first line.
 
     Args:
         work: The job.
         size: The number of rows.
         path: The journal. Only one process at a time may have it open.
         head: The lines before the rows; the first one identifies the job of the journal.
-        pool: The workers.
-        progress: Called with the number of rows in the journal, then with the size of each batch.
+        pool: A function that opens the workers.
+        progress: A function that is called with the number of rows in the journal, then with the size of each batch.
 
     Raises:
         InvalidParameterError: The journal belongs to another job, or another process has it open.

@@ -7,13 +7,13 @@ killed at any moment has used at most the releases in its ledger.
 
 Every line ends with a hash of all earlier bytes and of its own content. A line that is altered, duplicated, moved or
 missing from the middle is detected, and the file is rejected. Only the last line may be incomplete after a crash. It is
-then the beginning of the next expected line, padded with zeros. The hash has no key. It detects damage, but not
-tampering by a person who recomputes the hashes, and it does not detect whole lines that were cut off at the end. For
-that case the caller may store the number of releases outside the file too (see :class:`Ledger`).
+then the beginning of the next expected line, possibly padded with zeros. The hash has no key. It detects damage, but
+not tampering by a person who recomputes the hashes. It also does not detect that whole lines at the end are missing.
+For that case the caller may store the number of releases outside the file too (see :class:`Ledger`).
 
-:func:`verify_ledger` checks a ledger as a document: it writes the lines again from their content, and recomputes the
-epsilon of the target. The verdict is about the run that the file describes. A person who holds the file can replace it
-by the ledger of another run, and nothing in the file can show that.
+:func:`verify_ledger` checks a ledger as a document. It writes the lines again from their content, and recomputes the
+epsilon of the target. The verdict is about the run that the file describes. A person with write access can replace the
+file by the ledger of another run, and nothing in the file can show that.
 
 A phase that would exceed the target of the ledger is rejected before it begins, unless it names a new target. An
 optional feature can enforce a target that has a further key (:class:`Budget`). Such a target is fixed before the first
@@ -48,19 +48,19 @@ LARGEST_LEDGER = 1 << 28  # bytes, about four million releases; a larger ledger 
 
 HASH_DIGITS = 32  # hexadecimal digits of SHA-256 in a line; enough to rule out accidental collisions
 
-KEEP_INTERVAL = 64  # releases between two calls of ``keep``; it is also called at every power of 2 below that
+KEEP_INTERVAL = 64  # releases between two calls of ``keep``, which is also called at every smaller power of 2
 
-# Relative excess over the epsilon of the target at which a phase still opens, since noise that just meets the target
-# on one machine may exceed it by rounding on another. The reported epsilon is not changed by it.
+# Relative excess over the target epsilon at which a phase still opens, because noise that just meets the target on one
+# machine may exceed it by rounding on another. The reported epsilon does not depend on it.
 TARGET_SLACK = 1e-6
 
-# how to continue safely with a damaged ledger: no phase releases more than it planned
+# remedy for a damaged ledger: no phase releases more than it planned, so the full plan can be accounted
 REMEDY = (
     "restore it from a backup, or account for every planned step of its phases as if it was made (`privproj run`), and "
     "go on under another ledger"
 )
 
-MARKS = ("insecure", "public_subspace")  # fields of an account that an opening line can set to true, from that line on
+MARKS = ("insecure", "public_subspace")  # fields of an account that an opening line can set to True
 
 # keys of an opening line
 OPENING = {
@@ -71,7 +71,7 @@ OPENING = {
 # warning for noise from a known seed
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
 
-# warning for a line that a crash cut short
+# warning for an incomplete last line
 CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
 
 # warning for a phase that made fewer or more steps than planned
@@ -81,9 +81,9 @@ STOPPED = (
 )
 
 
-AS_WRITTEN = "every line is as privproj writes it"  # claim that every line is exactly as privproj writes it
+AS_WRITTEN = "every line is as privproj writes it"  # claim that privproj writes exactly these lines
 
-KEPT = "no phase planned more than the target in force"  # claim that every target was kept
+KEPT = "no phase planned more than the target in force"  # claim that every phase met its target
 
 # claim that no phase made more releases than planned; training never does
 WITHIN_PLAN = "no phase made more releases than it planned"
@@ -98,16 +98,18 @@ class Budget(Protocol):
     The class is called with the entries of the target, the ``relation`` and the ``group_size`` of the phases.
 
     Attributes:
-        assumes: The assumption that takes the place of a plan fixed in advance.
-        report: Which epsilon may be reported.
+        assumes: The requirement that replaces a plan fixed in advance.
+        report: A text about which epsilon may be reported.
     """
 
     assumes: str
     report: str
 
     def spend(self, release: Phase) -> None:
-        """Count the releases of a phase; raises :class:`UnsupportedError`, and counts none, if they would exceed the
-        budget.
+        """Count the releases of a phase.
+
+        Raises:
+            UnsupportedError: They would exceed the budget. Then none of them is counted.
         """
 
     def epsilon(self, delta: float) -> Result:
@@ -131,7 +133,7 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return the class of the budget that keeps a target; None for a target with epsilon and delta alone.
 
     Raises:
-        InvalidParameterError: The target is empty, has None as a value, or has a key of no feature.
+        InvalidParameterError: The target is empty, has None as a value, or has a key that no feature provides.
     """
     further, budget_types = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= budget_types.keys():
@@ -146,9 +148,9 @@ class Account:
     :func:`privproj.io.read_ledger` returns one.
 
     Args:
-        phases: For each phase its entry, which has the planned number of steps, and the number of recorded releases.
-        target: The last epsilon and delta that the run must keep, with a further key if a :class:`Budget` keeps them;
-            None for no target.
+        phases: The entry of each phase, with its planned number of steps, and its number of recorded releases.
+        target: The last epsilon and delta that the run must not exceed, with a further key if a :class:`Budget`
+            enforces them; None for no target.
         insecure: True if some noise came from a known seed, so that nothing is protected.
         public_subspace: True if a phase trained in a subspace that is assumed to be public.
         alone: True for a training run without a ledger.
@@ -176,7 +178,7 @@ class Account:
             raise InvalidParameterError("phases", len(self.phases), expected, "go on under another, and add both up")
 
     def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
-        """Return the account with a further phase that has no release yet.
+        """Return the account with one more phase, which has no release yet.
 
         Args:
             entry: The opening line of the phase, as data.
@@ -205,9 +207,9 @@ class Account:
 
         Args:
             phase: The phase.
-            target: The target that it names; None or empty keeps the current target.
-            marks: The names in :data:`MARKS` that hold; the line has those that the account does not have yet.
-            again: True if a phase like the last one opens again after the last one has made all its releases.
+            target: The target that the phase names; None or empty keeps the current target.
+            marks: The names in :data:`MARKS` that hold. The line has those that the account does not have yet.
+            again: True if a phase that equals the last one is a new phase once the last one is complete.
 
         Returns:
             The line, or None.
@@ -226,10 +228,9 @@ class Account:
             where: The file, for messages.
 
         Raises:
-            InvalidParameterError: The target is not an epsilon, a delta or both, or both with the key of a
-                :class:`Budget`.
-            UnsupportedError: The target leaves no budget, or there is a release and a :class:`Budget` keeps either
-                target.
+            InvalidParameterError: A key or a value of the target is not valid.
+            UnsupportedError: The target leaves no budget. Or there is a release already, and a :class:`Budget` enforces
+                the old or the new target.
         """
         if target is None:
             return
@@ -250,17 +251,17 @@ class Account:
 
     @property
     def is_adaptive(self) -> bool:
-        """True if a budget keeps the target, so that phases may depend on earlier outputs."""
+        """True if a :class:`Budget` enforces the target, so that phases may depend on earlier outputs."""
         return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
     def budget(self) -> Any:
-        """Return the budget that keeps the target, with all releases counted.
+        """Return the budget that enforces the target, with all releases counted.
 
         Returns:
-            The :class:`Budget`, the largest that meets the target.
+            The largest :class:`Budget` that meets the target.
 
         Raises:
-            InvalidParameterError: No budget keeps the target, or there is no phase.
+            InvalidParameterError: No budget enforces the target, or there is no phase.
             UnsupportedError: The releases exceed the budget, or cannot be counted.
         """
         make = budget_type(self.target) if self.target else None
@@ -280,39 +281,40 @@ class Account:
 
     @property
     def spent(self) -> int:
-        """Number of recorded releases of all phases."""
+        """The number of recorded releases of all phases."""
         return sum(steps for _, steps in self.phases)
 
     @property
     def left(self) -> int:
-        """Number of planned releases of the last phase that are not recorded."""
+        """The number of planned releases of the last phase that are not recorded yet."""
         return max(0, planned_releases(self.phases[-1][0]) - self.phases[-1][1]) if self.phases else 0
 
     @property
     def started(self) -> "Account":
         """The account without phases that were abandoned before their first release.
 
-        No output can have influenced that decision. The last phase stays, because it may be about to begin.
+        No output of such a phase can have influenced the decision to abandon it. The last phase is not removed, because
+        it may be about to begin.
         """
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
     def to_end(self, first: int = -1) -> "Account":
-        """Return the account with its last phases run to their planned ends.
+        """Return the account as if its last phases had made all their planned releases.
 
         Args:
             first: The index of the first of these phases.
 
         Returns:
-            The account.
+            The completed account.
         """
         ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in self.phases[first:])
         return replace(self, phases=(*self.phases[:first], *ends))
 
     @property
     def planned(self) -> "Account":
-        """The account of the plan: every phase that was begun, run to its planned end.
+        """The account of the full plan, as if every phase that was begun had made all its planned releases.
 
-        With a :class:`Budget`, only the last phase is run to its end, because an earlier phase may stop at any time.
+        With a :class:`Budget` only the last phase is completed, because an earlier phase may stop at any time.
         """
         return self.started.to_end(-1 if self.is_adaptive else 0)
 
@@ -329,13 +331,13 @@ class Account:
 
     @property
     def renumbered(self) -> "Account":
-        """The account with numbers in place of the names of its phases, which cannot be verified."""
+        """The account with numbers in place of the names of its phases, because names cannot be verified."""
         phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
         return replace(self, phases=phases)
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """Assumptions about the run as a whole, besides those of its phases."""
+        """The requirements on the run as a whole, in addition to those of its phases."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
         assumed = {Requirement.PUBLIC_SUBSPACE: self.public_subspace}
@@ -346,7 +348,9 @@ class Account:
         return tuple(text for text, holds in assumed.items() if holds)
 
     def released_phases(self) -> list[Phase]:
-        """Return the recorded releases as phases; an incomplete epoch of balls-in-bins counts as a whole one.
+        """Return the recorded releases as phases.
+
+        An incomplete epoch of balls-in-bins counts as a whole one.
 
         Returns:
             One phase for each phase that has a release.
@@ -365,7 +369,7 @@ class Account:
         """Return the privacy curve of all recorded releases.
 
         Returns:
-            The joint curve of the phases; with a :class:`Budget` the curve of the whole budget.
+            The joint curve of the phases, or with a :class:`Budget` the curve of the whole budget.
 
         Raises:
             InvalidParameterError: There is no release.
@@ -374,13 +378,13 @@ class Account:
         return self.budget().curve() if self.is_adaptive else Composition(tuple(self.released_phases())).curve()
 
     def epsilon(self, delta: float) -> Result:
-        """Return epsilon of all recorded releases, rounded up; with a :class:`Budget` that of the whole budget.
+        """Return the epsilon of all recorded releases, or with a :class:`Budget` that of the whole budget.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
 
         Returns:
-            A result whose ``value`` is epsilon, with the assumptions of this account.
+            A result whose ``value`` is epsilon, rounded up, with the requirements of this account.
 
         Raises:
             InvalidParameterError: There is no release, or ``delta`` is out of range.
@@ -396,7 +400,7 @@ class Account:
         return self.explained(result)
 
     def overspent(self) -> str:
-        """Return how the releases of this account exceed the target, as text; empty if they do not.
+        """Return a text about how the releases of this account exceed the target; empty if they do not.
 
         Returns:
             A sentence without its period, or an empty text.
@@ -418,15 +422,15 @@ class Account:
         )
 
     def explained(self, result: Result) -> Result:
-        """Return a result with the assumptions and the warnings of this account.
+        """Return a result with the requirements and the warnings of this account added.
 
         Args:
             result: A result about this run.
 
         Returns:
-            The result with further assumptions and warnings.
+            The result with further requirements and warnings.
         """
-        # The assumption on the plan covers all phases, including one without a release.
+        # The requirement of a fixed plan covers all phases, including one without a release.
         plans = [requirement for requirement in self.assumes if requirement in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["assumes"]
         run_requirements: Any = result.run["assumes"]
@@ -446,14 +450,14 @@ def _releases_per_step(entry: Mapping[str, Any]) -> int:
 
 
 def planned_releases(entry: Mapping[str, Any]) -> int:
-    """Return the planned number of releases of a phase, which is the number of its lines once it is complete."""
+    """Return the planned number of releases of a phase, which is its number of lines when it is complete."""
     return int(entry["steps"]) * _releases_per_step(entry)
 
 
 def read_ledger(path: str | Path) -> Account:
     """Read the ledger of a training run.
 
-    An incomplete last line, as a killed process leaves it, counts as a release.
+    An incomplete last line, which a crash may leave, counts as a release.
 
     Args:
         path: The file.
@@ -490,16 +494,16 @@ def parse_ledger(content: bytes, path: str) -> "_Reader":
 
 
 class _Reader:
-    """The parsed content of a ledger, as far as it was read or written.
+    """The parsed content of a ledger up to the last line that was read or written.
 
     Attributes:
         account: The account of all lines.
-        replaced: Earlier accounts, each at the moment at which another target took effect.
-        as_written: False if the opening line of a phase differs from the line that the writer writes.
-        half_opened: Bytes of an incomplete opening line at the end of the file; 0 for none.
+        replaced: The earlier accounts at each change of the target, before the new target took effect.
+        as_written: False if the opening line of a phase differs from the line that privproj writes.
+        half_opened: The number of bytes of an incomplete opening line at the end of the file.
 
     Raises:
-        InvalidParameterError: A line is not one that the writer writes at this place.
+        InvalidParameterError: A line differs from every line that privproj could write at this position.
         UnsupportedError: The bound of a phase does not support it.
     """
 
@@ -527,10 +531,10 @@ class _Reader:
         return json.dumps({**entry, "chain": line_hash.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
     def take(self, line: bytes, is_whole: bool = True) -> None:
-        """Parse the next line, without its newline: a phase, a release, or an incomplete line that a crash left.
+        """Parse the next line, without its newline: a phase, a release, or an incomplete line after a crash.
 
-        A crash leaves the beginning of a line; for a release the rest may be zeros. An incomplete line of a release
-        counts as a release. An incomplete opening line opens nothing.
+        An incomplete line is the beginning of a line; for a release the rest may be zeros. An incomplete line of a
+        release counts as a release. An incomplete opening line does not open a phase.
         """
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
@@ -569,29 +573,29 @@ def _value_of(line: bytes) -> Any:
 
 
 def _begins_phase(line: bytes) -> bool:
-    """Return whether a printable line begins as an opening line does, or is the beginning of one."""
+    """Return whether a printable line has the beginning of an opening line, or is a part of that beginning."""
     opening = b'{"phase"'
     return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()
 
 
-Keep = Callable[[int], object]  # Stores the number of releases outside the ledger.
+Keep = Callable[[int], object]  # a function that stores the number of releases outside the ledger
 
 
 class Ledger(_Reader):
     """A ledger that this process writes, with an exclusive lock.
 
-    If the phase equals the last phase of the file, its count continues; another phase is appended.
+    If the phase equals the last phase of the file, that phase continues. Any other phase is appended.
 
     Args:
         path: The file.
         phase: The phase whose releases follow.
         target: A new target for the whole ledger; None keeps the current one.
         marks: The names in :data:`MARKS` that hold for the phase.
-        check: Called with the account of the file under the lock, before anything is written. It returns ``keep``,
-            which stores a second count outside the file: it is called with the number of all releases when the ledger
-            opens, now and then, and when it closes. The first call is after all checks, and before the phase is
-            written.
-        again: True if a phase like the last one opens again after the last one has made all its releases.
+        check: A function that is called with the account of the file under the lock, before anything is written. It
+            returns ``keep``, a function that stores a second count outside the file. ``keep`` is called with the number
+            of all releases when the ledger opens, at intervals, and when it closes. The first call is after all checks,
+            and before the phase is written.
+        again: True if a phase that equals the last one is a new phase once the last one is complete.
 
     Raises:
         InvalidParameterError: The file is not a ledger, or another process writes it.
@@ -628,7 +632,7 @@ class Ledger(_Reader):
         )
         if opening and account.spent:
             Composition((*account.released_phases(), phase))
-        # The noise was calibrated to a new target for the ledger at that time; the ledger may have more releases now.
+        # The noise was calibrated to a new target when the ledger had fewer releases than it may have now.
         if not opening or account.spent or not target or opened.is_adaptive:
             above = opened.to_end().overspent()
             if above:
@@ -645,7 +649,7 @@ class Ledger(_Reader):
         self.budget = opened.budget() if opened.is_adaptive else None
 
     def _read_file(self) -> None:
-        """Read the file, and find the bytes that are missing before the next line: a newline or the header."""
+        """Read the file, and determine the bytes that must precede the next line: a newline or the header."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)
         self.size, self.unsure = len(written), False
@@ -653,7 +657,7 @@ class Ledger(_Reader):
 
     @property
     def steps(self) -> int:
-        """Number of recorded releases of the current phase."""
+        """The number of recorded releases of the current phase."""
         return self.account.phases[-1][1]
 
     def record(self) -> int:
@@ -706,7 +710,7 @@ class Ledger(_Reader):
         self.size, self.unsure, self.missing = size, False, b""
 
     def check_file(self) -> None:
-        """Raise if the ledger is closed, or if the file was removed, moved, replaced or written by others."""
+        """Raise an error if the ledger is closed, or if another process changed, moved or removed the file."""
         if self.file < 0:
             remedy = "call make_private again, which goes on with it"
             raise InvalidParameterError("ledger", self.path, "a run that is not closed", remedy)
@@ -747,18 +751,18 @@ def _sync_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class LedgerVerdict(Verdict):
-    """Result of checking a ledger, with its account."""
+    """The result of checking a ledger, with its account."""
 
     account: Account
 
     @property
     def missing(self) -> int:
-        """Number of planned releases that are not recorded, over all phases that were begun."""
+        """The number of planned releases that are not recorded, over all phases that were begun."""
         return self.account.planned.spent - self.account.spent
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
-    """Check the content of a ledger; ``path`` is for messages.
+    """Check the content of a ledger, and return which of its claims hold; ``path`` is for messages.
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.
@@ -766,8 +770,8 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
     """
     reader = parse_ledger(content, path)
     account = reader.account
-    # A later target replaces an earlier one and covers the whole run. The target of a budget is compared with every
-    # phase at its beginning, after all earlier releases.
+    # A later target replaces an earlier one and covers the whole run. The target of a budget is checked at the
+    # beginning of every phase, after all earlier releases.
     plans = [before.to_end() for before in (*reader.replaced, account) if before.target]
     claims = {
         AS_WRITTEN: reader.as_written and not reader.half_opened,

@@ -1,4 +1,4 @@
-"""Regression tests of bounds: queries with an expected value, a limit, or both."""
+"""Check files of expected bounds: queries with an expected value, a limit, or both."""
 
 import math
 import time
@@ -16,8 +16,7 @@ DEFAULT_RTOL = 1e-6  # relative difference from the expected value that passes b
 
 PINS = (str(Status.PROVED), str(Status.CONDITIONAL))  # statuses that an entry may expect
 
-# Keys of an entry that specify its expected result. The largest tolerance is 0.1, because an entry with a larger
-# tolerance tests nothing.
+# Keys of an entry that specify its expected result. The largest tolerance is 0.1, because a larger one tests nothing.
 EXPECTED = {
     "status": TEXT,
     **dict.fromkeys(("expect", "at_most"), number("a number from -1e+300 to 1e+300", -1e300, 1e300)),
@@ -28,7 +27,7 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One ``[[bound]]`` of a regression file: a query and the ``expected`` value, limit and status.
+    """An entry ``[[bound]]`` of a regression file: a query, and the ``expected`` value, limit and status.
 
     After :meth:`checked`, ``result`` is the result if it is finite, ``problem`` describes the failure (empty if there
     is none), and ``seconds`` is the duration of the query.
@@ -96,7 +95,7 @@ class Entry:
 
     @property
     def rewritten(self) -> dict[str, Any]:
-        """New values of ``expect`` and ``bound_version`` where the entry has them and they differ from the result."""
+        """The new values of ``expect`` and ``bound_version``, if the entry has them and they differ from the result."""
         if self.result is None or self.result.value is None:
             return {}
         value, old = self.result.value, self.keys.get("expect")

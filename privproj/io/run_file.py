@@ -1,4 +1,4 @@
-"""Run files: read phases into a schedule, and write the schedule of a training loop."""
+"""Read run files into a composition of phases, and write the releases of a training loop as a run file."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +25,13 @@ PHASE_KEYS = ("name", "mechanism", "bound", "planned")  # keys of a phase beside
 class PhaseKind:
     """A kind of phase that an optional feature adds to run files.
 
-    The table ``PHASES`` of a feature names one under the key that an entry of this kind has in place of ``mechanism``.
+    An entry of this kind has a special key in place of ``mechanism``. The table ``PHASES`` of the feature maps this key
+    to the kind.
 
     Attributes:
         keys: Every key of such an entry, with the allowed values.
-        read: Returns the phase, from the value of the key of this kind, the run, and the name of the phase.
-        text: Returns the value of the key as text.
+        read: A function of the value of the special key, the run and the name of the phase that returns the phase.
+        text: A function that returns the value of the special key as text.
     """
 
     keys: Mapping[str, Kind]
@@ -39,7 +40,7 @@ class PhaseKind:
 
 
 def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
-    """Return the key and the kind of an entry that an optional feature reads; None for an entry with a mechanism."""
+    """Return the special key and the kind of an entry of an optional feature; None for an entry with a mechanism."""
     if "mechanism" in entry:
         return None
     return next(((key, load(place)) for key, place in plugin_table("PHASES").items() if key in entry), None)
@@ -115,7 +116,7 @@ def listed(table: Mapping[str, Any], *hidden: str) -> str:
 
 
 def releases_text(result: Result) -> list[str]:
-    """Return the releases of a result as text: those of one mechanism, or of each phase."""
+    """Return the releases of a result as text, one line for the mechanism or for each phase."""
     phases: Any = result.mechanism.get("phases")
     plain = Run().parameters()
 
@@ -135,14 +136,15 @@ def releases_text(result: Result) -> list[str]:
 
 
 class Accountant:
-    """A schedule that grows in place, for a training loop.
+    """An accountant for a training loop, which counts every step.
 
-    A :class:`privproj.schedule.Composition` is immutable. If a step returned a longer schedule, a caller that drops the
-    return value would lose the step, and epsilon would be too small. Therefore :meth:`step` changes the accountant. The
-    plan must be fixed in advance, as for every schedule; a loop that depends on earlier outputs needs a privacy filter.
+    A :class:`privproj.schedule.Composition` is immutable. If a step returned a new composition, a caller that ignores
+    the return value would lose the step, and epsilon would be too small. Therefore :meth:`step` changes the accountant.
+    The plan must be fixed in advance, as for every composition. A loop that depends on earlier outputs needs a privacy
+    filter.
 
     Args:
-        schedule: Earlier releases; None for none.
+        schedule: Earlier releases; None if there are none.
 
     >>> from privproj import M2, Accountant, Gaussian
     >>> accountant = Accountant()

@@ -1,6 +1,7 @@
 """Intervals that enclose an exact value, and the outward margin for rounding errors (C20).
 
-This module needs ``math`` only. Logs of small numbers are named ``log_...``, and ``-inf`` is the log of zero.
+This module needs ``math`` only. Logs of small numbers are named ``log_...``, and ``-inf`` is the log of zero. A
+function marked as a kernel also runs as machine code (:mod:`privproj.numerics.jit`).
 """
 
 import math
@@ -25,12 +26,12 @@ PARAMETER_RELATIVE_ERROR = 1e-15
 NEXT_UP_RELATIVE_STEP = 8e-16  # soundness: relative step of next_up: seven units of rounding
 
 # significant digits of a reported epsilon; rounding up increases it by a relative 1e-12 at most (C24)
-ANSWER_DIGITS = 13
+RESULT_DIGITS = 13
 
 # nats, distance of reported log deltas; rounding up increases a delta by a relative 2e-11 at most (C24)
-ANSWER_STEP = 2.0**-36
+LOG_DELTA_STEP = 2.0**-36
 
-# nats; log deltas above this are rounded to multiples of ANSWER_STEP, smaller ones are not rounded
+# nats; log deltas above this are rounded to multiples of LOG_DELTA_STEP, smaller ones are not rounded
 LEAST_LOG_ROUNDED = -3e4
 
 LEAST_ROUNDED = 1e-200  # least positive number that is rounded to significant digits
@@ -75,7 +76,7 @@ class LazyEnclosure(Enclosure):
 
 
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
-    """Return by how many nats :func:`widen_outward` moves either end (C20). It is a kernel and accepts arrays."""
+    """Return the nats by which :func:`widen_outward` moves each end (C20); a kernel that also accepts arrays."""
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
         FUNCTION_RELATIVE_ERROR + error + RELATIVE_ERROR_PER_NAT * abs(log_value) + PARAMETER_RELATIVE_ERROR * steepness
@@ -131,18 +132,18 @@ def next_up(x: float) -> float:
 
 
 def rounded_log_delta(log_delta: float) -> float:
-    """Return the smallest multiple of :data:`ANSWER_STEP` that is at least ``log_delta``; a kernel."""
-    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
+    """Return the smallest multiple of :data:`LOG_DELTA_STEP` that is at least ``log_delta``; a kernel."""
+    return math.ceil(log_delta / LOG_DELTA_STEP) * LOG_DELTA_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
 
 
-def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:
+def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
     """Return the largest number with this many significant digits that is at most ``x >= 0``; a kernel."""
     if not LEAST_ROUNDED <= x < math.inf:
         return x if x > 1.0 else 0.0
     return _digits_beside(x, digits, 1.0)
 
 
-def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
+def digits_above(x: float, digits: int = RESULT_DIGITS) -> float:
     """Return the smallest number with this many significant digits that is at least ``x >= 0``; a kernel."""
     if not 0.0 < x < math.inf:
         return x
@@ -150,10 +151,10 @@ def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """Return the nearest such number that is at most ``x`` (``side = 1``) or at least ``x`` (``side = -1``)."""
+    """Return the nearest number with ``digits`` digits that is at most (``side = 1``) or at least ``x`` (-1)."""
     first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))
-    # The decade of x starts with a number of this form, so that such a number is always returned unchanged.
+    # The decade of x starts with a number of few digits, so a number that has few digits is returned unchanged.
     if x < _times_power_of_ten(first, -power):
         power += 1
     elif x >= _times_power_of_ten(first, 1 - power):

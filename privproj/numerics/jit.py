@@ -29,16 +29,16 @@ import numpy as np
 from privproj.numerics.arrays import Array
 
 LOAD_ROWS = 400
-"""Rows from which cached machine code is loaded: importing numba takes half a second.
+"""Least number of rows for which cached machine code is loaded: importing numba takes half a second.
 
 A row is an M2 epsilon, which takes plain Python one millisecond. Cheaper rows have a smaller weight.
 """
 
 COMPILE_ROWS = 2000
-"""Rows from which machine code is compiled and cached, which takes seconds once."""
+"""Least number of rows for which machine code is compiled and cached, which takes seconds once."""
 
 COMPILE_ROWS_WITHOUT_CACHE = 20_000
-"""Rows from which machine code is compiled although each process has to compile it again."""
+"""Least number of rows for which machine code is compiled even if each process has to compile it again."""
 
 ROWS_PER_CHUNK = 20_000
 """Rows that one thread computes at a time; a user can interrupt between chunks."""
@@ -60,9 +60,10 @@ _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", def
 
 @contextmanager
 def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
-    """Run kernels in the way that is fastest for ``count`` rows in total, however few each call has.
+    """Choose plain Python or machine code for ``count`` rows in total, until the context ends.
 
-    With ``may_load=False`` the choice does not depend on what is cached, so the same rows always give the same digits.
+    Without this context, the choice depends on the rows of a single call. With ``may_load=False`` the choice does not
+    depend on what is cached, so the same rows always give the same digits.
     """
     before = _expected_rows.set((count, may_load))
     try:
@@ -220,7 +221,7 @@ def _register_callee(function: Callable[..., Any]) -> None:
 def _functions_of(function: Callable[..., Any]) -> list[Any]:
     """Return every plain function in the machine code of a function, itself first."""
     functions: list[Any] = [function]
-    for one in functions:  # grows while it is read
+    for one in functions:  # the list grows during the loop
         called = (value for _, value in _globals_of(one) if isinstance(value, types.FunctionType))
         functions += [value for value in dict.fromkeys(called) if value not in functions]
     return functions

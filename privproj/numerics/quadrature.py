@@ -88,10 +88,11 @@ def log_integral(
     """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth unimodal integrand.
 
     The search for the peak begins at ``start`` with steps of ``step``. The integration range ends where the integrand
-    has dropped by a factor ``e^-46``. The difference of two Gauss rules on the same panels is the error estimate:
-    observed, not proved. Panels are halved until the estimate is at most 1e-12, or at most the rounding of a huge
-    exponent. If this fails for an integral far below the range of doubles, the result is its height times its width,
-    with an error of 3 in the log. It is faster if ``log_f`` ``takes_arrays``.
+    has dropped by a factor ``e^-46``. The difference of two Gauss rules on the same panels is the error estimate. That
+    the estimate bounds the error is observed, not proved. Panels are halved until the estimate is at most 1e-12, or at
+    most the rounding of a huge exponent. If this fails for an integral far below the range of doubles, the result is
+    its height times its width, with an error of 3 in the log. Set ``takes_arrays`` if ``log_f`` accepts arrays, which
+    is faster.
 
     Raises:
         ConvergenceError: The error stays above 1e-6.
@@ -139,7 +140,7 @@ def _find_peak(log_f: Callable[[float], float], start: float, step: float, high:
 
 
 def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
-    """Return the point beyond ``top`` towards ``stride`` where ``log_f`` is 46 below ``peak``, or ``limit``."""
+    """Return the point on the side of ``stride`` where ``log_f`` has fallen 46 below ``peak``, or ``limit``."""
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:
         if outside == limit:

@@ -19,7 +19,7 @@ LARGEST_PROFILE_EPSILON = 1e18  # nats, largest finite epsilon that a profile re
 
 LEAST_RELATIVE_VALLEY = 2.0**-26  # relative width of a minimum below which values differ by less than a rounding
 
-NEWTON_END = 3e-7  # relative step after which Newton's method has converged to rounding, as its error is squared
+NEWTON_END = 3e-7  # relative step after which Newton's method has converged: the next step squares the error
 
 FIRST_NATS = 0.7  # -ln delta in nats above which Newton's method runs on sqrt(-2 ln delta), which is nearly linear
 
@@ -225,8 +225,8 @@ def newton_step(eps: float, value: float, slope: float, log_delta: float, low: f
 def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool = False) -> Callable[..., Any]:
     """Return the kernel ``find_root(log_delta, row, state, start)`` that inverts a privacy profile.
 
-    The kernel returns nearly the smallest ``eps`` with ``delta(eps) <= e^log_delta`` (0 or ``inf`` where that is the
-    answer), and the last residual in nats. The result is approximate: callers evaluate the profile there.
+    The kernel returns approximately the smallest ``eps`` with ``delta(eps) <= e^log_delta``, which may be 0 or ``inf``,
+    and the last residual in nats. The caller must evaluate the profile at this ``eps``.
 
     Args:
         ends: ``ends(eps, row, state)`` returns ``(lower, upper, slope, state)``: an enclosure of ``ln delta``, the

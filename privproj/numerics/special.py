@@ -9,8 +9,7 @@ Notation: ``phi`` and ``Phi`` are the normal density and CDF, ``R(x) = (1 - Phi(
 Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs are natural. The relative errors are those that
 :mod:`privproj.numerics.interval` allows for (measured).
 
-The same functions exist in ball arithmetic for certificates and in mpmath in
-``tests/reference/special.py``.
+The same functions exist in ball arithmetic for certificates and in mpmath in ``tests/reference/special.py``.
 """
 
 import math
@@ -136,7 +135,7 @@ def beta_excess(a, b, x, y):
 
 def beta_constant(a, b):
     """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/n``, ``y = b/n``. It is symmetric in ``a`` and ``b``."""
-    # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms have cancelled by hand.
+    # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms cancel algebraically.
     remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
     return remainder + 0.5 * log(a / (a + b) * b) - LOG_SQRT_2PI
 
@@ -240,7 +239,10 @@ def gamma_series(a, ratio, most):
 
 
 def gamma_fraction(a, excess, most):
-    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]``, ``excess = u - a >= 0``, by a continued fraction; -1 likewise."""
+    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` by a continued fraction, or -1 if ``most`` terms do not suffice.
+
+    ``excess`` is ``u - a``, at least 0.
+    """
     b = 1.0 + excess
     d = 1.0 / b
     step = d
@@ -259,7 +261,7 @@ def gamma_fraction(a, excess, most):
 
 
 def convolve_discrete(x, p, y, q, square, points, mass, above, below):
-    """Convolve two discrete distributions into intervals, and return what lies beyond the last point.
+    """Convolve two discrete distributions into intervals, and return the mass and the excess beyond the last point.
 
     The atoms are ``x_i + y_j`` with mass ``p_i q_j``; ``x``, ``y`` and ``points`` increase, and no sum is below
     ``points[0]``. For each interval ``mass``, ``above`` and ``below`` (all 0 on entry) receive the sums of the mass

@@ -12,18 +12,17 @@ from privproj.numerics.root_finding import find_crossing, minimize
 from privproj.profiles.conversion import LARGEST_INVERSE_LOG
 from privproj.run import Run
 
-# least x = 1/ln(1/delta) of a search, so that no result is below e^-1000, below the least delta that is printed,
-# 1e-300; if a smaller delta suffices,
-# this one is returned, which is sound
+# least x = 1/ln(1/delta) of a search: no result is below e^-1000, which is below the least printed delta, 1e-300. If a
+# smaller delta suffices, e^-1000 is returned, which is sound.
 LEAST_INVERSE_LOG = 1e-3
 EXPONENT_LIMIT = 700.0  # nats; e^eps is finite below this
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
-    """Return the inverse of a decreasing rule ``eps(ln delta)``: nearly the least ``ln delta`` that gives ``eps`` nats.
+    """Return approximately the least ``ln delta`` at which a decreasing rule is at most ``eps`` nats.
 
-    The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol``. The rule was evaluated at the result, which is as
-    sound as the rule. The result is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1 suffices.
+    The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol``. The rule was evaluated at the result, so the
+    result is as sound as the rule. It is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1 suffices.
     """
     x = find_crossing(
         lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
@@ -51,7 +50,7 @@ class EpsilonDeltaRule:
     """Advice in the error message for ``eps`` beyond ``limit``."""
 
     margin: float = 1e-15
-    """Relative amount by which ``epsilon_at`` may exceed the exact value. It is never below it, except for rounding."""
+    """Relative amount by which ``epsilon_at`` may exceed the exact value. Except for rounding, it is never below."""
 
     def within(self, eps: float) -> float:
         """Return ``eps`` if the rule is proved there, and raise :class:`UnsupportedError` otherwise."""
@@ -71,8 +70,9 @@ class EpsilonDeltaRule:
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` of one release; its lower end is unknown if the rule has a
-        ``margin``.
+        """Return an enclosure of ``ln delta(eps)`` of one release.
+
+        If the ``margin`` is larger than its default, the lower end is unknown.
 
         Raises:
             UnsupportedError: The rule is not proved for this epsilon.
@@ -83,11 +83,11 @@ class EpsilonDeltaRule:
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """Return the upper end of :meth:`log_delta`; at ``eps = 0`` the rule proves nothing, so delta is 1."""
+        """Return the upper end of :meth:`log_delta`; 0 (delta = 1) at ``eps = 0``, where the rule proves nothing."""
         return self.log_delta(eps).upper if eps > 0.0 else 0.0
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
-        """Return the rule for a run: amplified by sampling, then composed.
+        """Return the rule of a run: amplified by sampling if the run is sampled, then composed.
 
         Raises:
             UnsupportedError: The run is sampled and protects several records of one user.
@@ -101,9 +101,9 @@ class EpsilonDeltaRule:
         return step if run.steps == 1 else ComposedRule(step, run.steps)
 
     def amplified(self, rate: float) -> "EpsilonDeltaRule":
-        """Return the rule of a release on a batch: ``ln(1 + q (e^eps - 1))`` at ``q delta``.
+        """Return the rule of a release on a sampled batch, with ``ln(1 + q (e^eps - 1))`` at ``q delta``.
 
-        It holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace
+        The rule holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace
         (Balle, Barthe, Gaboardi 2018, Theorems 8 and 9).
         """
 
@@ -122,10 +122,10 @@ class EpsilonDeltaRule:
 
 
 def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
-    """Return epsilon (nats) of ``k`` releases that are each ``(eps, delta)``-DP, at ``k delta + slack``, rounded up.
+    """Return epsilon (nats) of ``k = steps`` releases that are each ``(eps, delta)``-DP, at ``k delta + slack``.
 
-    The releases may be adaptive (advanced composition; Dwork, Rothblum, Vadhan 2010; in this form Kairouz, Oh,
-    Viswanath 2015).
+    It is rounded up. The releases may be adaptive (advanced composition; Dwork, Rothblum, Vadhan 2010; in this form
+    Kairouz, Oh, Viswanath 2015).
     """
     # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The
     # logarithm of d' is used because the rounding of 1/d' matters if d' is near 1.
@@ -146,7 +146,7 @@ class ComposedRule:
     """The number ``k`` of releases."""
 
     leads_with_epsilon: ClassVar[bool] = True
-    """Delta is computed as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
+    """True: delta is computed as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
 
     numerics: ClassVar[dict[str, object]] = {"composition": "the smaller of basic and advanced"}
     """How the run was composed, for the result."""

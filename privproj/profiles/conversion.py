@@ -1,15 +1,15 @@
 """Exact inverses of a curve: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without a tolerance (C24).
 
-A reported epsilon has thirteen significant digits (fewer if the curve says so) and is rounded up. An epsilon that is
-queried for its delta is truncated to as many digits. ``D(e)`` is the upper end of ``ln delta`` as evaluated at the
-epsilon ``e``, a pure function, rounded up to a multiple of 2^-36. ``V(h)`` is the delta that is printed for a log delta
-``h`` (:func:`delta_value`, or :func:`log10_value`). The results are
+A reported epsilon has thirteen significant digits (fewer for some curves) and is rounded up. An epsilon at which delta
+is evaluated is truncated to the same number of digits. ``D(e)`` is the upper end of ``ln delta`` at the epsilon ``e``,
+a pure function, rounded up to a multiple of 2^-36. ``V(h)`` is the delta that is printed for a log delta ``h``
+(:func:`delta_value`, or :func:`log10_value`). The results are
 
     delta(e)   = V(D(c)),  c the largest number of that many digits that is at most e,
     epsilon(d) = the least number c of that many digits, near the curve's own inverse, with V(D(c)) <= d.
 
-So the round trip of an epsilon passes the same test by which it was found. For a rule ``eps(delta)`` whose delta is
-itself computed by root finding, the roles are exchanged: the digits are those of ``x = 1/ln(1/delta)``
+So an epsilon passes the round trip, because it was found by the same test. For a rule ``eps(delta)`` whose delta is
+computed by root finding, the roles are exchanged: the digits are those of ``x = 1/ln(1/delta)``
 (:func:`leads_with_epsilon`).
 """
 
@@ -17,10 +17,10 @@ import math
 from collections.abc import Callable
 
 from privproj.numerics.interval import (
-    ANSWER_DIGITS,
-    ANSWER_STEP,
     LEAST_LOG_ROUNDED,
     LEAST_ROUNDED,
+    LOG_DELTA_STEP,
+    RESULT_DIGITS,
     Enclosure,
     LazyEnclosure,
     digits_above,
@@ -56,12 +56,12 @@ def log10_value(log_delta: float) -> float:
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """Return whether the value that is printed for this log delta, rounded up, is at most the target's delta."""
+    """Return whether the delta that is printed for this log delta, after rounding it up, is at most the target."""
     return _is_printed_within(target, rounded_log_delta(log_delta))
 
 
 def _is_printed_within(target: Target, log_delta: float) -> bool:
-    """Return the same for a log delta that is not rounded."""
+    """Return whether the delta that is printed for exactly this log delta is at most the target."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
@@ -73,18 +73,18 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
 def floor_log_delta(target: Target) -> float:
     """Return the largest log delta for which :func:`is_within` holds, usually a multiple of 2^-36."""
     point = rounded_log_delta(target.log_delta)
-    # each point is rounded already
+    # Each point is rounded already. The next one is the next smaller multiple, or the next double if logs are not
+    # rounded.
     while not _is_printed_within(target, point):
-        # the next smaller one; the next double if logs are not rounded
-        point = point - ANSWER_STEP if point > LEAST_LOG_ROUNDED else math.nextafter(point, -math.inf)
+        point = point - LOG_DELTA_STEP if point > LEAST_LOG_ROUNDED else math.nextafter(point, -math.inf)
     return point
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
-    """Return ``epsilon(d)`` in nats (see the module docstring), with the lower end of the curve's own inverse (C24)."""
+    """Return ``epsilon(d)`` of the module docstring, in nats, with the lower end of the curve's own inverse (C24)."""
     if leads_with_epsilon(curve):
-        # the largest x of this many digits whose delta is printed as at most the target's; beyond the largest x of a
-        # search the result is delta = 1
+        # Find the largest x of this many digits whose delta is printed as at most the target's. Beyond the largest x
+        # of a search the result is delta = 1.
         digits, near = digits_of(curve), min(_inverse_log(target.log_delta), LARGEST_INVERSE_LOG)
         above = _least_passing(lambda x: not _is_printed_within(target, _log_delta_of(x)), near, digits)
         x = digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
@@ -107,7 +107,7 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
-    """Return ``ln delta(e)`` for ``e`` in nats, with the curve's lower end; ``V`` of the upper end is printed (C24)."""
+    """Return an enclosure of ``ln delta(e)`` for ``e`` in nats; the printed delta is ``V`` of its upper end (C24)."""
     cut = digits_below(eps, digits_of(curve))
     ends = curve.log_delta(cut)
     upper = rounded_log_delta(ends.upper)
@@ -125,7 +125,7 @@ def leads_with_epsilon(curve: Curve) -> bool:
 
 def digits_of(curve: Curve) -> int:
     """Return the number of significant digits of a reported epsilon."""
-    return int(getattr(curve, "digits", ANSWER_DIGITS))
+    return int(getattr(curve, "digits", RESULT_DIGITS))
 
 
 def number_before(curve: Curve, eps: float) -> float:
@@ -142,13 +142,13 @@ def _log_delta_of(x: float) -> float:
     return -1.0 / x
 
 
-def _least_passing(passes: Callable[[float], bool], near: float, digits: int = ANSWER_DIGITS) -> float:
-    """Return a number of this many digits near ``near`` that passes while the previous one does not; ``inf`` if none.
+def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
+    """Return a number of this many digits near ``near`` that passes although the next smaller one does not.
 
-    Both were evaluated, except a number before the least one.
+    The result is ``inf`` if no number passes. Both numbers were evaluated, unless there is no smaller one.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
-    # less than the distance of two such numbers; the steps grow
+    # The first step is less than the distance of two such numbers, and the steps grow.
     finer = 10.0 ** -(digits + 2)
     first = step = high * finer
     if passes(high):
@@ -174,7 +174,7 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
 def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
     """Return whether both conversions meet the target: ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24).
 
-    Of a rule that leads with epsilon only epsilon is evaluated.
+    For a rule that leads with epsilon, only epsilon is evaluated.
     """
     most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):
@@ -189,10 +189,10 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target; any negative bound if it is negative.
+    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target, to guide a search.
 
-    For a rule that leads with epsilon, whose delta is computed by root finding, it is ``ln epsilon(delta)`` minus the
-    log of the number before ``eps``.
+    If the bound is negative, it may be loose. For a rule that leads with epsilon, whose delta is computed by root
+    finding, the result is ``ln epsilon(delta)`` minus the log of the number before ``eps``.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # A result is rounded up by at most a digit, so aim at the number before.

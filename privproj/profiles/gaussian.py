@@ -108,18 +108,18 @@ def log_two_sided(eps: float, mu: float) -> float:
     if u < 0.0:
         # T = 1 - Phi(u) + Phi(-u - mu)
         return log1p(-0.5 * erfc(-SQRT_HALF * u) + 0.5 * erfc(SQRT_HALF * (u + mu)))
-    # T = phi(u) [R(u) + e^-eps R(u + mu)], as phi(u + mu) = e^-eps phi(u)
+    # T = phi(u) [R(u) + e^-eps R(u + mu)], because phi(u + mu) = e^-eps phi(u)
     return log_normal_density(u) + log(mills(u) + exp(-eps) * mills(u + mu))
 
 
 def _gaussian_ends(eps: float, row: Sequence[float], state: float) -> tuple[float, float, float, float]:
-    """Return ``(lower, upper, -d ln delta/deps, state)`` for the row ``(mu,)``, as :func:`root_of` takes it."""
+    """Return ``(lower, upper, -d ln delta/deps, state)`` for the row ``(mu,)``, the form that :func:`root_of` needs."""
     mu = row[0]
     value = log_gaussian_delta(eps, mu)
     if value == -math.inf:
         return -math.inf, LOG_OF_ZERO_FROM_ABOVE, 0.0, state
-    # ln delta, widened for the rounding of mu: d ln delta / d ln mu is at most mu^2, and what the margin allows for
-    # each nat of ln delta (C20).
+    # ln delta, widened for the rounding of mu: d ln delta / d ln mu is at most mu^2, plus an amount that the margin
+    # allows for each nat of ln delta (C20).
     margin = outward_margin(value, 0.0, mu * mu)
     _, gain, loss, _ = gaussian_terms(eps, mu * mu)
     return value - margin, min(0.0, value + margin), loss / gain if gain > 0.0 else 0.0, state

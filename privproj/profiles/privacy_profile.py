@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from privproj.errors import ConvergenceError
-from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, LazyEnclosure, digits_above
+from privproj.numerics.interval import RESULT_DIGITS, Enclosure, LazyEnclosure, digits_above
 from privproj.numerics.root_finding import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON, find_crossing
 from privproj.run import Run
 
@@ -25,7 +25,7 @@ class Curve(Protocol):
     ``eps`` only. :mod:`privproj.profiles.conversion` computes exact inverses (C24). A curve may have two attributes for
     it:
 
-    * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.ANSWER_DIGITS`.
+    * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.RESULT_DIGITS`.
     * ``leads_with_epsilon``: True for a rule ``eps(delta)`` whose ``log_delta`` is computed by root finding.
 
     Expensive lower ends are computed when they are read (:class:`privproj.numerics.interval.LazyEnclosure`). A curve
@@ -48,7 +48,7 @@ def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
 
 
 def at_first_level(curve: Curve) -> Curve:
-    """Return the curve on its ordinary grid, without deeper grids for small deltas: as sound, with a floor."""
+    """Return the curve on its default grid only, which is as sound but has a least delta."""
     return getattr(curve, "at_first_level", curve)
 
 
@@ -83,8 +83,9 @@ class PrivacyProfile:
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
     """Map from an array of ``eps >= 0`` to lower bounds (0 if unknown) and upper bounds of delta.
 
-    It is given if it is faster than one epsilon at a time, as a :class:`TwoSidedTable` if one of the two is faster
-    still. The bounds must also hold if every ``eps`` has a relative error of 1e-15 and ``e^-eps`` an error of 1e-15.
+    It is None unless it is faster than one epsilon at a time. It is a :class:`TwoSidedTable` if computing only one of
+    the two bounds is faster still. The bounds must also hold if every ``eps`` has a relative error of 1e-15 and
+    ``e^-eps`` an error of 1e-15.
     """
 
     log_deltas: "Callable[[Array], tuple[Array, Array]] | None" = None
@@ -99,7 +100,7 @@ class PrivacyProfile:
     """Map from a mass to the same profile with tails truncated at this mass; None if tails are not truncated."""
 
     resolution: float = 12.0
-    """How many evaluations per standard deviation of the loss are worth their time."""
+    """Number of evaluations per standard deviation of the loss that a composition makes."""
 
     can_be_subsampled: bool = True
     """False if there is no subsampling theorem for the bound."""
@@ -110,11 +111,11 @@ class PrivacyProfile:
     gaussian_mu: float | None = None
     """The ``mu`` if this is exactly the profile of two Gaussians at that distance; None otherwise."""
 
-    digits: int = ANSWER_DIGITS
+    digits: int = RESULT_DIGITS
     """Significant digits of a reported epsilon (C24): fewer if an enclosure is too wide for more."""
 
     guess: Callable[[float], float | None] | None = None
-    """Map from ``ln delta`` to an epsilon near its inverse, which saves evaluations; None if none is found."""
+    """Map from ``ln delta`` to an approximate inverse, where a search starts; None if there is none."""
 
     guess_spread: float = 1e-13
     """Relative distance of the second evaluation of a search from a guess."""
@@ -161,7 +162,7 @@ class PrivacyProfile:
         def excess(e: float) -> float:
             return self.log_delta(digits_above(e, self.digits)).upper - log_delta
 
-        # at most the distance of two such numbers, so that both ends are adjacent
+        # At most the distance of two numbers with these digits, so that both ends are adjacent.
         rtol = 10.0**-self.digits
         safe = digits_above(find_crossing(excess, start, spread=spread, rtol=rtol, **_PROFILE_RANGE).upper, self.digits)
         if not 0.0 < safe < math.inf:
@@ -169,7 +170,7 @@ class PrivacyProfile:
         return LazyEnclosure(lambda: self.epsilon_below(log_delta, safe), safe)
 
     def epsilon_below(self, log_delta: float, near: float) -> float:
-        """Return a lower end of ``eps(delta)``, where the profile's lower end exceeds delta.
+        """Return a lower bound of ``eps(delta)``, an epsilon at which the profile's lower end exceeds delta.
 
         The search starts at ``near``.
         """
@@ -198,7 +199,7 @@ class _RunRepresentation(Protocol):
     """A bound that accounts for a run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
 
     def over_run(self, run: Run, /) -> Curve:
-        """Return the curve of the run; raise :class:`privproj.UnsupportedError` if there is no theorem for it."""
+        """Return the curve of the run, or raise :class:`privproj.UnsupportedError` if there is no theorem for it."""
         ...
 
 

@@ -108,8 +108,8 @@ class RenyiCurve:
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
-        """Return ``D(alpha)`` rounded up, at the next integer order if required; ``inf`` if the curve does not hold."""
-        # D rises with alpha, so that D(ceil(alpha)) bounds D(alpha).
+        """Return ``D(alpha)`` rounded up, or ``inf`` if the curve does not hold at this order."""
+        # If only integer orders may be used, D(ceil(alpha)) bounds D(alpha), because D increases with alpha.
         return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
@@ -163,13 +163,17 @@ class RenyiCurve:
 
 @dataclass(frozen=True)
 class BestCurve:
-    """Several Renyi curves of one release: each is converted separately and the smallest result is taken."""
+    """Several Renyi curves of one release. Each is converted separately, and the smallest result is returned."""
 
     curves: tuple[RenyiCurve, ...]
     """The curves, each sound by itself."""
 
     def over_run(self, run: Run) -> "BestCurve":
-        """Return the curves of the run; raise :class:`UnsupportedError` if one of them has no form for its sampling."""
+        """Return the curves of the run.
+
+        Raises:
+            UnsupportedError: A curve has no theorem for the sampling of the run.
+        """
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def divergence_at(self, alpha: float) -> float:
@@ -205,7 +209,10 @@ class OneOrder:
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:
-        """Return what the conversion adds to the divergence at a delta, rounded to nearest; it may be negative."""
+        """Return the term that the conversion to epsilon adds to the divergence, rounded to nearest.
+
+        The term may be negative.
+        """
         # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
         return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
 
@@ -240,8 +247,10 @@ class ConcentratedCurve:
     """The order up to which it holds: ``(rho, omega)``-tCDP, or ``rho``-zCDP if it is ``inf``."""
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """Return the curve of a run: ``rho`` adds over releases; raise :class:`UnsupportedError` for sampled
-        batches.
+        """Return the curve of a run, whose ``rho`` is the sum over its releases.
+
+        Raises:
+            UnsupportedError: The batches are sampled.
         """
         if run.sampling_rate < 1.0:
             raise UnsupportedError(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
@@ -264,7 +273,7 @@ class ConcentratedCurve:
         reach = (eps - self.rho) ** 2 / (4.0 * self.rho)
         if reach > (self.omega - 1.0) ** 2 * self.rho:
             reach = (self.omega - 1.0) * (eps - self.rho * self.omega)
-        # eps - rho has the error missed, so reach has ((eps - rho + missed)^2 - (eps - rho)^2)/(4 rho) or less
-        missed = 1e-15 * (eps + self.rho)
-        margin = 1e-12 + 2e-15 * reach + missed * (eps - self.rho + missed) / self.rho
+        # If eps - rho has the error e, the error of reach is at most ((eps - rho + e)^2 - (eps - rho)^2)/(4 rho).
+        rounding = 1e-15 * (eps + self.rho)
+        margin = 1e-12 + 2e-15 * reach + rounding * (eps - self.rho + rounding) / self.rho
         return Enclosure(-reach - margin, min(0.0, -reach + margin))

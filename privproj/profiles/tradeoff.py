@@ -32,7 +32,7 @@ UNIT = 2.0**-53  # soundness: subtracted from a false negative rate for the roun
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
-    """Return upper bounds of ``delta(eps)`` at these epsilons (nats); any that are at most ``enough`` suffice."""
+    """Return upper bounds of ``delta(eps)`` at these epsilons (nats); bounds below ``enough`` may be loose."""
     least = math.log(enough) if enough else -math.inf
     return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 
@@ -78,7 +78,10 @@ def advantage(curve: Curve) -> float:
 
 
 def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
-    """Return nearly the ``mu`` of a Gaussian release with this advantage, or this true positive rate at ``fpr``."""
+    """Return approximately the ``mu`` of a Gaussian release with this risk.
+
+    ``risk`` is a true positive rate at the false positive rate ``fpr``, or an advantage if ``fpr`` is None.
+    """
     from statistics import NormalDist
 
     if risk >= 1.0:

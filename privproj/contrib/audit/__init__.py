@@ -1,6 +1,6 @@
-"""Audit privacy claims: tests that can refute a claim and never confirm one.
+"""Audit privacy claims by attacks, which can refute a claimed epsilon but never confirm it.
 
-The names below are the public interface; importing the package loads neither them nor torch.
+The names in ``__init__.pyi`` are the public API. Importing the package loads neither them nor torch.
 """
 
 from privproj.lazy import lazy_names

@@ -43,17 +43,17 @@ Fault = Annotated[str | None, OneOf(FAULTS)]
 LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
 Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
 
-# outcome of an audit: its JSON record, the first line of its text, and further lines by label
+# the output of an audit: its JSON record, the first line of its text, and further lines by label
 Finding = tuple[dict[str, Any], str, dict[str, Any]]
 
 
 def needing_torch(name: str) -> Any:
-    """Import an audit of the training code; the error states the extra if torch is not installed."""
+    """Import an audit of the training code; if torch is not installed, the error names the extra."""
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
 def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
-    """Return a verdict as a finding: the claim, the lower bound and the largest detectable epsilon."""
+    """Return the output for a verdict: the claim, the lower bound and the largest detectable epsilon."""
     claim = verdict.claimed_epsilon
     claim_text = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
     refuted_elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
@@ -75,20 +75,20 @@ def auc_words(area: float) -> str:
 
 
 def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
-    """Return the record of an audit without a bound on epsilon."""
+    """Return the JSON record of an audit that gives no bound on epsilon."""
     nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
     verdict = "separates" if separates else "does not separate"
     return {**nothing, "auc": area, "verdict": verdict, "trials": trials, **more}
 
 
 def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count = 200, claim: Claim = None) -> Finding:
-    """A matrix times a Wishart matrix gives itself away.
+    """Show that a matrix times a Wishart matrix reveals the matrix, so that no epsilon holds.
 
     Args:
         dim: Rows of the query.
         columns: Columns of the query.
         rank: Degrees of freedom of the Wishart matrix.
-        draws: Releases.
+        draws: Number of releases.
         claim: Claimed epsilon.
     """
     import numpy as np
@@ -113,21 +113,21 @@ def mechanism(
     delta: Share = 1e-3, claim: Claim = None, fault: Fault = None, confidence: Share = 0.999, trials: Trials = 4000,
     workers: Workers = 2, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """A canary gradient through the real release code.
+    """Audit the real release code by runs with and without a canary gradient.
 
     Args:
-        mechanism: What is audited.
+        mechanism: Mechanism to audit.
         noise_multiplier: z = noise standard deviation / sensitivity.
-        dim: Side of the layer that is projected.
-        rank: Rank.
-        steps: Releases in a run.
+        dim: Dimension of the projected side of the layer.
+        rank: Rank of the projection.
+        steps: Number of releases of a run.
         delta: Delta of the claim.
-        claim: Claimed epsilon; the tool's own unless given.
-        fault: Plant a fault, to see it found.
+        claim: Claimed epsilon.  [default: computed by privproj]
+        fault: Inject a bug, which the audit should detect.
         confidence: Confidence of the lower bound.
-        trials: Runs, half of them with the canary.
-        workers: Processes.
-        seed: Make the audit repeatable.
+        trials: Number of runs, half of them with the canary.
+        workers: Number of processes.
+        seed: Seed that makes the audit repeatable.
     """
     shape: Any = {"dim": dim, "rank": rank}
     for name, value in shape.items():
@@ -151,7 +151,7 @@ def mechanism(
 
 
 def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
-    """Return the scores of parts of the runs, one line of JSON for each part."""
+    """Return the scores of the runs in these parts, one line of JSON for each part."""
     import torch
 
     torch.set_num_threads(1)
@@ -163,18 +163,18 @@ def loader(
     noise_multiplier: float, batches: Count = 16, epochs: Count = 16, delta: Share = 1e-3, claim: Claim = None,
     fault: LoaderFault = None, confidence: Share = 0.999, trials: Trials = 2000, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """A canary in the batches of the real balls-in-bins loader.
+    """Audit the real balls-in-bins loader by runs with and without a canary record.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.
-        batches: Batches of an epoch.
-        epochs: Epochs of a run.
+        batches: Number of batches of an epoch.
+        epochs: Number of epochs of a run.
         delta: Delta of the claim.
-        claim: Claimed epsilon; the tool's own unless given.
-        fault: Plant a fault, to see it found.
+        claim: Claimed epsilon.  [default: computed by privproj]
+        fault: Inject a bug, which the audit should detect.
         confidence: Confidence of the lower bound.
-        trials: Runs, half of them with the canary.
-        seed: Make the audit repeatable.
+        trials: Number of runs, half of them with the canary.
+        seed: Seed that makes the audit repeatable.
     """
     audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
     scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
@@ -186,16 +186,16 @@ def one_run(
     noise_multiplier: float, canaries: Count = 1000, guesses: Count = 200, delta: Share = 1e-3, claim: Claim = None,
     confidence: Share = 0.95, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Many canaries in one release.
+    """Audit the real release code by many canary gradients in one release.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.
-        canaries: Orthogonal canary gradients.
-        guesses: Guesses.
+        canaries: Number of orthogonal canary gradients.
+        guesses: Number of guesses.
         delta: Delta of the claim.
-        claim: Claimed epsilon; the tool's own unless given.
+        claim: Claimed epsilon.  [default: computed by privproj]
         confidence: Confidence of the lower bound.
-        seed: Make the audit repeatable.
+        seed: Seed that makes the audit repeatable.
     """
     z = Gaussian(noise_multiplier=noise_multiplier)
     verdict, right = needing_torch("scenes").one_run(z, canaries, guesses, delta, confidence, claim, seed)
@@ -213,23 +213,23 @@ def membership(
     steps: float = 30, clip: float = 4.0, delta: Share = 1e-3, claim: Claim = None, confidence: Share = 0.95,
     journal: Annotated[str | None, PATH] = None, workers: Workers = 2, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Shadow models with and without a canary record, or a calibrated-loss attack.
+    """Audit trained models by shadow models with and without a canary record, or by a calibrated-loss attack.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.
         mechanism: Training algorithm.
-        rank: Rank, where the algorithm has one.
-        attack: Which attack.
-        models: Shadow models, half with the canary.
-        records: Training records.
-        steps: Steps.
-        clip: Clip.
+        rank: Rank, if the algorithm has one.
+        attack: Attack.
+        models: Number of shadow models, half of them with the canary.
+        records: Number of training records.
+        steps: Number of steps.
+        clip: Clipping norm.
         delta: Delta of the claim.
-        claim: Claimed epsilon; the tool's own unless given.
+        claim: Claimed epsilon.  [default: computed by privproj]
         confidence: Confidence of the lower bound.
-        journal: Keep scores here, and go on from them.
-        workers: Processes.
-        seed: Make the audit repeatable.
+        journal: File that stores scores, from which an interrupted audit resumes.
+        workers: Number of processes.
+        seed: Seed that makes the audit repeatable.
     """
     module, has_rank = needing_torch("membership"), load_algorithm(mechanism).rank != "none"
     shape = {"rank": rank if has_rank else None, "records": records, "steps": steps, "clip": clip, "seed": seed}

@@ -1,8 +1,8 @@
 """Compute lower bounds on epsilon from the scores of attacks, and the largest epsilon that an experiment can refute.
 
-An attack scores runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the scores, before
-the other half is counted. Clopper-Pearson intervals of the two error rates then hold jointly with the stated
-confidence, and so does every bound that follows from them. An audit never certifies.
+An attack scores runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the scores, and
+errors are counted on the other half. So Clopper-Pearson intervals of the two error rates hold jointly with the stated
+confidence, and every bound that follows from them does too. An audit never proves a claim.
 """
 
 import math
@@ -23,23 +23,23 @@ Array = NDArray[np.floating]
 
 
 def clopper_pearson_lower(successes: int, trials: int, error: float) -> float:
-    """Return the Clopper-Pearson lower bound of a probability; it is too large with probability at most ``error``."""
+    """Return the Clopper-Pearson lower bound of a probability, which is wrong with probability at most ``error``."""
     # The quantile at ``error`` of Beta(k, n - k + 1).
     return float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
 
 
 def clopper_pearson_upper(successes: int, trials: int, error: float) -> float:
-    """Return the Clopper-Pearson upper bound of a probability; it is too small with probability at most ``error``."""
+    """Return the Clopper-Pearson upper bound of a probability, which is wrong with probability at most ``error``."""
     # The quantile at 1 - ``error`` of Beta(k + 1, n - k).
     return float(special.betaincinv(successes + 1, trials - successes, 1.0 - error)) if successes < trials else 1.0
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of runs of each arm with scores above a threshold that was chosen on other runs.
+    """The numbers of runs with and without the canary, and how many of each scored above a threshold.
 
-    ``members`` runs had the canary, ``others`` did not. ``true_positives`` and ``false_positives`` of them scored
-    above.
+    ``members`` runs had the canary, and ``true_positives`` of them scored above the threshold. ``others`` runs did not
+    have it, and ``false_positives`` of them scored above. The threshold was chosen on other runs.
     """
 
     true_positives: int
@@ -71,7 +71,7 @@ class Counts:
 
 
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
-    """Return the largest lower bound on epsilon at ``delta`` from these numbers of runs, with perfect separation."""
+    """Return the largest epsilon that these numbers of runs can detect: the lower bound after perfect separation."""
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
@@ -80,12 +80,13 @@ def counts_on_second_half(
 ) -> Counts:
     """Return the counts on the second halves of the scores, at the best threshold of the first halves.
 
-    Raises :class:`InvalidParameterError` for fewer than four scores in an arm.
+    Raises:
+        InvalidParameterError: An arm has fewer than four scores.
     """
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameterError("trials", min(len(inside), len(outside)), "at least four runs in each arm")
     (chosen_in, counted_in), (chosen_out, counted_out) = (np.split(arm, [len(arm) // 2]) for arm in (inside, outside))
-    # soundness: thresholds are candidates from the first halves only. Any number of them gives a valid bound.
+    # soundness: candidates for the threshold come from the first halves only. Any number of them gives a valid bound.
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
     threshold = tried[int(np.argmax(update_utility([Counts.above(at, chosen_in, chosen_out) for at in tried])))]
     return Counts.above(threshold, counted_in, counted_out)
@@ -100,7 +101,7 @@ def auc(inside: Array, outside: Array) -> float:
 
 
 def balanced_accuracy(inside: Array, outside: Array) -> float:
-    """Return the best ``(TPR + TNR)/2`` over thresholds on the same scores, which is biased upward."""
+    """Return the best ``(TPR + TNR)/2`` over thresholds, which is biased upward, because it uses the same scores."""
     cuts = np.unique(np.concatenate([inside, outside]))
     tpr = 1.0 - np.searchsorted(np.sort(inside), cuts, "left") / len(inside)
     tnr = np.searchsorted(np.sort(outside), cuts, "left") / len(outside)
@@ -109,13 +110,13 @@ def balanced_accuracy(inside: Array, outside: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditVerdict:
-    """Verdict of an audit. It can refute a claim and never confirms one.
+    """The verdict of an audit, which can refute a claim but never confirms it.
 
     Attributes:
         auc: The share of pairs of runs in which the one with the canary scores higher, from 0 to 1.
         epsilon_lower: A lower bound on epsilon at ``delta``, with the stated confidence.
         confidence: The probability that a true claim is not refuted, above 0 and below 1.
-        ceiling: The largest ``epsilon_lower`` that this number of runs can give.
+        ceiling: The largest epsilon that this number of runs can detect, an upper limit of ``epsilon_lower``.
         trials: The number of runs, both arms together.
         claimed_epsilon: The epsilon that was claimed at ``delta``; None without a claim.
         delta: The delta of both epsilons.
@@ -146,7 +147,7 @@ class AuditVerdict:
 
     @property
     def verdict(self) -> str:
-        """The verdict in words, "refuted" or "not refuted". An audit never states that something is private."""
+        """The verdict as text, "refuted" or "not refuted". An audit never states that something is private."""
         return "refuted" if self.refuted else "not refuted"
 
 
@@ -159,11 +160,11 @@ def judge(
     claim: float | None = None,
     curve: Curve | None = None,
 ) -> AuditVerdict:
-    """Return the verdict on a claim, and optionally on a whole profile, from the scores of both arms.
+    """Return the verdict on a claimed epsilon, and optionally on a whole profile, from the scores of an attack.
 
-    The claim is the epsilon ``claim`` at ``delta``. ``inside`` are the scores of runs with the canary, ``outside``
-    those without it, at least four each. With a profile, each of the two tests gets half of the error probability, so
-    that both hold together.
+    ``claim`` is the claimed epsilon at ``delta``. ``inside`` are the scores of runs with the canary and ``outside``
+    those of runs without it, at least four each. If a profile is given as ``curve``, each of the two tests gets half of
+    the error probability, so that both hold jointly.
     """
     level, target = probability("confidence", confidence), probability("delta", delta)
     a, b = np.asarray(inside, float), np.asarray(outside, float)
@@ -198,9 +199,10 @@ def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: flo
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return an upper bound on the probability of at least ``correct`` right guesses of an ``(epsilon, delta)``-DP run.
+    """Return an upper bound of the probability of at least ``correct`` right guesses if the run is private.
 
-    With ``W ~ Binomial(g, e^eps/(1 + e^eps))`` for ``g`` guesses, ``v`` of them right, and ``m`` canaries, the bound is
+    The run is ``(epsilon, delta)``-DP, with ``m`` canaries and ``g`` guesses, of which ``v`` are right. With
+    ``W ~ Binomial(g, e^eps/(1 + e^eps))`` the bound is
     ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski 2023).
     """
     # W ~ Binomial(g, e^eps/(1 + e^eps)).
@@ -217,7 +219,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Return the largest epsilon at ``delta`` that the guesses refute at this confidence, 0 if they refute none."""
+    """Return the largest epsilon at ``delta`` that the guesses refute at this confidence; 0 if they refute none."""
 
     def excess(epsilon: float) -> float:
         return 1.0 - confidence - one_run_p_value(canaries, guesses, correct, epsilon, delta)

@@ -1,9 +1,10 @@
-"""Audit trained models by membership inference: detect the presence of a record from its loss.
+"""Audit trained models by membership inference, which detects whether a record was used from the loss of the model.
 
-``poison``: shadow models are trained with and without one canary record (features from N(0, I), the least likely
-class), with fresh training randomness in each. The score is minus the canary's loss, and lower bounds on epsilon follow
-(arXiv 2601.21719, Appendix F.1). ``calibrated``: the losses of one model on its members and on other records are
-compared with those of a reference model (arXiv 2409.17538v9). This is an average over records and bounds no epsilon.
+There are two attacks. ``poison`` trains shadow models with and without one canary record (features from N(0, I), the
+least likely class), with fresh randomness in each. The score is minus the loss of the canary, and lower bounds on
+epsilon follow (arXiv 2601.21719, Appendix F.1). ``calibrated`` compares the losses of one model on its members and on
+other records with those of a reference model (arXiv 2409.17538v9). It is an average over records and gives no bound on
+epsilon.
 """
 
 import json
@@ -43,10 +44,12 @@ RATES = (0.1, 0.01)  # false positive rates of the reported true positive rates 
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """Training with given noise on so few records that one of them matters.
+    """The training of a model on a small dataset, so that a single record can influence it.
 
-    The noise multiplier may be 0, for a model without noise. Raises :class:`InvalidParameterError` for fields outside
-    their ranges.
+    The noise multiplier may be 0, for a model without noise.
+
+    Raises:
+        InvalidParameterError: A field is out of range.
     """
 
     mechanism: str = "m2"
@@ -68,8 +71,8 @@ class Game:
     def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
         """Return a linear head trained on weighted records, and its optimizer.
 
-        Weight 0 removes a record without changing a public number. ``x`` is records x width, ``y`` and ``weights`` have
-        one number per record.
+        The weight 0 removes a record without changing the public number of records. ``x`` has the shape (records,
+        width). ``y`` and ``weights`` have one number for each record.
         """
         torch.set_num_threads(1)
         module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
@@ -94,7 +97,7 @@ class Game:
         return module, optimizer
 
     def claim(self, delta: float) -> float | None:
-        """Return privproj's epsilon at ``delta`` for one such model, rounded up; None without noise."""
+        """Return the epsilon of privproj at ``delta`` for one model, rounded up; None for a model without noise."""
         if self.noise_multiplier < NO_CLAIM:
             return None
         x, y = self.problem()[:2]
@@ -105,7 +108,7 @@ class Game:
         return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return training records and their classes, then other records and theirs; equal for every model."""
+        """Return the training records, their classes, other records and their classes, which all models share."""
         digits = load("digits")
         if 2 * self.records > len(digits.x):
             raise InvalidParameterError(
@@ -116,7 +119,7 @@ class Game:
 
 
 def _canary(game: Game) -> tuple[Tensor, Tensor]:
-    """Return features from N(0, I), and the class that a model without noise considers least likely."""
+    """Return the canary: features from N(0, I), and the class that a model without noise considers least likely."""
     x, y, _, _ = game.problem()
     module, _ = replace(game, noise_multiplier=0.0).train_model(x, y, torch.ones(len(x)), 0)
     features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
@@ -125,7 +128,10 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
 
 
 def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
-    """Return minus the canary's loss, in nats, under models with it (even numbers) and without it (odd)."""
+    """Return minus the loss of the canary, in nats, for the models with these numbers, as lines.
+
+    Models with even numbers are trained with the canary, models with odd numbers without it.
+    """
     rows = ""
     x, y, _, _ = game.problem()
     for i in numbers:
@@ -146,9 +152,10 @@ def poisoned(
     journal: Path | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> tuple[Array, Array]:
-    """Return the scores of ``models`` shadow models with the canary and as many without: minus its loss in nats.
+    """Return the scores of shadow models with the canary, and of as many without it.
 
-    A journal makes it resumable. ``progress`` is called with the number of models completed since the last call.
+    A score is minus the loss of the canary in nats. With a journal an interrupted audit can be resumed. ``progress`` is
+    called with the number of models that were completed since the last call.
     """
     count = integer("models", models, "a whole number of models of at least 4", 4, 10**6)
     work, pool = partial(_shadow_rows, game, *_canary(game)), partial(open_pool, workers)
@@ -162,14 +169,14 @@ def poisoned(
 
 
 def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
-    """Return the result of the calibrated-loss attack on one model.
+    """Return the AUC and the true positive rates of the calibrated-loss attack on one model.
 
-    It is the AUC, the rates at false positive rates of 10 % and 1 %, and whether the AUC is significantly above 1/2.
-    Each rate has the ``value`` of the true positive rate ``at`` a false positive rate, and its Clopper-Pearson
-    interval.
+    The results are the AUC, the true positive rates at false positive rates of 10 % and 1 %, and whether the AUC is
+    significantly above 1/2. Each rate has the ``value`` of the true positive rate ``at`` a false positive rate, and its
+    Clopper-Pearson interval.
 
-    The score is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the smallest whose false positive rate is below
-    the target on the non-members.
+    The score of a record is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the smallest one whose false
+    positive rate on the non-members is below the target.
     """
     x, y, other_x, other_y = game.problem()
     n = len(x)

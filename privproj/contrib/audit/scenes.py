@@ -1,8 +1,8 @@
-"""Audit the real release code and loader with a canary, scored by its exact log-likelihood ratio.
+"""Audit the real release code and the real loader with a canary record, scored by its exact log-likelihood ratio.
 
 All other records contribute nothing, and the canary contributes a gradient of norm ``C = 1`` in one direction. So the
-release is a known shift plus noise. The statistic is the log-likelihood ratio of the claimed mechanism given the
-projections. Injected bugs are typical errors of such code; an audit of each must refute the claim.
+release is a known shift plus noise. The score is the log-likelihood ratio of the claimed mechanism given the
+projections. Typical bugs can be injected into the code. An audit of each of them must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -56,11 +56,11 @@ class _ClipAfterMean(NoisySum):
     """Injected bug: the mean of the batch is clipped, with the noise of a mean of clipped records."""
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Clip no single record; the canary's norm represents a mean clipped to ``C``."""
+        """Return factors that clip no record. The norm of the canary represents a mean that is clipped to ``C``."""
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 
 
-# the view or the release code with a bug; other bugs are in the noise, the claim or the neighbor
+# the view or the release code with a bug; other bugs are in the noise, the claim or the neighboring dataset
 PLANTED = {"isotropic": _IsotropicNoise, "reused-projection": _ReusedProjection, "clip-after-mean": _ClipAfterMean}
 
 
@@ -75,13 +75,13 @@ def _real_run(
 
 
 def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
-    """Return privproj's epsilon, rounded up."""
+    """Return the epsilon of privproj at ``delta``, rounded up."""
     return float(epsilon(mechanism, delta=delta, **run).value)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Audited:
-    """The audited mechanism as it is claimed, and optionally a bug injected into the code."""
+    """The claimed mechanism of an audit, and optionally a bug that is injected into the code."""
 
     mechanism: M2 | Gaussian
     fault: str | None = None
@@ -101,7 +101,7 @@ class _Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene(_Audited):
-    """Audit experiment for a mechanism: releases by the real release code, optionally with an injected bug.
+    """An audit experiment for the real release code of a mechanism, optionally with an injected bug.
 
     Args:
         mechanism: The claimed mechanism of each release: a :class:`privproj.Gaussian`, or a :class:`privproj.M2` with
@@ -162,7 +162,7 @@ class Scene(_Audited):
             algorithm=Method("m2", self.mechanism.rank) if isinstance(self.mechanism, M2) else "dp-sgd",
         )  # fmt: skip
         noisy_sum = optimizer._noisy_sum
-        # The code with the bug draws the projections of the first release.
+        # With this bug the projections of the first release are used for all releases.
         noisy_sum.record, noisy_sum.fresh = lambda: None, False
         if self.fault in PLANTED:
             kind = PLANTED[self.fault]
@@ -233,10 +233,10 @@ class Scene(_Audited):
 def judge_scene(
     scene: "Scene | LoaderScene", scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
 ) -> AuditVerdict:
-    """Return the verdict on a claim, or on privproj's epsilon and whole profile, from the scores of an audit.
+    """Return the verdict on a claimed epsilon, or on the epsilon and the profile of privproj, from the scores of runs.
 
     Args:
-        scene: The audited mechanism, or loader.
+        scene: The audit experiment, for a mechanism or a loader.
         scores: The scores of runs with the canary and of runs without it, in the form of :meth:`Scene.scores`; at least
             four each. With several scores per run, an array of rows.
         delta: The delta of the claim, above 0 and below 1.
@@ -266,7 +266,7 @@ def judge_scene(
     if not 0 < len(rows[0]) == len(rows[1]):
         raise InvalidParameterError("scores", [arm.shape for arm in rows], "as many rows of scores in both arms")
     pairs = list(zip(*rows, strict=True))
-    # All n scores of a run share the error: 1 - c = n (1 - c)/n.
+    # The n scores of a run share the error probability: 1 - c = n (1 - c)/n.
     level_of_score = 1.0 - (1.0 - confidence) / len(pairs)
     verdicts = [judge(*pair, delta=delta, confidence=level_of_score, claim=claim, curve=curve) for pair in pairs]
     best = max(verdicts, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
@@ -274,8 +274,9 @@ def judge_scene(
 
 
 # --- the loader -------------------------------------------------------------------------------------------
-# Balls-in-bins epochs are private only if each record picks its batch freshly, uniformly and independently. So epochs
-# of the real loader are recorded. The release of each batch is a Gaussian sum to which only the canary contributes.
+# Balls-in-bins epochs are private only if in each of them every record is assigned to a batch uniformly and
+# independently. So epochs of the real loader are recorded. The release of each batch is a Gaussian sum to which only
+# the canary contributes.
 
 
 class _SameAssignment(BinSampler):
@@ -287,7 +288,7 @@ class _SameAssignment(BinSampler):
 
 
 class _TwoBins(BinSampler):
-    """Injected bug: the canary is in the batch that it picked, and in the next one."""
+    """Injected bug: the canary is in the batch to which it was assigned, and in the next one."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
         """Return the batches with the canary in two of them."""
@@ -298,10 +299,10 @@ class _TwoBins(BinSampler):
 
 
 class _Uneven(BinSampler):
-    """Injected bug: half of the records get the first batch, whichever they picked."""
+    """Injected bug: half of the records are always assigned to the first batch."""
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the picks, half of them replaced by the first batch."""
+        """Return the assignments, half of them replaced by the first batch."""
         return super().picks(epoch) * pick_batches(f"{self.secret(epoch)} coins", epoch, self.records, 2)
 
 
@@ -311,7 +312,7 @@ PLANTED_IN_LOADER = {"same-assignment": _SameAssignment, "two-bins": _TwoBins, "
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderScene(_Audited):
-    """Audit experiment for a loader: epochs of the real balls-in-bins loader, optionally with an injected bug.
+    """An audit experiment for the real balls-in-bins loader, optionally with an injected bug.
 
     Args:
         mechanism: The mechanism of each batch: a :class:`privproj.Gaussian` with its noise multiplier.
@@ -341,13 +342,13 @@ class LoaderScene(_Audited):
         return {"steps": self.epochs, "sampling": "balls-in-bins", "batches": self.batches}
 
     def record(self, runs: int) -> Array:
-        """Return how often the canary is in each batch of runs whose batches the real loader samples.
+        """Return how often the real loader puts the canary into each batch.
 
         Args:
             runs: The number of runs.
 
         Returns:
-            The number of copies of the canary in each batch, runs x epochs x batches.
+            The number of copies of the canary in each batch, of shape (runs, epochs, batches).
         """
         optimizer, loader = _real_run(
             nn.Linear(1, 1), TensorDataset(torch.arange(RECORDS)), self.mechanism.noise_multiplier, self.seed,
@@ -370,15 +371,15 @@ class LoaderScene(_Audited):
     def scores(self, inside: int, outside: int) -> tuple[Array, Array]:
         """Return two scores for each run with and without the canary.
 
-        The first score is the log-likelihood ratio of the claimed sampling. The second one is that of a loader whose
-        batch probabilities are estimated from the first half of the runs, which no verdict counts.
+        The first score is the log-likelihood ratio for the claimed sampling. The second score is the ratio for a loader
+        whose batch probabilities are estimated from the first half of the runs, on which no verdict counts errors.
 
         Args:
             inside: The number of runs with the canary, at least 1.
             outside: The number of runs without it.
 
         Returns:
-            The scores of both arms, in nats: of the runs with the canary, and of the others. Each arm is scores x runs.
+            The scores in nats of the runs with the canary, and of the other runs, each of shape (scores, runs).
         """
         present, rng = self.record(inside), np.random.default_rng(self.seed)
         counts = present[: inside // 2].sum((0, 1)) + 1.0
@@ -388,11 +389,11 @@ class LoaderScene(_Audited):
         return arm.T, np.array([self.score_run(absent, laws, rng) for _ in range(outside)]).T
 
     def score_run(self, present: Array, laws: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
-        """Return the scores of one run for each distribution of the canary's batch, after a simulated release.
+        """Return the scores of one run with simulated releases, one for each distribution of the canary's batch.
 
         Args:
-            present: How often the canary is in each batch, epochs x batches.
-            laws: For each score the probability of every batch.
+            present: How often the canary is in each batch, of shape (epochs, batches).
+            laws: For each score the assumed probability that the canary is in each batch.
             rng: The generator of the noise.
 
         Returns:
@@ -419,12 +420,13 @@ def one_run(
     claim: float | None = None,
     seed: int | None = None,
 ) -> tuple[AuditVerdict, int]:
-    """Return the verdict of an audit by one release of orthogonal canary gradients, each in it with probability 1/2.
+    """Return the verdict of an audit by one release of many orthogonal canary gradients, and the right guesses.
 
-    The real code computes the release. The released sum scores every canary, and the highest and the lowest ``guesses /
-    2`` scores are guessed to be in and out. A lower bound on epsilon follows from the number of right guesses. One run
-    suffices, where the audit above makes thousands, but the bound is weaker. Every canary has norm 1, the clipping
-    norm.
+    Each canary is included with probability 1/2, and the real code computes the release. The released sum gives a score
+    for every canary. The ``guesses / 2`` canaries with the highest scores are guessed to be included, and as many with
+    the lowest scores are guessed to be excluded. A lower bound on epsilon follows from the number of right guesses. One
+    run suffices, but the bound is weaker than that of an audit by thousands of runs. Every canary has norm 1, which is
+    the clipping norm.
 
     Args:
         mechanism: The claimed mechanism, a :class:`privproj.Gaussian` with its noise multiplier.

@@ -1,9 +1,9 @@
-"""Test the symmetry of releases: a matrix query is identified by a Wishart projection without noise.
+"""Show by a symmetry test that a Wishart projection ``Y = M V`` without noise reveals the matrix ``V``.
 
-``M`` is symmetric, so ``V^T Y = V^T M V`` is symmetric under the true ``V``. Under a wrong ``V'`` it is symmetric with
-probability zero. The exceptions are proportional ``V`` and ``V'``, and both of rank one with the same right factor (the
-vector case). This is the counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without
-noise (2601.21719, Proposition 2).
+``M`` is symmetric, so ``V^T Y = V^T M V`` is symmetric for the true ``V``. For a wrong ``V'`` the product is symmetric
+with probability zero. The exceptions are that ``V`` and ``V'`` are proportional, or that both have rank one with the
+same right factor (the vector case). The test is a counterexample to every claim that ``M V``, or the LoRA update
+``G A^T A``, is private without noise (2601.21719, Proposition 2).
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from privproj.parameters import integer
 Array = NDArray[np.floating]
 
 # soundness (measured): differences of asymmetry up to this many units of rounding are ties, and a tie never separates
-# two queries. The asymmetry under the true query is about ten units.
+# two queries. The asymmetry for the true query is about ten units.
 TIE = 1e3
 
 
 def asymmetry(output: Array, query: Array) -> float:
     """Return the relative asymmetry ``|V^T Y - Y^T V|_F / |V^T Y|_F`` of an output ``Y`` and a query ``V``.
 
-    It has no unit, is 0 if ``V^T Y = 0``, and is about ten units of rounding if ``Y = M V`` for a symmetric ``M``. For
-    an update ``Y = G A^T A``, which is projected from the right, pass the transposes of ``Y`` and ``G``.
+    The asymmetry is 0 if ``V^T Y = 0``, and about ten units of rounding if ``Y = M V`` for a symmetric ``M``. For an
+    update ``Y = G A^T A``, which is projected from the right, pass the transposes of ``Y`` and ``G``.
 
     Args:
         output: ``Y``, a matrix of shape dim x columns.
@@ -56,12 +56,11 @@ def asymmetry(output: Array, query: Array) -> float:
 
 @dataclass(frozen=True)
 class SymmetryTest:
-    """Result of the symmetry test over a number of releases.
+    """The result of the symmetry test over a number of releases.
 
     Attributes:
-        auc: The share of releases in which the asymmetry against the true query is the smaller one, from 0 to 1; ties
-            count
-            half, so it is 1/2 if nothing separates the queries.
+        auc: The share of releases in which the asymmetry against the true query is the smaller one, from 0 to 1. Ties
+            count half, so it is 1/2 if nothing separates the queries.
         draws: The number of releases.
 
     >>> from privproj.contrib.audit import SymmetryTest
@@ -81,7 +80,7 @@ class SymmetryTest:
 def symmetry_test(
     query: Array, other: Array, rank: int, draws: int = 1000, rng: np.random.Generator | None = None
 ) -> SymmetryTest:
-    """Return whether releases of a query after a Wishart projection without noise identify the query.
+    """Test whether releases of a query after a Wishart projection without noise identify the query.
 
     A release is ``M query`` with a fresh ``M ~ W_dim(I/rank, rank)``. Its asymmetry against ``query`` is compared with
     the asymmetry against ``other``. Differences below a thousand units of rounding count as ties. If ``query`` and
@@ -92,7 +91,7 @@ def symmetry_test(
         other: The query of a neighboring dataset, a matrix of the same shape.
         rank: Degrees of freedom of the Wishart matrix, at least 1.
         draws: Number of releases, at least 1.
-        rng: Random generator. None: a fresh one.
+        rng: A random generator; None for a new one with a random seed.
 
     Returns:
         A :class:`SymmetryTest`.

@@ -1,6 +1,6 @@
-"""List the bounds that can be certified, with the function that builds the profile in ball arithmetic.
+"""List the bounds that can be certified, with the functions that build their profiles in ball arithmetic.
 
-A function takes the mechanism and a number of releases. It covers several releases if its entry has ``runs``.
+A function takes the mechanism and a number of releases. If its entry has ``runs``, the number may exceed 1.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class _BallEntry(NamedTuple):
-    """How a bound is certified.
+    """The function that builds the profile of a bound in ball arithmetic.
 
     Attributes:
-        build: Return the profile in ball arithmetic of a mechanism and a number of releases.
-        runs: Whether ``build`` takes more than one release.
+        build: A function of a mechanism and a number of releases that returns the profile.
+        runs: True if ``build`` supports more than one release.
     """
 
     build: Callable[[Any, int], "BallProfile"]
@@ -27,7 +27,7 @@ class _BallEntry(NamedTuple):
 
 
 def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of T releases, which equal one release at ``mu = sqrt(T)/z`` (C3)."""
+    """Return the profile of ``T`` releases, which is that of one release at ``mu = sqrt(T)/z`` (C3)."""
     from privproj.contrib.certify.profiles import BallGaussianProfile
 
     return BallGaussianProfile(mechanism.z, steps)
@@ -40,7 +40,7 @@ def _laplace(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _rank_free(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the any-rank profile, whose tangent is the witness; Gaussian if nothing is projected."""
+    """Return the any-rank profile, whose free parameter is a tangent; Gaussian if nothing is projected."""
     from privproj.contrib.certify.profiles import BallAnyRank
 
     return _gaussian(mechanism, 1) if mechanism.unprojected else BallAnyRank(mechanism.shape, mechanism.z)
@@ -53,7 +53,7 @@ def _exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
-    """Return the function for the Beta-tail bound, whose ``tau`` is the witness."""
+    """Return the function for the Beta-tail bound, whose free parameter is ``tau``."""
 
     def build(mechanism: Any, steps: int) -> "BallProfile":
         from privproj.contrib.certify.profiles import BallBetaTail
@@ -75,7 +75,7 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of T releases, which equal one release of rank ``T r`` (C14)."""
+    """Return the profile of ``T`` releases, which is that of one release of rank ``T r`` (C14)."""
     from privproj.contrib.certify.profiles import BallSecretSketch
 
     return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
@@ -109,7 +109,7 @@ _ENTRIES = {
 
 
 def ball_entry(bound: Bound) -> _BallEntry | None:
-    """Return how a bound is certified, or None if it cannot be."""
+    """Return the entry of a bound, or None if the bound cannot be certified."""
     if bound.key in _ENTRIES:
         return _ENTRIES[bound.key]
     place = plugin_table("BALL_PROFILES").get(bound.key)

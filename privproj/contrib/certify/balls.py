@@ -7,7 +7,7 @@ from flint import arb, ctx
 
 from privproj.errors import PrecisionError
 
-# soundness: neither rounds the numbers written here nor underflows
+# soundness: a decimal context that neither rounds the written numbers nor underflows
 EXACT_DECIMALS = Context(prec=100, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 GOAL_BITS = 64  # soundness: bits of relative accuracy that an enclosure must have (C21)
@@ -16,10 +16,12 @@ PRECISION_LADDER = (128, 256, 512, 1024)  # bits of working precision, tried in 
 
 
 def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISION_LADDER) -> tuple[arb, int]:
-    """Return ``(ball, bits)``: ``value()`` at the first precision that gives :data:`GOAL_BITS` bits of accuracy.
+    """Return ``value()`` at the first precision that gives :data:`GOAL_BITS` bits of accuracy, and the precision.
 
-    ``value`` must return a ball that contains the exact value at every precision. The returned ball then contains it
-    too. Raises :class:`PrecisionError` if no precision of the ladder suffices.
+    At every precision ``value`` must return a ball that contains the exact value.
+
+    Raises:
+        PrecisionError: No precision of the ladder suffices.
     """
     for bits in ladder:
         with ctx.workprec(bits):
@@ -34,8 +36,10 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
     """Return ``(lower, upper)`` of a ball as decimal numbers with ``digits`` digits, rounded outward.
 
-    The numbers are text because they may lie far outside double precision. Raises :class:`PrecisionError` for a ball
-    that is not finite, because it contains every number.
+    The numbers are text because they may lie far outside the range of doubles.
+
+    Raises:
+        PrecisionError: The ball is not finite.
     """
     if not ball.is_finite():
         raise PrecisionError("expected a finite enclosure, got one that the working precision cannot bound")

@@ -1,11 +1,11 @@
-"""Bound the excess of a balls-in-bins epoch, in which each record picks one of several batches, in balls (C25, C29).
+"""Enclose the excess of a balls-in-bins epoch in ball arithmetic (C25, C29).
 
-Let ``W = dP/dQ`` under ``Q`` for one release, and let ``S`` be the sum of ``t`` independent copies. An epoch has the
-profile ``m + E (S/t - s)_+`` at ``s``. If the privacy losses of a pair are logarithms of multiples of a step, ``W`` and
-``S`` lie on a linear grid. Arb's discrete Fourier transform then computes the distribution of ``S``. The bounds are
-sound for every grid (:class:`EpochGrid`).
+In an epoch each record is assigned to one of several batches. Let ``W = dP/dQ`` under ``Q`` for one release, and let
+``S`` be the sum of ``t`` independent copies. An epoch has the profile ``m + E (S/t - s)_+`` at ``s``. If the privacy
+losses of a pair are logarithms of multiples of a step, ``W`` and ``S`` lie on a linear grid. Then Arb's discrete
+Fourier transform computes the distribution of ``S``. The bounds are sound for every grid (:class:`EpochGrid`).
 
-The second part of the file proposes such grids in floating point. No proof depends on it.
+The second part of the module proposes grids in floating point. No proof depends on it.
 """
 
 import math
@@ -36,16 +36,16 @@ from privproj.contrib.certify.profiles import BallProfile
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
-SLACK_SHARE = 10.0  # least ratio of an excess to the mass outside of its window that is evaluated
+SLACK_SHARE = 10.0  # least ratio of an excess to the mass outside of its window at which it is evaluated
 
 
 @dataclass(frozen=True)
 class EpochGrid:
-    """Grid for the ratio ``W`` of a release and the sum ``S`` of ``t`` copies; every choice is sound.
+    """A grid for the likelihood ratio ``W`` of a release and for the sum ``S`` of ``t`` copies; every grid is sound.
 
     ``2^level`` is the step of the grid of both. ``knots`` are the cells above 0, in increasing order, at which the
-    profile of a release is evaluated. ``window`` contains the cells of ``S``; its orders are those of Chernoff's bound
-    for ``S``.
+    profile of a release is evaluated. ``window`` contains the cells of ``S``, and the orders of Chernoff's bound for
+    ``S``.
     """
 
     level: int
@@ -59,10 +59,10 @@ class EpochGrid:
 
 
 class BallEpochs(Releases):
-    """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
+    """Balls-in-bins epochs of ``batches`` batches as releases of a run (C29, epochs).
 
-    The best bounds of all grids are used. A coarse grid covers large losses, a fine one is tight for small losses. The
-    bounds hold at the working precision at which the object is built.
+    Each record is in one batch of an epoch. The best bounds of all grids are used. A coarse grid covers large losses,
+    and a fine grid is tight for small losses. The bounds hold at the working precision at which the object is built.
     """
 
     one_sided = True
@@ -72,9 +72,9 @@ class BallEpochs(Releases):
         self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)``, remove direction; 0 if unknown.
+        """Return bounds of the excess of an epoch at ``s = e^(cell h)`` in the remove direction; the lower may be 0.
 
-        It is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
+        The excess is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
         """
         c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
         for below, above in self.sums:
@@ -85,7 +85,10 @@ class BallEpochs(Releases):
 
 
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
-    """Return the sums of an epoch from below, or None without an inner knot ``W = 1`` or a pair, and from above."""
+    """Return the distributions of ``S`` for lower and for upper bounds.
+
+    The first is None if ``W = 1`` is not an inner knot, or if there is no pair that a release dominates.
+    """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
     h = grid.step
@@ -105,10 +108,11 @@ def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
 
 
 class _Sum:
-    """The distribution of ``S`` of one pair on a window, bounds of the mass outside, and both parts of the excess.
+    """The distribution of ``S`` for one pair, on a window, from which the excess of an epoch is computed.
 
-    If ``above``, the pair dominates a release. Otherwise its profile is at most the profile of a release plus its rest.
-    The costs of the right and the left part are added for upper bounds and subtracted for lower bounds.
+    If ``above``, the pair dominates a release. Otherwise its profile is at most that of a release plus its ``rest``.
+    ``costs`` bound the error of the right and of the left part of the excess. They are added for upper bounds and
+    subtracted for lower bounds.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -120,14 +124,14 @@ class _Sum:
         if above:
             # q_0 = (1 - sum_j q_j)_+, so that |Q| >= 1
             cells, masses = (0, *cells), [(1 - total).max(arb(0)), *masses]
-            # m |Q|^(t - 1) to the right, (m + sum_j p_j - 1) |Q|^(t - 1) to the left
+            # m |Q|^(t - 1) for the right part, (m + sum_j p_j - 1) |Q|^(t - 1) for the left one
             growth = sum(masses, arb(0)) ** (batches - 1)
             self.costs = pair.rest * growth, (pair.rest + finite - 1).max(arb(0)) * growth
         else:
             # Scaled so that |Q| <= 1.
             scale = (1 / total.max(arb(1))).lower()
             masses = [mass * scale for mass in masses]
-            # The rest to the right, 1 + rest - sum_j p_j to the left
+            # The rest for the right part, 1 + rest - sum_j p_j for the left one
             self.costs = pair.rest, 1 + pair.rest - scale * finite
         composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], 2.0**grid.level, window)
         # S >= 0
@@ -182,7 +186,7 @@ class _Sum:
         return self.from_left.at((place - self.start).upper()), place * self.before
 
     def _is_slack(self, ends: Ends) -> bool:
-        """Return whether the value is small relative to the mass outside of the window and the mass wrapped into it."""
+        """Return whether the value is too small relative to the mass outside of the window, which may wrap into it."""
         cells = self.end - self.start
         return not ends[0] > SLACK_SHARE * (ends[1] + cells * (self.beyond + self.before))
 
@@ -207,7 +211,7 @@ class _Hinges:
 def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[EpochGrid]]) -> list[Releases]:
     """Return the epochs of a balls-in-bins run, from the profile of one release and grids for each block size.
 
-    A record that picks ``k`` of ``t`` batches picks one of each of ``k`` blocks (C25).
+    If a record is in ``k`` of ``t`` batches, it is in one batch of each of ``k`` blocks (C25).
     """
     remaining = iter(grids)
     return [
@@ -230,8 +234,8 @@ def propose_epochs(
 ) -> tuple[tuple[EpochGrid, ...], ...]:
     """Return grids for each block size of a balls-in-bins run that are tight near the delta ``e^log_delta``.
 
-    ``composed`` is the number of releases in total; each epoch of a block counts as one. ``fineness`` multiplies the
-    number of knots per standard deviation.
+    ``composed`` is the total number of releases, where each epoch of a block is one release. ``fineness`` multiplies
+    the number of knots per standard deviation.
     """
     blocks = []
     for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
@@ -250,7 +254,7 @@ def propose_epochs(
         places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
         # Relative error of epsilon that the step of the grid may cause, by Chernoff's bound
         search = _Search(atoms, places, batches, 3e-4 / fineness**2)
-        # A value of W above t s counts at s as if it were infinite.
+        # At s, a value of W above t s counts as if it were infinite.
         log_mass = log_delta - math.log(composed)
         # Log of the share of delta that may be at infinity if epochs are composed
         least = log_mass + (math.log(1e-3) if composed > 1 else -2.0)
@@ -277,7 +281,7 @@ def propose_epochs(
 
 @dataclass(frozen=True)
 class _Search:
-    """Search for a grid, in floats, with the distribution of ``W``, candidate knots and a tolerance."""
+    """A search for a grid in floating point, given the distribution of ``W``, candidate knots and a tolerance."""
 
     atoms: Atoms
     places: FloatArray
@@ -287,8 +291,8 @@ class _Search:
     def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
         """Return the coarsest grid that changes the losses of an epoch on these sides by less than the tolerance.
 
-        ``reach`` is the largest loss that matters, in nats. The losses are those exceeded with the masses ``e^depth``.
-        A mass of about ``e^log_mass`` is negligible.
+        ``reach`` is the largest relevant loss in nats. The losses are those that are exceeded with the masses
+        ``e^depth``. A mass of about ``e^log_mass`` is negligible.
         """
         # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)

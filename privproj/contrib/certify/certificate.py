@@ -1,12 +1,13 @@
-"""Certificates: proofs in ball arithmetic of the result of a query, saved as JSON and checked by a new proof.
+"""Write and check certificates, which prove the result of a query in ball arithmetic and are saved as JSON.
 
-A certificate contains a query in the form of a run file and an epsilon. Two decimal numbers enclose the delta of the
-bound at this epsilon; doubles are taken exactly. Assumptions follow from the query. The check computes a new enclosure,
-independent of the old one. Claims C21 and C29 state the proved bounds.
+A certificate contains a query in the form of a run file, and an epsilon. Two decimal numbers enclose the delta of the
+bound at this epsilon. Doubles are taken as exact numbers. Assumptions follow from the query. The check computes a new
+enclosure, which does not depend on the old one. Claims C21 and C29 state the proved bounds.
 
-A proof has free parameters: the grid on which the phases of a run are composed (C29), or for one release for instance a
-tangent. Every choice proves a bound, and a good choice a tight one. They are proposed in floating point, for the proof
-and again for the check. If another machine proposes other values, the check can only fail to prove the claim.
+A proof has free parameters: the grid on which the phases of a run are composed (C29), or for one release for example a
+tangent. Every choice proves a bound, and a good choice proves a tight one. They are proposed in floating point, for the
+proof and again for the check. If another machine proposes worse values, the check can fail to prove the claim, but it
+cannot confirm a false one.
 """
 
 import math
@@ -49,35 +50,36 @@ WRITTEN_SPREAD = Decimal("4e-19")
 # the number, so any other such ball around it lies within the bounds.
 
 CHOICE_SPREAD = Decimal("2e-13")
-# The same for a bound with free parameters, which another machine may choose slightly differently; the bound is flat
-# there. A floating-point result lies further above its enclosure, so that its target is met.
+# The same distance for a bound with free parameters, which another machine may choose slightly differently. The bound
+# hardly depends on them. A floating-point result lies further above its enclosure, so that its target is met.
 
 RUN_SPREAD = Decimal("1e-9")
-# The same for a run, whose grid another machine may choose slightly differently. The written upper bound meets the
-# target.
+# The same distance for a run, whose grid another machine may choose slightly differently. The written upper bound meets
+# the target.
 
-MOST_TRIES = 12  # times that a number is raised before a run is refused
+MOST_TRIES = 12  # times that a number is raised before the proof of a run fails
 
 WRITTEN_DIGITS = 25  # decimal digits of the written bounds
 
 NOT_PROVED = "not proved"
 DECIMAL = files.text_matching(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", "a decimal number")
 
-MOST_CELLS = 1 << 19  # cells of a window: a run of 1e5 releases has a quarter of them
+MOST_CELLS = 1 << 19  # cells of a window; a run of 1e5 releases needs a quarter of them
 
 MOST_WORK = 1 << 21  # cells of all windows, for each kind of release and each 64 bits of precision: a minute, 500 MB
 
 MOST_PLACES = 1 << 14  # knots of all phases, for each 64 bits of precision and unit of effort
-# At delta 1e-5 a run has some hundred knots at 128 bits, at 1e-60 some thousand at 320.
+# At delta 1e-5 a run needs some hundred knots at 128 bits, and at 1e-60 some thousand at 320 bits.
 
-MOST_RANK = 10**5  # rank of M2 in a run: incomplete Beta functions take minutes above it
+MOST_RANK = 10**5  # rank of M2 in a run; above it incomplete Beta functions take minutes
 
-LEAST_TARGET = -1e6  # log10 delta: the least target that privproj accepts; a smaller delta meets it too
-LEAST_LOG10_DELTA = -250.0  # log10 delta: floating point proposes no grid below it
+LEAST_TARGET = -1e6  # log10 of delta, the least target that privproj accepts; every smaller delta meets it
 
-MOST_IN_GROUP = 32  # records of a user: each value of a profile needs as many evaluations
+LEAST_LOG10_DELTA = -250.0  # log10 of delta; below it no grid is proposed
 
-MOST_EFFORT = 256  # effort of all phases, in units of a Gaussian one: larger grids exceed the limits above
+MOST_IN_GROUP = 32  # records of a user; each value of a profile needs as many evaluations
+
+MOST_EFFORT = 256  # effort of all phases, in units of a Gaussian phase; larger grids exceed the limits above
 
 LEAST_BITS = 128  # bits of working precision of a run
 
@@ -86,7 +88,7 @@ LEAST_EPSILON = 1e-9  # smallest positive epsilon of the search
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """Proof that ``lower <= delta(epsilon) <= upper`` for one query, with the target that it meets.
+    """A proof that ``lower <= delta(epsilon) <= upper`` for one query, with the target that it meets.
 
     :func:`privproj.contrib.certify.certify` returns one.
 
@@ -94,7 +96,7 @@ class Certificate:
         question: The data of a run file: the phases, each with its mechanism, its bound and its run.
         epsilon: The epsilon at which delta is enclosed.
         target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
-        lower: The lower bound on delta as decimal text, since it may lie below double precision; "0" if not known.
+        lower: The lower bound on delta as decimal text, because it may lie below the range of doubles; "0" if unknown.
         upper: The upper bound on delta as decimal text.
         schema: The version of these fields.
 
@@ -114,7 +116,7 @@ class Certificate:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The JSON object in the file."""
+        """The certificate as a JSON object, as it is stored in a file."""
         return {"certificate": as_plain_value(asdict(self))}
 
     def save(self, path: str | Path) -> None:
@@ -134,8 +136,9 @@ class Certificate:
 def _question_from(data: dict[str, Any]) -> Composition:
     """Return the query of a certificate, without the names of phases and without marks of planned phases.
 
-    Raises :class:`InvalidParameterError` for data that no run file has, and :class:`UnsupportedError` if there is no
-    enclosure.
+    Raises:
+        InvalidParameterError: The data are not those of a run file.
+        UnsupportedError: The query cannot be enclosed.
     """
     if list(data) != ["phase"]:
         raise InvalidParameterError("question", quoted([*data]), "phases and nothing else")
@@ -165,7 +168,10 @@ def _question_of(result: Result) -> Composition:
 
 
 def is_run(phases: Sequence[Phase]) -> bool:
-    """Return False for one release on the full dataset, or several with a closed form in balls, True otherwise."""
+    """Return whether the phases must be composed in balls.
+
+    That is not necessary for one release on the whole dataset, or for several with a closed form.
+    """
     run, bound = phases[0].run, phases[0].bound
     if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
         return True
@@ -174,7 +180,7 @@ def is_run(phases: Sequence[Phase]) -> bool:
 
 
 def check_provable(phases: Sequence[Phase]) -> None:
-    """Raise :class:`UnsupportedError` if there is no enclosure of a phase or of its sampling."""
+    """Raise :class:`UnsupportedError` if a phase or its sampling cannot be enclosed."""
     for phase in phases:
         run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
         is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
@@ -212,22 +218,22 @@ def _one_layer(mechanism: Mechanism) -> Mechanism:
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """Return whether a record picks its batches at random, so that an epoch is one release."""
+    """Return whether the sampling is balls-in-bins, so that an epoch is composed as one release."""
     return phase.run.allocates and not phase.run.single
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """Return the run in balls on its default grid, or on a coarser one if that is too much work, and its epsilon.
+    """Return a run in balls and its epsilon at the delta ``e^log_delta``; the search for epsilon starts at ``guess``.
 
-    The epsilon is the one at the delta ``e^log_delta``. ``guess`` is where the search starts. Raises as :func:`_prove`
-    and :func:`_certified_epsilon` do.
+    The run is composed on its default grid, or on a coarser one if that takes too long. It raises the errors of
+    :func:`_prove` and :func:`_certified_epsilon`.
     """
     run = _prove(phases, log_delta)
     return run, _certified_epsilon(run, log_delta, guess)
 
 
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
-    """Return the least epsilon, to a relative error of about 1e-9, whose delta is certainly at most ``e^log_delta``."""
+    """Return an epsilon whose delta is proved to be at most ``e^log_delta``, within about 1e-9 of the least one."""
     from privproj.contrib.certify.balls import log_of_upper_end
 
     def excess(eps: float) -> float:
@@ -246,19 +252,20 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
 
 
 def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
-    """Return the run in balls on a grid that is tight near ``e^log_delta``, or on one up to 4 times as coarse.
+    """Return the run in balls on a grid that is tight near ``e^log_delta``, or on one that is up to 4 times as coarse.
 
-    Raises :class:`PrecisionError` if even a coarse grid needs too long a window or too high a precision.
+    Raises:
+        PrecisionError: Even the coarsest grid has too large a window or needs too high a precision.
     """
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
         if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
             raise PrecisionError(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
-    # An epoch has its own grids.
+    # An epoch has its own grids, so it counts ten times.
     if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
         raise PrecisionError(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
         raise PrecisionError(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
-    # The check of a proved delta must use the grid of the proof, so log delta is rounded.
+    # The check of a proved delta must use the same grid as the proof, so log delta is rounded.
     log_delta = float(math.floor(log_delta))
     for fineness in (1.0, 0.5):
         with suppress(PrecisionError):
@@ -267,7 +274,7 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
 
 
 def _effort(phase: Phase) -> int:
-    """Return the cost of a value of the profile of a phase, relative to a Gaussian release of one record."""
+    """Return the cost of evaluating the profile of a phase, relative to a Gaussian release of one record."""
     return ball_profile(phase).effort * phase.run.group_size
 
 
@@ -302,7 +309,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 
 
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
-    """Raise :class:`PrecisionError` for a run that takes too long, before any work in balls."""
+    """Raise :class:`PrecisionError` for a run that would take too long in balls."""
     sizes = [window.size for window in grid.windows]
     cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)
     places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
@@ -336,11 +343,11 @@ def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Seque
 
 
 def certify(result: Result) -> Certificate:
-    """Return a certificate of a result: enclose delta at its epsilon in ball arithmetic.
+    """Return a certificate, which proves a result by enclosing delta at its epsilon in ball arithmetic.
 
-    A run of several releases is composed again in ball arithmetic. The certificate contains the number that is proved:
-    its epsilon, delta or noise multiplier may differ slightly from the floating-point result
-    (:func:`privproj.contrib.certify.prove` returns both). It needs python-flint (the extra ``certify``).
+    A run of several releases is composed again in ball arithmetic. The certificate contains the number that is proved.
+    Its epsilon, delta or noise multiplier may differ slightly from the floating-point result
+    (:func:`privproj.contrib.certify.prove` returns both). The function needs python-flint (the extra ``certify``).
 
     Args:
         result: The result of an epsilon, delta or sigma query, or of a run file.
@@ -350,11 +357,9 @@ def certify(result: Result) -> Certificate:
 
     Raises:
         InvalidParameterError: python-flint is not installed, or the parameters are not those that privproj writes.
-        UnsupportedError: There is no enclosure for this bound or run, or the result is not such a result or was
-            altered.
-        ConvergenceError: The floating-point result is on the unsafe side of its enclosure; this is a defect, please
-            report it.
-        PrecisionError: The enclosure stays too wide at every precision, or needs too long a grid.
+        UnsupportedError: This bound, run or quantity cannot be enclosed, or the result was altered.
+        ConvergenceError: The floating-point result is on the unsafe side of its enclosure; please report this bug.
+        PrecisionError: The enclosure is too wide at every precision, or needs too large a grid.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.contrib.certify import certify
@@ -372,14 +377,14 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         result: The result of an epsilon, delta or sigma query, or of a run file.
 
     Returns:
-        The result with the number that is proved and the enclosure under "certified" in its numerics, and the
-        certificate. For one release the number is unchanged. For a run it may differ slightly.
+        The result and the certificate. The result has the number that is proved, and the enclosure under "certified" in
+        its numerics. For one release the number is unchanged. For a run it may differ slightly.
 
     Raises:
         InvalidParameterError: python-flint is not installed, or the parameters are not those that privproj writes.
-        UnsupportedError: There is no enclosure for this bound or run.
-        ConvergenceError: The floating-point result is on the unsafe side.
-        PrecisionError: The enclosure stays too wide, or needs too long a grid.
+        UnsupportedError: This bound or run cannot be enclosed.
+        ConvergenceError: The floating-point result is on the unsafe side of its enclosure.
+        PrecisionError: The enclosure is too wide at every precision, or needs too large a grid.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.contrib.certify import prove
@@ -437,7 +442,7 @@ def _check_answered(result: Result) -> None:
 
 
 def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composition, RunInBalls]":
-    """Return the result for a run with its number raised until the balls prove it, its query, and the run in balls."""
+    """Return the result of a run with its number raised until it is proved, with its query and the run in balls."""
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
     proved, delta = result, Decimal(0)
     for _ in range(MOST_TRIES):
@@ -456,7 +461,7 @@ def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composit
         else:
             delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
             proved = _with_delta(result, delta)
-            # The check will propose its grids for this delta.
+            # The check will propose its grids for the delta that is proved.
             if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
                 return proved, question, run
     raise PrecisionError(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
@@ -471,14 +476,14 @@ def _log_goal(target: dict[str, float]) -> float:
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
     """Raise :class:`ConvergenceError` unless the floating-point interval contains the enclosure of the balls."""
     assert result.epsilon is not None
-    # A lower end of 0 is trivial: if delta is reached at epsilon 0, the proved value meets the target there too.
+    # A lower end of 0 is always valid.
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
         raise ConvergenceError("the lower end of the floating-point epsilon is above what is proved; please report it")
     _check_side(result, run.lower(result.epsilon))
 
 
 def _with_delta(result: Result, upper: Decimal) -> Result:
-    """Return the result of a delta query for a run with the proved delta, rounded up."""
+    """Return the result of a delta query with the proved delta of the run, rounded up."""
     if upper >= 1:
         raise PrecisionError("expected a delta below 1 to be proved; ask at a larger epsilon")
     power = float(upper.log10())
@@ -488,7 +493,7 @@ def _with_delta(result: Result, upper: Decimal) -> Result:
 
 
 def _with_value(result: Result, value: float, **changes: Any) -> Result:
-    """Return the result with another proved value and the changes of other fields."""
+    """Return the result with another value, which is proved, and with these changes of other fields."""
     interval = Enclosure(-math.inf if result.lower is None else min(result.lower, value), value)
     return replace(result, value=value, interval=interval, **changes)
 
@@ -503,7 +508,7 @@ def _rounded_up(value: Decimal) -> float:
 
 
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
-    """Return ``(ball, bits)``: delta at this epsilon, at the first precision that makes the ball narrow enough.
+    """Return a ball around delta at this epsilon, and the first precision that makes the ball narrow enough.
 
     The search begins at index ``first`` of the ladder of precisions.
     """
@@ -520,7 +525,10 @@ def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)
 
 
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
-    """Return bounds of two balls as decimal text, each a relative ``spread`` further out; "0" if unknown."""
+    """Return the lower end of one ball and the upper end of another as decimal text.
+
+    Both are moved outward by a relative ``spread``. The lower end is "0" if it is unknown.
+    """
     from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
 
     down, up = EXACT_DECIMALS.copy(), EXACT_DECIMALS.copy()
@@ -563,7 +571,7 @@ def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
 def load_certificate(path: str | Path) -> Certificate:
     """Return the certificate in a file, which must have the form that privproj writes.
 
-    Its claims are not checked here; :func:`privproj.contrib.certify.verify` does that.
+    The claims are not checked; :func:`privproj.contrib.certify.verify` checks them.
 
     Args:
         path: A file that :meth:`Certificate.save` wrote.
@@ -572,7 +580,7 @@ def load_certificate(path: str | Path) -> Certificate:
         The certificate.
 
     Raises:
-        InvalidParameterError: The file cannot be read, is not a certificate, or has a key twice.
+        InvalidParameterError: The file cannot be read, is not a certificate, or has a duplicate key.
 
     >>> import tempfile
     >>> from privproj import Gaussian, epsilon
@@ -588,7 +596,7 @@ def load_certificate(path: str | Path) -> Certificate:
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """Return the certificate in the bytes of a file; ``path`` is for messages.
 
-    Raises as :func:`load_certificate` does.
+    It raises the errors of :func:`load_certificate`.
     """
     data = files.read_json(content, "FILE", path, "a certificate as `privproj certify` writes it")
     with within("certificate"):
@@ -606,9 +614,10 @@ KINDS = {
 
 
 def _from_record(content: object) -> Certificate:
-    """Return the certificate of a JSON object: every key known, none missing, each of its kind.
+    """Return the certificate of a JSON object.
 
-    Raises :class:`InvalidParameterError` for anything else.
+    Raises:
+        InvalidParameterError: A key is unknown or missing, or a value is of the wrong type.
     """
     fields: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(fields, dict):
@@ -651,7 +660,7 @@ class CertificateVerdict(files.Verdict):
 
     @property
     def word(self) -> str:
-        """The verdict in words: a claim that could not be proved again need not be false."""
+        """The verdict as text. It does not say "false", because a claim that could not be proved again may be true."""
         return "holds" if self.holds else NOT_PROVED
 
 
@@ -659,19 +668,19 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate by a new enclosure of delta for its query.
 
     Free parameters of the proof, such as the grid of a run, are proposed again. One release is enclosed at a higher
-    precision. A claim that does not hold could not be proved here; it need not be false. It needs python-flint (the
-    extra ``certify``).
+    precision. A claim that "does not hold" could not be proved again, but it may be true. The function needs
+    python-flint (the extra ``certify``).
 
     Args:
-        certificate: The certificate, made here or read from a file.
+        certificate: The certificate, from :func:`privproj.contrib.certify.certify` or from a file.
 
     Returns:
         A verdict with every claim and whether it holds, and the result with its assumptions.
 
     Raises:
         InvalidParameterError: python-flint is not installed, or privproj does not write such a certificate.
-        UnsupportedError: There is no enclosure for this bound or run.
-        PrecisionError: The new enclosure stays too wide at every precision, or needs too long a grid.
+        UnsupportedError: This bound or run cannot be enclosed.
+        PrecisionError: The new enclosure is too wide at every precision, or needs too large a grid.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.contrib.certify import certify, verify
@@ -704,7 +713,10 @@ def _verdict_on(claim: Certificate, question: Composition) -> CertificateVerdict
 
 
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
-    """Return the ends of a new enclosure: at a higher precision for one release, on a new grid for a run."""
+    """Return the ends of a new enclosure of delta, for the check of a certificate.
+
+    It has a higher precision for one release, and a new grid for a run.
+    """
     if is_run(phases):
         return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)
     profile = ball_profile(phases[0], phases[0].run.steps)

@@ -87,7 +87,7 @@ for quantity in ("epsilon", "delta", "sigma"):
 def certify_run(
     file: str, epsilon: float | None, delta: float | None, output: str | None, json: bool, verbose: bool
 ) -> int:
-    """Epsilon or delta of a run file: phases composed jointly, in ball arithmetic.
+    """Prove the epsilon or delta of a run file in ball arithmetic; phases are composed jointly.
 
     \b
     Example:

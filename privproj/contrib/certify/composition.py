@@ -1,8 +1,8 @@
-"""Enclose the delta of a run in balls, from the profiles of its releases (C29).
+"""Enclose the delta of a run in ball arithmetic, from the profiles of its releases (C29).
 
-This module is the proof of a certificate of a run, step by step. Claim C29 in docs/proofs.md states why each step is
-sound. It depends only on the profiles of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid
-(:class:`Grid`) gives a sound enclosure and decides only how narrow it is.
+This module follows the proof of claim C29 in docs/proofs.md step by step. It depends only on the profiles of single
+releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure. The grid only
+determines how narrow the enclosure is.
 
 Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
 excess. ``t_j = e^(j h)`` are the points (cells) of a grid of privacy losses with the step ``h``.
@@ -22,23 +22,23 @@ Ends = tuple[arb, arb]  # a lower and an upper bound of one number
 
 
 class Releases:
-    """Releases of one kind in a run: their number, and bounds of the excess of one, which each subclass guarantees."""
+    """Equal releases of a run: their number, and bounds of the excess of one, which the subclass guarantees."""
 
     steps: int  # number of releases
 
     one_sided: bool  # True if both directions must be composed
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction; the lower is 0 if unknown.
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove direction; the lower one may be 0.
 
-        If both directions are equal, it is called for cells from 0 on only.
+        If both directions are equal, it is only called for cells of at least 0.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class BallPhase(Releases):
-    """Releases of one profile on the full dataset, or each on a batch at a sampling rate."""
+    """Releases of one profile on the whole dataset, or each on a batch at a sampling rate."""
 
     profile: BallProfile
     steps: int
@@ -69,10 +69,10 @@ class BallGroup(Releases):
     one_sided: bool = True
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction, from one event ``A = {X > x}``.
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove direction.
 
-        Every ``x`` is sound. The event proves the lower bound, and the part of ``t`` that the weights do not cover is
-        added to the upper bound.
+        They are computed from one event ``A = {X > x}``. Every ``x`` is sound. The event proves the lower bound. The
+        part of ``t`` that the weights do not cover is added to the upper bound.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
@@ -95,7 +95,7 @@ class BallGroup(Releases):
         return gain + over * tails[0] - plain, gain + over.max(arb(0)) - plain
 
     def _threshold(self, weights: list[arb], t: arb, mu: arb) -> arb:
-        """Return an exact ``x`` near the solution of ``sum_j w_j r_j = t``, by Newton's method from the right."""
+        """Return an exact number close to the solution ``x`` of ``sum_j w_j r_j = t``."""
         goal = (t - weights[0]).log()
         x = arb(min(float((goal - w.log()) / (j * mu) + j * mu / 2) for j, w in enumerate(weights) if j))
         for _ in range(60):
@@ -116,9 +116,9 @@ def _scale(ends: Ends, factor: arb) -> Ends:
 
 @dataclass(frozen=True)
 class Window:
-    """Window of cells ``first <= S < first + size`` on which the distribution of the sum of losses is evaluated.
+    """A window of cells ``first <= S < first + size``, on which the distribution of the sum of losses is evaluated.
 
-    ``right`` and ``left`` are positive orders of Chernoff's bound for the mass beyond; every order is sound.
+    ``right`` and ``left`` are positive orders of Chernoff's bound for the mass outside; every order is sound.
     """
 
     first: int
@@ -129,7 +129,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Grid:
-    """Free parameters of an enclosure; every choice is sound, and they decide how narrow it is.
+    """The free parameters of an enclosure, which determine how narrow it is; every choice is sound.
 
     ``step`` is the step of the grid, in nats. ``knots`` are, for each phase, the cells at which its profile is
     evaluated, in increasing order, including 0. ``windows`` are the windows of the remove and the add direction.
@@ -152,10 +152,10 @@ class Knot:
 
 @dataclass(frozen=True)
 class BallPair:
-    """Non-negative masses at losses ``cell h``: the finite part of a pair ``(P, Q)``, with ``Q`` masses ``p / t``.
+    """The finite part of a pair ``(P, Q)``: ``P``-masses at the losses ``cell h``, and ``Q``-masses ``p / t``.
 
-    A pair from above has in addition the mass ``rest`` at infinity, and dominates the release. The profile of a pair
-    from below exceeds the profile of the release by at most ``rest``, everywhere.
+    A pair from :func:`pair_above` also has the mass ``rest`` at infinity, and dominates the release. The profile of a
+    pair from :func:`pair_below` exceeds the profile of the release by at most ``rest``, everywhere.
     """
 
     cells: tuple[int, ...]
@@ -188,8 +188,9 @@ def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
 def pair_above(knots: Sequence[Knot]) -> BallPair:
     """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
 
-    The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex. Except for rounding, it is the profile
-    of a pair. The deficit at a corner is added to the mass at infinity, which raises the whole profile.
+    The lower convex hull of ``(0, 1)`` and the points is above ``H``, because ``H`` is convex. Except for rounding, the
+    hull is the profile of a pair. The largest deficit at a corner is added to the mass at infinity, which increases the
+    whole profile.
     """
     falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
     points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
@@ -205,9 +206,9 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
-    """Return a pair whose profile is at most ``H`` plus its rest, for every release within these knots (C29, 2).
+    """Return a pair whose profile is at most ``H`` plus its ``rest``, for every release with these bounds (C29, 2).
 
-    It returns None if the lower bound is not positive on both sides of the kink at ``t = 1``.
+    The result is None if the lower bound is not positive on both sides of the kink at ``t = 1``.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -228,11 +229,11 @@ Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon 
 
 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
-    """Return the corners of a polygon below ``H``: at every other knot, on the range on which it exceeds ``1 - t``.
+    """Return the corners of a polygon below ``H``, at every other knot, where the polygon exceeds ``1 - t``.
 
-    Between the knots ``i`` and ``i + 2`` the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
-    ``H`` on the other side of ``i + 1``, because ``H`` is convex. The segment between the far ends of both lies below
-    both.
+    Between the knots ``i`` and ``i + 2``, the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
+    ``H`` on the other side of ``i + 1``, because ``H`` is convex. There are two such lines. The segment between their
+    far ends lies below both.
     """
     corners = knots[::2]
     plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
@@ -259,12 +260,12 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
-    """Return the corners of the lower convex hull of these points, as far as the balls decide it."""
+    """Return the corners of the lower convex hull of these points; wide balls may leave out corners."""
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1:
             (_, t, value), (_, next_t, next_value), (_, last_t, last_value) = hull[-2], hull[-1], point
-            # Break if the polygon through these three points is certainly convex at the middle one.
+            # Keep the middle point if the polygon through these three points is certainly convex there.
             if (next_value - value) * (last_t - next_t) < (last_value - next_value) * (next_t - t):
                 break
             hull.pop()
@@ -273,9 +274,10 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
-    """Return the cells and the ``P`` masses, ``t`` times the change of slope at each point, rounded and non-negative.
+    """Return the cells and ``P``-masses of a hull: ``t`` times the change of slope at each point, at least 0.
 
-    To the left of the first point the line goes to ``(0, 1)``, or is ``1 - t`` if ``start``. To the right it is flat.
+    The masses are rounded. Left of the first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right
+    of the last point it is constant.
     """
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]
@@ -299,12 +301,12 @@ def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Seq
 
 
 def _or_else(value: arb, certain: int) -> arb:
-    """Return the value, or the trivial bound ``certain`` if the ball is not finite."""
+    """Return the value, or the trivial bound ``certain`` if the ball of the value is not finite."""
     return value if value.is_finite() else arb(certain)
 
 
 class RunInBalls:
-    """Bounds of the delta of a run: the larger of both directions, each from above and, if available, from below.
+    """Upper and, if available, lower bounds of the delta of a run, the maximum over both directions.
 
     The bounds are computed at ``bits``, the working precision at which the object is built.
     """
@@ -348,7 +350,7 @@ class RunInBalls:
 
     @property
     def blur(self) -> arb:
-        """An upper bound of the share of the radii of all balls of the composed distributions in a bound of delta."""
+        """An upper bound of the error of delta that the radii of the balls of the composed distributions cause."""
         widest = arb(0)
         for law in (*self.above, *self.below):
             widest = widest.max(sum((ball.rad() for ball in law.law), arb(0)))
@@ -356,7 +358,7 @@ class RunInBalls:
 
 
 class ComposedLaw:
-    """The distribution of the sum of the losses of a run on a window of the grid, and bounds of the mass elsewhere."""
+    """The distribution of the sum of the losses of a run on a window, with bounds of the mass outside."""
 
     def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
         self.pairs, self.step, self.window = pairs, step, window
@@ -366,7 +368,7 @@ class ComposedLaw:
 
     @property
     def rest(self) -> arb:
-        """An upper bound of the change of delta by the rests of all releases together (C29, 3)."""
+        """An upper bound of the error of delta that the ``rest`` of all releases together causes (C29, 3)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
@@ -399,7 +401,7 @@ class ComposedLaw:
 
 
 def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
-    """Return the masses of the sum, wrapped modulo the size of the window, from its first cell on."""
+    """Return the masses of the sum modulo the size of the window, starting at its first cell."""
     product: list[acb] = []
     for pair, steps in pairs:
         wrapped = [acb(0)] * window.size

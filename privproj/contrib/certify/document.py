@@ -1,4 +1,4 @@
-"""Describe certificates as documents of ``privproj verify``."""
+"""Let ``privproj verify`` recognize and check certificates."""
 
 import re
 

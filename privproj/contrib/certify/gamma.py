@@ -21,8 +21,8 @@ MOST_TERMS = 1_000_000  # terms of a series before PrecisionError
 def lower(k: arb, z: arb) -> arb:
     """Return a ball that contains ``P(k, z)``, the distribution function of ``Gamma(k)``, at a real ``z``.
 
-    It sums a series of positive terms, and a geometric series bounds the remainder. Near and above ``k`` it is the
-    complement of Arb's ``Q(k, z)``.
+    Below ``k`` a series of positive terms is summed, and a geometric series bounds the remainder. Near and above ``k``
+    the result is the complement of Arb's ``Q(k, z)``.
     """
     if not z > 0:
         return arb(0).union(lower(k, z.upper())) if z.upper() > 0 else arb(0)
@@ -33,9 +33,10 @@ def lower(k: arb, z: arb) -> arb:
 
 
 def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
-    """Return a ball that contains ``1 + r_0 + r_0 r_1 + ...`` for positive ratios that tend to ``limit`` monotonically.
+    """Return a ball that contains ``1 + r_0 + r_0 r_1 + ...`` for positive ratios that converge monotonically.
 
-    The ratios are at most the larger of the limit and the last one, so a geometric series bounds the remainder.
+    The limit of the ratios is ``limit``. All further ratios are at most the larger one of the limit and the last ratio,
+    so a geometric series bounds the remainder.
     """
     total = term = arb(1)
     least = arb(2) ** -ctx.prec
@@ -69,9 +70,9 @@ def upper(k: arb, z: arb) -> arb:
 
 
 class NearbyValues:
-    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from Taylor series (C29, Wishart).
+    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from cached Taylor series (C29, Wishart).
 
-    Far from ``k``, and for small ``k``, they are :func:`lower` and :func:`upper`.
+    Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are used instead.
     """
 
     def __init__(self, k: arb) -> None:
@@ -106,9 +107,9 @@ class NearbyValues:
         return (point, point.series(y)) if abs(y) <= point.reach else None
 
     def _expand(self, point: arb) -> "_Point | None":
-        """Return the point with the series of the increase of ``P`` in ``y``, whose first term contains the remainder.
+        """Return the expansion at a point: the series of the increase of ``P`` in ``y``, or None.
 
-        It returns None if the remainder is too large.
+        The remainder is added to the first term. The result is None if the remainder is too large.
         """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)

@@ -1,4 +1,7 @@
-"""Propose grids that enclose a run tightly, in floats; no proof depends on them (:class:`..composition.Grid`)."""
+"""Propose grids for certificates of runs, in floating point; every grid is sound, and a good one is tight.
+
+A grid is a :class:`privproj.contrib.certify.composition.Grid`.
+"""
 
 import math
 
@@ -36,8 +39,10 @@ def propose_grid(
 ) -> Grid:
     """Return a grid for the run of these phases that is tight near the delta ``e^log_delta``.
 
-    ``fineness`` multiplies the number of cells per standard deviation. Raises :class:`PrecisionError` if the grid would
-    have more than ``most_knots`` knots.
+    ``fineness`` multiplies the number of cells per standard deviation.
+
+    Raises:
+        PrecisionError: The grid would have more than ``most_knots`` knots.
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [describe_coarsely(profile, run, beyond) for profile, run in phases]
@@ -81,7 +86,7 @@ def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription)
 def _place_knots(
     shape: CoarseDescription, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
-    """Return the knots of a phase; they are symmetric if the pair is, because each value serves both signs."""
+    """Return the knots of a phase. For a symmetric pair they are symmetric, because each value is used twice."""
     # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
     # A bounded loss is rounded up to the next knot.
@@ -94,8 +99,8 @@ def _place_knots(
 
 
 def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
-    """Return these knots without some of those in the tails, where the excess is small relative to ``e^log_share``."""
-    # A chord over s decay lengths is about E s^2/8 too high, E(t)/t in the other direction.
+    """Return these knots with fewer of them in the tails, where the excess is small relative to ``e^log_share``."""
+    # A chord over s decay lengths is about E s^2/8 too high. In the other direction the excess is E(t)/t.
     losses = cells * step
     log_excess = np.interp(losses, shape.losses, shape.log_excess) + np.maximum(-losses, 0.0)
     # Approximate share of delta that straight lines between distant knots may add
@@ -109,15 +114,15 @@ def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: 
 
 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
-    """Return the window outside of which there is a mass of about ``e^log_mass`` on either side."""
+    """Return a window with a mass of about ``e^log_mass`` beyond each end."""
     (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
     size = 1 << max(4, (end - start).bit_length())
     return Window(end - size, size, right, left)
 
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
-    """Return the cell exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
-    # The pair in balls may end a few cells further out, which a larger order would amplify. So the order times the step
+    """Return the cell that is exceeded with mass ``e^log_mass`` on this side, and the best Chernoff order."""
+    # The pair in balls may end a few cells further out, which a large order would amplify. So the order times the step
     # of the grid is bounded.
     orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]
     distributions = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
@@ -128,9 +133,9 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
 def chernoff_edge(
     laws: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
 ) -> tuple[float, float]:
-    """Return the value that a sum exceeds with mass at most ``e^log_mass``, by Chernoff's bound, and the best order.
+    """Return the value that a sum exceeds with mass at most ``e^log_mass``, and the best order of Chernoff's bound.
 
-    The sum has independent terms. Each distribution is given by its values, its masses and its number of copies.
+    The sum has independent terms. ``laws`` has the values, the masses and the number of copies of each term.
     """
     # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
     moments = np.zeros(len(orders))

@@ -16,7 +16,7 @@ MOST_NATS = 1e5  # largest accuracy, in nats
 
 MOST_NODES = 2_000_000  # nodes of a rule before PrecisionError
 
-FARTHEST_PLACE = 2**22 - 2  # nodes searched for an end of a rule; larger than MOST_NODES
+FARTHEST_PLACE = 2**22 - 2  # nodes that are searched for an end of a rule, more than MOST_NODES
 
 REMEDY = "ask for a larger delta, or a smaller epsilon"  # how to make an integral easier to enclose
 
@@ -31,9 +31,9 @@ class Line(NamedTuple):
 
     value: OfOdds  # F
 
-    left: OfOdds  # a bound of the sum of ``step F`` over all nodes before one
+    left: OfOdds  # a bound of the sum of ``step F`` over all nodes before a node
 
-    right: OfOdds  # a bound of the sum of ``step F`` over all nodes beyond one
+    right: OfOdds  # a bound of the sum of ``step F`` over all nodes after a node
 
     # the half width of a strip for an accuracy in nats, and M, which bounds ``int |F|`` on lines in the strip
     strip: Callable[[float], tuple[float, arb]]
@@ -43,7 +43,7 @@ class Line(NamedTuple):
     def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that contains ``int F``.
 
-        ``goal`` is the relative accuracy of the sum of the integral and ``addend``, in bits. It is sought, not
+        ``goal`` is the desired relative accuracy of the sum of the integral and ``addend``, in bits. It is not
         guaranteed.
         """
         nats = FIRST_NATS
@@ -83,6 +83,6 @@ class Line(NamedTuple):
 
 
 def _last_place(place: int, holds: Callable[[int], bool]) -> int:
-    """Return a point, ``place`` or a later one, up to which a condition appears to hold."""
+    """Return the last point from ``place`` on at which a monotone condition holds; ``place`` if there is none."""
     last = largest_integer(holds, place, place + FARTHEST_PLACE)
     return place if last is None else last

@@ -1,7 +1,7 @@
-"""Enclose distributions of the squared sensitivity ``X``, and means of the Gaussian profile over them (C21).
+"""Enclose expectations of the Gaussian profile over a random squared sensitivity ``X`` in ball arithmetic (C21).
 
-The means use the trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and
-``tests/reference/laws.py`` (mpmath) compute the same independently.
+They are computed by the trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and
+``tests/reference/laws.py`` (mpmath) compute the same expectations independently.
 """
 
 import math
@@ -14,9 +14,9 @@ from privproj.contrib.certify.balls import GOAL_BITS
 from privproj.contrib.certify.integral import Line
 from privproj.errors import PrecisionError
 
-DEEPEST = 8000  # nats: a mean over an inverse distribution omits a part below e^-DEEPEST
+DEEPEST = 8000  # nats; an expectation over an inverse distribution omits a part below e^-DEEPEST
 
-FLAT = 12  # standard deviations beyond which the Gaussian profile is only bounded by 1
+FLAT = 12  # standard deviations beyond which the Gaussian profile is bounded by 1
 
 WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi/2
 
@@ -52,14 +52,14 @@ class BallLaw(ABC):
 
     @abstractmethod
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the sum of ``step density`` over all nodes beyond one with these odds (C21)."""
+        """Return a bound of the sum of ``step density`` over all nodes after the node with these odds (C21)."""
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
         """Return a ball that contains ``P(U > u)``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return the cut of a mean over the whole distribution, and a ball of the part beyond."""
+        """Return a cut for the expectation over the whole distribution, and a ball of the part beyond the cut."""
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
             return cut, arb(0).union(gamma.chernoff_bound(self.a, cut))
@@ -71,7 +71,7 @@ class BallLaw(ABC):
         return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
 
     def below(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the sum of ``step density`` over all nodes before one with these odds (C21)."""
+        """Return a bound of the sum of ``step density`` over all nodes before the node with these odds (C21)."""
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
 
@@ -81,9 +81,10 @@ class BallLaw(ABC):
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
 
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4), or the whole mean without a cut.
+        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4), or ``E[h_eps(X)]`` without a cut.
 
-        ``goal`` is the relative accuracy of the sum of the mean and ``addend``, in bits. It is sought, not guaranteed.
+        ``goal`` is the desired relative accuracy of the sum of the expectation and ``addend``, in bits. It is not
+        guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)

@@ -1,8 +1,8 @@
-"""Enclose privacy profiles by balls (C21).
+"""Enclose the privacy profiles of single releases in ball arithmetic, one class for each bound (C21).
 
-A profile may have a free parameter, its witness. Every admissible value proves a bound, so it is chosen in floating
-point, and chosen again by the check of a certificate. Each class implements one bound: the same formula is in floats in
-:mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
+A profile may have a free parameter, its witness. Every admissible value proves a bound. So the witness is chosen in
+floating point, and chosen again by the check of a certificate. The same formulas are implemented in floats for the
+bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
 """
 
 import math
@@ -23,12 +23,13 @@ EVALUATION_BITS = 128  # bits of working precision of these means in a run
 
 
 class BallProfile:
-    """``delta(eps)`` of a bound in balls, at the working precision of the call, by default without free parameters.
+    """The privacy profile ``delta(eps)`` of a bound in balls, at the current working precision.
 
-    A subclass guarantees that :meth:`delta` contains the exact value of the bound for every admissible witness.
+    A subclass guarantees that :meth:`delta` contains the exact value of the bound for every admissible witness. By
+    default there are no free parameters.
     """
 
-    effort: int = 1  # cost of a value, relative to a profile in closed form
+    effort: int = 1  # cost of an evaluation, relative to a profile in closed form
 
     def witness(self, eps: float) -> Witness:
         """Return good values of the free parameters at this epsilon; empty if there are none."""
@@ -69,7 +70,7 @@ class BallBetaTail(BallProfile):
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
 
     def witness(self, eps: float) -> Witness:
-        """Return the ``tau`` of the optimization in floating point."""
+        """Return the best ``tau``, which is computed in floating point."""
         from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_delta
 
         if self.dim == self.rank or (eps == 0.0 and not self.sharp):
@@ -89,12 +90,12 @@ class BallBetaTail(BallProfile):
         return term + self.k * law.tail(tau)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return 0, because no lower bound is known, and the bound at the ``tau`` of the floats."""
+        """Return 0, because no lower bound is known, and the bound at the ``tau`` of :meth:`witness`."""
         return arb(0), self.delta(eps, self.witness(float(eps))).upper()
 
 
 class BallMean(BallProfile):
-    """A profile that is an integral; a run needs fewer bits of it than a certificate of one release."""
+    """A profile that is an integral, which a run needs with fewer bits than a certificate of one release."""
 
     def mean(self, eps: arb, goal: int) -> arb:
         """Return a ball that contains the profile at ``eps``, to ``goal`` bits if the precision allows it."""
@@ -145,7 +146,7 @@ class BallAnyRank(BallRandomSensitivity):
     """
 
     def witness(self, eps: float) -> Witness:
-        """Return the tangent point of the floats; empty if ``h_eps`` is convex on the whole range."""
+        """Return the best tangent point, computed in floating point; empty if ``h_eps`` is convex everywhere."""
         from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
         from privproj.distributions.squared_sensitivity import BetaGammaSensitivity
@@ -165,14 +166,15 @@ class BallAnyRank(BallRandomSensitivity):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return the bound at the tangent point, or the rank-one value if rank one is the worst case.
 
-        Raises :class:`PrecisionError` if the witness is not admissible.
+        Raises:
+            PrecisionError: The witness is not admissible.
         """
         if not witness and not self._is_convex(eps):
             raise PrecisionError("expected a tangent: the profile is not convex on the whole range")
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return bounds of ``min_p E[g_p(X)]``, the upper one at the tangent point of the floats (C29)."""
+        """Return bounds of ``min_p E[g_p(X)]``, the upper one at the tangent point of :meth:`witness` (C29)."""
         if self._is_convex(eps):
             return super().ends(eps)
         with ctx.workprec(EVALUATION_BITS):

@@ -36,7 +36,7 @@ class BallWishartProfile(BallMean):
 
 
 class _RatioPair:
-    """One pair at one epsilon; results are balls."""
+    """The integrand of the delta of one pair at one epsilon; all results are balls."""
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int, near: gamma.NearbyValues) -> None:
         self.r, self.m, self.eps, self.goal = rank, misalignment, eps, goal
@@ -74,9 +74,10 @@ class _RatioPair:
         return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
     def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
-        """Return the part below ``A = 1`` (``sign = 1``) or above it (-1) of ``E = (least + scale G)/(1 + bend G)``.
+        """Return the part of the integral below ``A = 1`` (``sign = 1``) or above it (-1), as an integral over a line.
 
-        ``E`` goes from ``least`` to infinity, or from 0 to ``scale`` with a ``bend`` of 1; ``G`` are the odds.
+        The substitution is ``E = (least + scale G)/(1 + bend G)``, where ``G`` are the odds. ``E`` runs from ``least``
+        to infinity, or from 0 to ``scale`` with a ``bend`` of 1.
         """
 
         def grown_at(odds: arb) -> arb:
@@ -103,7 +104,10 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip, with thresholds turned at most ``turns`` times as far, and ``M`` (C21)."""
+        """Return the half width of a strip and ``M`` (C21).
+
+        The argument of a threshold is at most ``turns`` times that of the odds.
+        """
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
         # M = 2 cos(turns angle)^-k cos(angle)^-(turns (r+1)/2)
@@ -132,7 +136,7 @@ class _RatioPair:
         return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
     def most_gain(self, sign: int, grown: arb) -> arb:
-        """Return a bound of this difference: ``k E``, or Chernoff's bound of ``Q(k, U2)`` or ``P(k, U1)`` (C21)."""
+        """Return an upper bound of :meth:`gain`: ``k E``, or Chernoff's bound of ``Q(k, U2)`` or ``P(k, U1)`` (C21)."""
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()
         tail = gamma.chernoff_bound(self.k, threshold) if sign * (threshold - self.k) > 0 else arb(1)

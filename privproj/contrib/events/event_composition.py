@@ -1,18 +1,18 @@
 """Parse events of dp-accounting, and compose them with phases of privproj (C36).
 
-An event as data is a table with its ``type``, the name of its class, and its parameters by name; an inner event is
-such a table again. Numbers are checked here, because dp-accounting accepts some that it then misinterprets.
+An event as data is a table with its ``type``, which is the name of its class, and its parameters by name. An inner
+event is such a table too. Numbers are checked here, because dp-accounting accepts some numbers that it misinterprets.
 
-dp-accounting has two accountants, one for privacy loss distributions and one for Renyi divergences. Each supports some
-events under some neighboring relations. Their theorems are published; their rounding errors are measured and not proved
-(:mod:`privproj.contrib.events.pld_curve`). Four things are corrected here:
+dp-accounting has two accountants, one for privacy loss distributions (PLD) and one for Renyi divergences. Each supports
+some events under some neighboring relations. Their theorems are published. Their rounding errors are measured, not
+proved (:mod:`privproj.contrib.events.pld_curve`). This module corrects four errors:
 
-* Repeated randomized response is composed as often as it is repeated. The PLD accountant composes it once.
-* Noise multipliers are floats. If they are integers, the Renyi accountant counts several Gaussian releases on one
-  sample as one.
-* The noise multiplier of an event is the noise over the clipping norm. Under replace the sensitivity is twice that.
-  The PLD accountant takes this into account; for the Renyi accountant the noise multipliers are halved here.
-* A Renyi divergence that is nan or negative is rejected. dp-accounting converts it to an epsilon of 0.
+* The PLD accountant composes a repeated randomized response only once. Here it is composed as often as it is repeated.
+* If noise multipliers are integers, the Renyi accountant counts several Gaussian releases on one sample as one. Here
+  noise multipliers are converted to floats.
+* The noise multiplier of an event is the noise over the clipping norm. Under replace the sensitivity is twice the
+  clipping norm. The PLD accountant takes this into account. For the Renyi accountant the noise multipliers are halved.
+* dp-accounting converts a Renyi divergence that is nan or negative to an epsilon of 0. Here it is rejected.
 """
 
 import json
@@ -58,16 +58,17 @@ MOST_COMPOSED = 10**8  # largest number of repetitions of an event
 
 FINER_GRIDS = 16.0  # largest factor by which a given grid may be finer than the default
 
-# soundness (measured, not proved): nats; absolute rounding error of dp-accounting in ``(alpha - 1) D(alpha)`` of one
-# release. Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5. It is
-# added for each release.
+# soundness (measured, not proved): nats, absolute rounding error of dp-accounting in ``(alpha - 1) D(alpha)`` of one
+# release. It was measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9) and multiplied by 5. It
+# is added for each release.
 RENYI_NOISE = 1e-12
 
 # soundness (measured): relative rounding error of the divergence; measured below 1e-16, with a factor of 100
 RENYI_RTOL = 1e-14
 
-# soundness (measured, not proved): the same for sampling without replacement, where dp-accounting takes differences
-# of a high order. Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30.
+# soundness (measured, not proved): the same error for sampling without replacement, where dp-accounting computes
+# differences of a high order. It was measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, and
+# multiplied by 30.
 DIFFERENCES_RTOL = 1e-6
 
 # exceptions of dp-accounting for parameters that it does not support
@@ -85,7 +86,7 @@ def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]
     return checked
 
 
-# Checks of several parameters.
+# checks that several parameters share
 _SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
 _POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
 _SHAPE = number("a number from 0 to 1e+06, or inf", 0.0, 1e6).check
@@ -100,10 +101,10 @@ CHECKS: dict[str, Any] = {
     "sensitivity": _SIZE,
     "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
     "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
-    # The number of steps of one tree, or of several.
+    # the number of steps of one tree, or of several trees
     "step_counts": lambda name, value: (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value),
     "mean": number("a number from 1 to 1e+09", 1.0, 1e9).check,
-    # The shape of the distribution of a number of trials; JSON has no infinity, which is the text inf.
+    # The shape of the distribution of a number of trials. JSON has no infinity, so infinity is the text "inf".
     "shape": lambda name, value: math.inf if value in ("inf", math.inf) else _SHAPE(name, value),
     "sensitivities": _listed(number("a number from 0 to 1e+12", 0.0, LARGEST_NOISE).check),
     "sampling_probs": _listed(number("a number from 0 to 1", 0.0, 1.0).check),
@@ -121,8 +122,8 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     """Return the event of plain data, with every key and value checked.
 
     Raises:
-        InvalidParameterError: A type or key is unknown or missing, or a value is out of range; the message names the
-            place.
+        InvalidParameterError: A type or key is unknown or missing, or a value is out of range. The message names the
+            key.
     """
     if not isinstance(data, Mapping):
         raise InvalidParameterError(where, data, "an event, a table with its type and its parameters")
@@ -145,7 +146,7 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
 
 
 def _value_of(value: object, name: str, where: str, depth: int) -> Any:
-    """Return a checked parameter of an event."""
+    """Return the value of a parameter of an event after checking it."""
     if name == "event":
         return event_from(value, f"{where}: event", depth + 1)
     with within(where):
@@ -205,7 +206,7 @@ Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and t
 
 
 def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
-    """Yield the events of a composition; none for an event without privacy loss.
+    """Yield the inner events of a composition with their repetitions; none for an event without privacy loss.
 
     Raises:
         InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
@@ -263,7 +264,7 @@ def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
 
 
 def _loss_reach(leaf: dp_event.DpEvent) -> float:
-    """Return about the largest loss, in nats, that dp-accounting puts on its grid for one event."""
+    """Return approximately the largest loss, in nats, on the grid of dp-accounting for one event."""
     if isinstance(leaf, dp_event.PoissonSampledDpEvent):
         return _loss_reach(leaf.event)
     if isinstance(leaf, dp_event.LaplaceDpEvent):
@@ -282,10 +283,10 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
 
 
 def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
-    """Return the smallest allowed grid step of one event, in nats, and the wanted grid step.
+    """Return the smallest allowed grid step of one event, in nats, and the preferred grid step.
 
-    The wanted step follows the losses of one event, and is at least that of all repetitions: dp-accounting's window for
-    many repetitions is as wide as :func:`default_grid_step` states.
+    The preferred step is proportional to the losses of one event. It is at least the default step for all repetitions
+    (:func:`default_grid_step`), because dp-accounting uses a wide window for many repetitions.
     """
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
@@ -296,7 +297,10 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
 
 
 def _alone(leaf: Leaf) -> Leaf:
-    """Return one Gaussian release equivalent to repeated ones, with noise smaller by the root of their number."""
+    """Return one Gaussian release that is equivalent to repeated Gaussian releases or to tree aggregation.
+
+    Its noise is divided by the root of the number of releases. Other events are returned unchanged.
+    """
     one_event, count = leaf
     if isinstance(one_event, dp_event.SingleEpochTreeAggregationDpEvent):
         return _alone((dp_event.GaussianDpEvent(one_event.noise_multiplier), count * nodes_of(one_event)))
@@ -386,7 +390,7 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
     event = event_from(json.loads(text))
     parts = 1.0
     if isinstance(event, dp_event.RepeatAndSelectDpEvent):
-        # The rounding error of the inner event counts 2 + shape or 1 + mean times, and an inner nan must be rejected.
+        # The rounding error of the inner event counts 2 + shape or 1 + mean times. An inner nan must be rejected.
         times = 1.0 + event.mean if event.shape == math.inf else 2.0 + event.shape
         inner = (
             count * _divergences_of(json.dumps(data_of(part)), relation, orders)[1]
@@ -407,7 +411,7 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
 
 @contextmanager
 def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
-    """Convert errors of dp-accounting to :class:`UnsupportedError`, and silence its log of omitted orders."""
+    """Convert errors of dp-accounting to :class:`UnsupportedError`, and suppress its log messages on omitted orders."""
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
@@ -423,9 +427,10 @@ def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
 
 
 def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Return the phases, each with a bound that the same accountant of dp-accounting supports.
+    """Return the phases with bounds that one accountant of dp-accounting supports.
 
-    They are unchanged if all have a privacy loss distribution. Otherwise phases of privproj take their Renyi bounds.
+    If all phases have a privacy loss distribution, they are unchanged. Otherwise phases of privproj get their Renyi
+    bounds.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -441,7 +446,7 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
 
 
 def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
-    """Return the joint privacy curve of phases of which some are events; ``step`` is the grid step in nats.
+    """Return the joint privacy curve of phases that include events; ``step`` is the grid step in nats.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -473,7 +478,7 @@ def _leaves_of(phase: Phase) -> list[Leaf]:
 
 
 def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`UnsupportedError` for a mix of noise over the clipping norm and over twice that norm."""
+    """Raise :class:`UnsupportedError` if noise multipliers relate to the clipping norm and to twice that norm."""
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
     over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_requirements]
     if over_clip and over_both:
@@ -485,7 +490,9 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return the part of a phase without a privacy loss distribution, and the event without Renyi divergences.
+    """Return the names of a part of the phase without a privacy loss distribution, and of one without a Renyi curve.
+
+    Each is empty if there is none.
 
     Raises:
         UnsupportedError: An event has neither.

@@ -1,8 +1,8 @@
-"""Phases that are events of dp-accounting.
+"""Build phases of a run from events of dp-accounting.
 
-dp-accounting composes a run with such phases (:mod:`privproj.contrib.events.event_composition`). Phases of privproj
-enter as the pairs that dominate them, on one grid of losses. If an event has no privacy loss distribution, phases of
-privproj enter by their Renyi bounds, and divergences are added.
+dp-accounting composes a run with such phases (:mod:`privproj.contrib.events.event_composition`). Phases of privproj are
+represented by dominating pairs on one grid of losses. If an event has no privacy loss distribution, phases of privproj
+are represented by their Renyi bounds, and divergences are added.
 """
 
 import json
@@ -29,7 +29,7 @@ MOST_SHOWN = 80  # characters; longest text of an event in a line of output
 
 @dataclass(frozen=True, kw_only=True)
 class Event(Mechanism):
-    """An event of dp-accounting as the mechanism of a phase; :func:`event_from_data` returns checked ones.
+    """An event of dp-accounting as the mechanism of a phase; :func:`event_from_data` builds and checks it.
 
     Attributes:
         text: The event as JSON in a canonical form, so that equal events are equal.
@@ -42,7 +42,7 @@ class Event(Mechanism):
     remedy = "more noise in its events"
 
     def notes(self) -> list[str]:
-        """Return that dp-accounting accounts for the event."""
+        """Return the warning that dp-accounting accounts for the event."""
         return [COMPOSED_ELSEWHERE]
 
     @property
@@ -104,7 +104,7 @@ def _bound_of(kind: str) -> Bound:
 
 
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:
-    """Return the phase of an event, given as plain data or as an object, with the steps and the relation of a run.
+    """Return the phase of an event, given as plain data or as an object; ``run`` has its steps and its relation.
 
     Raises:
         InvalidParameterError: The event is not one of dp-accounting, or a value is out of range.
@@ -121,7 +121,7 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
 
 
 def event_text(data: dict[str, Any]) -> str:
-    """Return an event as text, as Python writes it, truncated if it is long."""
+    """Return the Python expression of an event as text, truncated if it is long."""
     from privproj.contrib.events.event_composition import event_from
 
     text = repr(event_from(data))
@@ -131,14 +131,14 @@ def event_text(data: dict[str, Any]) -> str:
 def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:
     """Return a phase of a schedule from an event of dp-accounting.
 
-    dp-accounting composes a run with such a phase; its rounding error is measured and not proved. Noise multipliers in
-    the event are the noise over the clipping norm, as in dp-accounting.
+    dp-accounting composes a run with such a phase. The rounding error of dp-accounting is measured, not proved. Noise
+    multipliers in the event are the noise over the clipping norm, as in dp-accounting.
 
     Args:
         event: The event, an object of dp-accounting or plain data with its ``type``.
         name: The name of the phase in results and messages.
-        steps: How often the event is composed with itself, from 1 to 1e9.
-        relation: The neighboring relation, "add-remove", "zero-out" or "replace"; None is add-remove.
+        steps: The number of repetitions of the event, from 1 to 1e9.
+        relation: The neighboring relation, "add-remove", "zero-out" or "replace"; add-remove by default.
 
     Returns:
         The phase, which is not marked as planned.

@@ -1,8 +1,8 @@
-"""Compose privacy loss distributions by the FFT of dp-accounting.
+"""Compose privacy loss distributions with dp-accounting, and add its measured rounding error to every delta.
 
-Its FFT has no published error bound. Therefore a measured rounding error is added to every delta, deltas close to it
-are rejected, and no lower end is known. docs/proofs.md lists everything that is measured and not proved under "What is
-only observed".
+The FFT of dp-accounting has no published error bound. Therefore a measured rounding error is added to every delta,
+deltas close to this error are rejected, and no lower end is known. docs/proofs.md lists everything that is measured and
+not proved under "What is only observed".
 """
 
 import math
@@ -19,7 +19,7 @@ from privproj.integrations.dp_accounting import COMPOSITION_REMEDY, MOST_GRID_CE
 from privproj.numerics.interval import Enclosure, next_up
 
 # soundness (measured, not proved): absolute rounding error of dp-accounting's FFT in a composed delta, for any number
-# of steps. Measured on Gaussian runs (8e-14 at 1e4 steps), with a factor of 3 to 5. It is added to every delta.
+# of steps. It was measured on Gaussian runs (8e-14 at 1e4 steps) and multiplied by 3 to 5. It is added to every delta.
 FFT_NOISE = 2e-13
 
 # soundness (measured): the same error per step; measured on Gaussian runs up to 1e6 steps (4e-17 per step), with a
@@ -36,7 +36,7 @@ MOST_DEFAULT_CELLS = 2.0**20
 
 @dataclass(frozen=True)
 class PldCurve:
-    """The privacy curve of a composed run: the maximum of the add and remove directions. Lower ends are unknown.
+    """The privacy curve of a composed run, the maximum of the add and remove directions, without lower ends.
 
     Attributes:
         distribution: The composed privacy loss distribution in both directions.
@@ -56,7 +56,7 @@ class PldCurve:
         return LEAST_DELTA_OVER_NOISE * self.noise
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` for ``eps`` in nats, at least that of the floor."""
+        """Return ``ln delta(eps)`` for ``eps`` in nats; delta is at least the floor."""
         # max over both directions of delta(eps), + noise
         delta = float(self.distribution.get_delta_for_epsilon(eps)) + self.noise
         return Enclosure(-math.inf, math.log(min(1.0, max(delta, self.floor))))
@@ -82,10 +82,10 @@ class PldCurve:
 
 
 def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -> float:
-    """Return the default grid step for dp-accounting, in nats, about ``most`` at most. Any step is sound.
+    """Return the default grid step for dp-accounting, in nats, at most about ``most``; any step is sound.
 
-    dp-accounting's window is wide, because its Chernoff orders are at least ``1 / span`` (of the losses of a step). The
-    step is chosen so that there are at most about :data:`MOST_DEFAULT_CELLS` cells.
+    dp-accounting uses a wide window, because its Chernoff orders are at least one over the range of the losses of a
+    step. The grid step is chosen such that the window has at most about :data:`MOST_DEFAULT_CELLS` cells.
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
@@ -112,12 +112,12 @@ def compose(parts: list[Part], step: float) -> PldCurve:
 
 
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
-    """Return the distribution of ``count`` releases.
+    """Return the distribution of ``count`` releases, with dense probability mass functions.
 
-    Composing a sparse distribution would raise its size to the power of the steps.
+    The number of atoms of a sparse distribution would grow exponentially with the number of releases.
 
     Raises:
-        PrecisionError: The grid would be too large; it is not created.
+        PrecisionError: The grid would be too large.
     """
     law: Any = part._pmf_remove  # pyright: ignore[reportPrivateUsage]
     if count * law.size > MOST_GRID_CELLS:

@@ -1,4 +1,4 @@
-"""Account for training plans that react to outputs, by privacy filters."""
+"""Account for training plans whose parameters depend on earlier outputs, by privacy filters."""
 
 from privproj.lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""Implement the command ``privproj filter``."""
+"""Implement the command ``privproj filter``, which counts the steps that fit into the budget of a privacy filter."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,11 +26,11 @@ from privproj.result import round_outward
     json_option(),
 )
 def filter_command(file: str, epsilon: float, delta: float, order: float | None, json: bool) -> int:
-    """How many steps of a run file fit in a budget if later phases depend on earlier outputs.
+    """Count the steps of a run file that fit in a budget if later phases depend on earlier outputs.
 
-    The budget is that of a Renyi filter: the phases that are done and those with `planned = true` may have been chosen
-    by looking at outputs. The order of the filter is fixed with the budget, before the first release. Without --order
-    it is the order that suits the first phase.
+    The budget is that of a Renyi filter. So the parameters of all phases, completed or with `planned = true`, may
+    depend on earlier outputs. The order of the filter is fixed with the budget, before the first release. Without
+    --order it is the best order for the first phase.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_quote": reported}
     summary["epsilon_of_fixed_plan"] = fixed
     spent = budget.epsilon_of_spent(delta)
-    # The steps that the filter leaves for every planned phase, after all steps of the planned phases before it.
+    # The steps that the filter allows for every planned phase, after all steps of the planned phases before it.
     planned = tuple(phase for phase in schedule.phases if phase.planned)
     rows, all_fit = list[Remaining](), True
     for i, phase in enumerate(planned or schedule.phases[-1:]):

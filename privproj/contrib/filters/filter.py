@@ -1,9 +1,9 @@
-"""Privacy filters: budgets for plans that depend on earlier outputs (C35).
+"""Enforce a privacy budget for training plans whose parameters depend on earlier outputs (privacy filters, C35).
 
 Composition covers adaptive queries, but not adaptive parameters. A filter covers both. Its budget is fixed before the
-first release; it counts the cost of every release, and rejects a release that would exceed the budget. Costs are
-rounded up and added as exact fractions. So the sum does not depend on the order of the releases or on how steps are
-grouped, and rounding never admits an overspend. Report the epsilon of the whole budget, whatever part of it was spent.
+first release. The filter counts the cost of every release, and rejects a release that would exceed the budget. Costs
+are rounded up and added as exact fractions. So the sum does not depend on the order of the releases or on the grouping
+of steps, and rounding cannot cause an overspend. Report the epsilon of the whole budget, even if a part was not spent.
 """
 
 import math
@@ -37,24 +37,24 @@ LARGEST_ORDER = 1e6  # largest order of a filter
 
 LARGEST_BUDGET = 1e9  # largest budget of a filter
 
-LEAST_COST = 1e-300  # soundness: smallest cost of a release, since a smaller one may have underflowed to 0
+LEAST_COST = 1e-300  # soundness: smallest cost of a release, because a smaller one may have underflowed to 0
 
 MOST_STEPS = 10**15  # largest number of steps that is returned
 
 FIXED = ("order", "budget", "relation", "group_size")  # soundness: attributes that never change
 
-HOPELESS = 1e4  # nats; score of an order that leaves no budget, above that of every other order
+HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score of every other order
 
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """Return the phase with the bound that is used, and the exact cost of one release, rounded up.
+    """Return the phase with the bound that is used, and the cost of one release, rounded up to an exact fraction.
 
-    The cost is ``D(alpha)`` at an order, and ``mu^2`` of Gaussian noise on the whole dataset without one.
+    With an order ``alpha`` the cost is ``D(alpha)``. Without one it is ``mu^2`` of Gaussian noise on the whole dataset.
 
     Raises:
-        UnsupportedError: The cost is unknown or infinite, or there is no order and the release is other than such
-            Gaussian noise.
+        UnsupportedError: The cost is unknown or infinite. Or there is no order, and the release is not Gaussian noise
+            on the whole dataset.
     """
     if order is not None:
         phase, curve = renyi_curve(phase)
@@ -78,12 +78,12 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
 
 
 def _curve_of(budget: float, order: float | None) -> Curve:
-    """Return the privacy curve of a whole budget: that of ``(alpha, budget)``-RDP, or of one Gaussian release."""
+    """Return the privacy curve of the whole budget: ``(alpha, budget)``-RDP, or without an order a Gaussian release."""
     return gaussian_profile(next_up(math.sqrt(budget))) if order is None else OneOrder(order, budget)
 
 
 def _guess_budget(target: FullTarget, order: float | None) -> float:
-    """Return about the largest budget that meets a target; at most 0 if there is none."""
+    """Return approximately the largest budget that meets a target; at most 0 if there is none."""
     if order is not None:
         # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
         return target.epsilon - OneOrder(order, 0.0).price(floor_log_delta(target))
@@ -92,9 +92,9 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 
 
 def best_order(phase: Phase, target: FullTarget) -> float:
-    """Return the order at which most releases like this one fit into the budget of a target, to four digits.
+    """Return the order at which the largest number of such releases fits into the budget of a target.
 
-    Every order is sound. The result does not depend on the number of steps.
+    Every order is sound. The result has four digits and does not depend on the number of steps of the phase.
 
     Raises:
         UnsupportedError: No order leaves a budget, or there is no Renyi curve.
@@ -103,7 +103,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
     tried: dict[float, float] = {}
 
     def score(alpha: float) -> float:
-        """Return a score that is smallest at the largest ``B(alpha)/D(alpha)``."""
+        """Return a score that is smallest where ``B(alpha)/D(alpha)`` is largest."""
         if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
@@ -132,30 +132,30 @@ def _one_release(phase: Phase) -> Phase:
 
 
 class Filter:
-    """A privacy budget for a plan whose noise, rate, rank and end depend on earlier outputs.
+    """A privacy budget for a plan whose noise, rate, rank and number of steps may depend on earlier outputs.
 
-    The budget is fixed before the first release. A filter with an order counts the Renyi divergence of every release at
-    one fixed order ``alpha``, and keeps ``sum_t D_t(alpha) <= B``. Then all releases together are ``(alpha, B)``-RDP
-    (Feldman, Zrnic 2021, arXiv 2008.11193; claim C35). A filter without an order keeps ``sum_t mu_t^2 <= B`` for
-    Gaussian noise on whole datasets (Smith, Thakurta 2022, arXiv 2210.17520), and costs no more than a plan fixed in
+    The budget is fixed before the first release. A filter with an order adds the Renyi divergences of all releases at
+    one fixed order ``alpha``, and enforces ``sum_t D_t(alpha) <= B``. Then all releases together are ``(alpha, B)``-RDP
+    (Feldman, Zrnic 2021, arXiv 2008.11193; claim C35). A filter without an order enforces ``sum_t mu_t^2 <= B`` for
+    Gaussian noise on the whole dataset (Smith, Thakurta 2022, arXiv 2210.17520). Its epsilon is that of a plan fixed in
     advance.
 
     Call :meth:`spend` before each release. It counts the release, or rejects it and changes nothing. Threads may share
-    a filter. A filter cannot be copied or pickled, because each copy would spend the whole budget; a ledger whose
-    target has an order keeps a filter on the disk.
+    a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a filter on
+    the disk, use a ledger whose target has an order.
 
     Args:
-        epsilon: The target epsilon, above 0 and at most 1e9; together with ``delta``, instead of ``budget``.
+        epsilon: The target epsilon, above 0 and at most 1e9. Give ``epsilon`` and ``delta``, or ``budget``.
         delta: The target delta, above 0 and below 1.
-        order: The order ``alpha``, from 1.001 to 1e6, or None for Gaussian noise on whole datasets. Sampled releases
-            count at the next integer order. :meth:`for_releases` selects an order for a plan.
-        budget: ``B``, above 0 and at most 1e9: nats at the order, or the sum of ``mu^2``.
+        order: The order ``alpha``, from 1.001 to 1e6, or None for Gaussian noise on the whole dataset. Sampled releases
+            are counted at the next integer order. :meth:`for_releases` chooses an order for a plan.
+        budget: ``B``, above 0 and at most 1e9, in nats at the order, or a sum of ``mu^2`` without one.
         relation: The neighboring relation of all releases.
         group_size: The number of records of one user, the same for all releases.
 
     Attributes:
         order: The order, or None.
-        budget: ``B``; for a target epsilon and delta, the largest that meets both.
+        budget: ``B``; for a target epsilon and delta, the largest budget that meets both.
         relation: The neighboring relation.
         group_size: The number of records of one user.
 
@@ -219,9 +219,9 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Return a filter at the order at which most releases like this one fit.
+        """Return a filter at the order at which the largest number of such releases fits into the budget.
 
-        Call it before the first release: the order must not depend on an output.
+        Call it before the first release, because the order must not depend on an output.
 
         Args:
             release: A typical release, as a mechanism or a phase of a schedule; it is not counted.
@@ -258,7 +258,7 @@ class Filter:
         return -_round_up(self._spent - Fraction(self.budget))
 
     def spend(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> None:
-        """Count releases before they are made; if they do not all fit, count none.
+        """Count releases before they are made, or raise an error and count none if they do not all fit.
 
         Args:
             release: A mechanism; or a phase of a schedule, which needs no other arguments.
@@ -316,7 +316,7 @@ class Filter:
         return phase.run.steps <= self._fitting(self._cost(phase)[1])
 
     def most_steps(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> int:
-        """Return how many releases like this one still fit.
+        """Return the number of such releases that still fit into the budget.
 
         Args:
             release: A mechanism; or a phase of a schedule, which needs no other arguments.
@@ -324,7 +324,7 @@ class Filter:
             **run: The run (:class:`privproj.run.RunOptions`); its number of steps is ignored.
 
         Returns:
-            A number of steps up to 1e15; 0 if none fits.
+            A number of releases up to 1e15; 0 if none fits.
 
         Raises:
             InvalidParameterError: A value is out of range, or the relation is not that of the filter.
@@ -338,7 +338,7 @@ class Filter:
         return self._fitting(self._cost(_phase_of(release, bound, run, self))[1])
 
     def epsilon(self, delta: float) -> Result:
-        """Return the epsilon of the whole budget, rounded up, which may be reported at any time.
+        """Return the epsilon of the whole budget, rounded up, which you may report at any time.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
@@ -374,9 +374,9 @@ class Filter:
         return solve_delta(_BudgetQuery(self.phases, budget=self), epsilon_target(epsilon))
 
     def epsilon_of_spent(self, delta: float) -> float:
-        """Return the epsilon of the spent part of the budget, which a plan fixed in advance would have at this order.
+        """Return the epsilon of the spent part of the budget, which is valid only for a plan fixed in advance.
 
-        It is not a guarantee for a plan that depends on earlier outputs; :meth:`epsilon` is.
+        It is not a guarantee for a plan that depends on earlier outputs. For such a plan use :meth:`epsilon`.
 
         Args:
             delta: The delta, above 0 and below 1.
@@ -425,11 +425,11 @@ class Filter:
         return _cost_of(one, self.order)
 
     def _fitting(self, cost: Fraction) -> int:
-        """Return how many releases of this cost fit, up to 1e15."""
+        """Return the number of releases of this cost that fit into the budget, up to 1e15."""
         return min(MOST_STEPS, int((Fraction(self.budget) - self._spent) // cost))
 
     def _largest_budget(self, target: FullTarget) -> float:
-        """Return the largest budget that meets a target, up to rounding; the result was verified to meet it."""
+        """Return the largest budget that meets a target, up to rounding; the result was checked to meet it."""
         budget, step = _guess_budget(target, self.order), 1e-15
         while budget > 0.0 and not meets(_curve_of(budget, self.order), target):
             # The conversion of an order has an absolute rounding error; mu^2 has a relative one.
@@ -445,7 +445,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class _BudgetQuery(Composition):
-    """A query about the whole budget of a filter; its phases are the counted releases."""
+    """The composition that represents the whole budget of a filter; its phases are the counted releases."""
 
     budget: Filter = field(kw_only=True)
 
@@ -459,7 +459,7 @@ class _BudgetQuery(Composition):
 
     @property
     def remedy(self) -> str:
-        """How to get a smaller epsilon, as text."""
+        """Advice for a smaller epsilon, as text."""
         return "a smaller budget, fixed before the first release"
 
     def curve(self) -> Curve:
@@ -468,14 +468,14 @@ class _BudgetQuery(Composition):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The assumptions of the phases, with the fixed filter in place of the fixed schedule."""
+        """The requirements of the phases, with a budget fixed in advance in place of a schedule fixed in advance."""
         return (
             *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),
             Requirement.FIXED_FILTER,
         )
 
     def side(self, curve: Curve) -> Side:
-        """Return the upper side: the result is about the whole budget, whatever part of it was spent."""
+        """Return the side of upper bounds, because the result is about the whole budget, not the spent part."""
         return Side.UPPER
 
     def named(self) -> dict[str, Any]:
@@ -499,7 +499,7 @@ SOURCES = (
 def _phase_of(
     release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
 ) -> Phase:
-    """Return the phase of a release and the options of a run; its relation defaults to that of the filter."""
+    """Return the phase of a release with these options of a run; the default relation is that of the filter."""
     if isinstance(release, Phase):
         require_no_options(bound, run, "a phase")
         return release

@@ -1,4 +1,4 @@
-"""Adapt a filter as the budget of a ledger whose target has an ``order`` besides epsilon and delta (C35)."""
+"""Let a privacy filter enforce the target of a ledger that has an ``order`` besides epsilon and delta (C35)."""
 
 from typing import Any
 
@@ -24,6 +24,6 @@ class LedgerFilter(Filter):
 
 
 def filter_text(budget: Filter) -> str:
-    """Return the order of a filter, its budget, and the share of it that is spent, as text."""
+    """Return the order of a filter, its budget and the spent share of the budget, as text."""
     order, total = str(budget.order).removesuffix(".0"), round_outward(budget.budget, up=False)
     return f"order {order}, budget {total}, {percent(budget.spent / budget.budget)} of it spent"

@@ -1,4 +1,4 @@
-"""Return the privacy loss distribution of a run, and convert a run to other kinds of privacy."""
+"""Compute the privacy loss distribution of a run, and convert a run to GDP, zCDP, RDP or trade-off functions."""
 
 from privproj.lazy import lazy_names
 

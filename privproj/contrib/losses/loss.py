@@ -1,8 +1,8 @@
-"""Privacy loss distributions of runs, and conversion of a run to other kinds of privacy.
+"""Compute privacy loss distributions of runs, and convert runs to GDP, zCDP, RDP or trade-off functions.
 
-The true privacy curve of a run is convex and holds in both the add and remove directions. Therefore upper bounds of
-the curve at grid points define a pair of distributions that dominates the run (C18), whatever its bound is. Runs are
-composed as schedules before that.
+The true privacy curve of a run is convex and holds in both the add and remove directions. Therefore upper bounds of the
+curve at grid points define a pair of distributions that dominates the run (C18), for every bound of the mechanism. A
+run of several phases is composed before its loss distribution is computed.
 """
 
 import math
@@ -30,26 +30,27 @@ if TYPE_CHECKING:
     from privproj.composition.dominating_pairs import DominatingPair
     from privproj.numerics.arrays import Array
 
-Form = Literal["mu", "rho", "renyi", "trade-off", "dp-accounting"]  # kinds of privacy to which a run can be converted
+Form = Literal["mu", "rho", "renyi", "trade-off", "dp-accounting"]  # privacy definitions for conversions
 
-CUT_MASS = 1e-15  # delta; target mass of the truncated tails, as in dp-accounting; the truncated mass is counted
+CUT_MASS = 1e-15  # delta, intended mass of the truncated tails, as in dp-accounting; the truncated mass is counted
 
 LOSSES_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
 
 
 @dataclass(frozen=True)
 class PrivacyLoss(Composition):
-    """A run with its privacy loss distribution on a grid, an upper bound.
+    """A run with its privacy loss distribution on a grid, which is an upper bound.
 
-    ``above`` dominates every neighboring pair in both directions, so everything computed from it is an upper bound. It
-    has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``, the mass of an infinite
-    loss. The masses under the other dataset are ``exp(-losses)`` times as large; ``infinity_mass_q`` is the mass at
-    loss minus infinity. ``+`` and ``*`` compose runs, not distributions, and lose nothing.
+    The distribution ``above`` dominates every neighboring pair in both directions, so all values computed from it are
+    upper bounds. It has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``, the
+    mass of an infinite loss. The masses under the other dataset are ``exp(-losses)`` times as large, and
+    ``infinity_mass_q`` is the mass at a loss of minus infinity. ``+`` and ``*`` compose the runs and not the
+    distributions, so they add no discretization error.
 
     Args:
-        phases: The phases in their order, as those of a schedule.
+        phases: The phases in their order, as in a :class:`privproj.schedule.Composition`.
         discretization: The grid step of the composition of the phases; None lets the composer choose.
-        assumes: Further assumptions of every result.
+        assumes: Further requirements of every result.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import privacy_loss
@@ -74,7 +75,7 @@ class PrivacyLoss(Composition):
         """The distribution that dominates the run, from the curve at the grid points.
 
         Raises:
-            PrecisionError: Losses are too large for double precision.
+            PrecisionError: Losses are too large for the range of doubles.
         """
         from privproj.composition.dominating_pairs import describe_coarsely
 
@@ -113,10 +114,10 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
 def privacy_loss(
     run: Mechanism | Composition, *, bound: str | None = None, **options: Unpack[RunOptions]
 ) -> PrivacyLoss:
-    """Return a run with its privacy loss distribution, which composes and which :func:`convert` accepts.
+    """Return a run with its privacy loss distribution, which can be composed and converted (:func:`convert`).
 
     Args:
-        run: A mechanism, or a schedule, which has its own bounds and runs.
+        run: A mechanism, or a composition, which has its own bounds and runs.
         bound: The name of a bound of the mechanism; None takes its default.
         **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
 
@@ -124,7 +125,7 @@ def privacy_loss(
         The privacy loss.
 
     Raises:
-        InvalidParameterError: A value is out of range, or a schedule is given options.
+        InvalidParameterError: A value is out of range, or options are given with a composition.
         UnsupportedError: The bound does not support this mechanism and run.
 
     >>> from privproj import M2
@@ -144,13 +145,13 @@ def privacy_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """A run in another kind of privacy.
+    """The guarantee of a run in another privacy definition.
 
     Attributes:
-        to: The kind of privacy.
+        to: The privacy definition, one of those in :func:`convert`.
         value: The number, the list of numbers, or the object.
-        side: An upper bound for privacy parameters and losses, a lower bound for false negative rates; exact if the
-            conversion loses nothing.
+        side: Whether the value is an upper bound (privacy parameters and losses), a lower bound (false negative rates)
+            or exact.
         means: The definition of the guarantee, as text.
         rests_on: The bound, status and assumptions, as a :class:`privproj.Result` whose value is not used.
 
@@ -175,7 +176,7 @@ def convert(
     bound: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Conversion:
-    """Return a run in another kind of privacy, rounded to the safe side.
+    """Convert the guarantee of a run to another privacy definition, rounded to the safe side.
 
     ===============  ==============================  ======================================================
     ``to``           ``at``                          ``value``
@@ -188,20 +189,20 @@ def convert(
     ===============  ==============================  ======================================================
 
     Args:
-        run: A privacy loss, a schedule or a mechanism.
-        to: The kind of privacy.
-        at: See the table.
-        bound: The name of a bound of the mechanism; None takes its default. Renyi divergences are those of the Renyi
-            bound of the mechanism if this bound has none.
+        run: A privacy loss, a composition or a mechanism.
+        to: The privacy definition.
+        at: The argument in the table.
+        bound: The name of a bound of the mechanism; None takes its default. For Renyi divergences it is the Renyi bound
+            of the mechanism if this bound has no Renyi curve.
         **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
 
     Returns:
         The value with its side, bound and assumptions.
 
     Raises:
-        InvalidParameterError: A value is out of range, or a loss or a schedule is given options.
-        UnsupportedError: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted
-            bound.
+        InvalidParameterError: A value is out of range, or options are given with a privacy loss or a composition.
+        UnsupportedError: The run has no such parameter: it has no finite ``mu`` without slack for "rho", no Renyi
+            curve, or a refuted bound.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import convert
@@ -236,7 +237,7 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return rho from the mu without slack: the loss distribution is a coarsening of that of two Gaussians."""
+    """Return ``rho = mu^2/2``, where ``mu`` is that of the run without slack."""
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2
     return [next_up(next_up(mu * mu) / 2.0)], side
@@ -258,7 +259,7 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
-    """Return the loss with the Renyi bounds of its phases; raises :class:`UnsupportedError` if a phase has none."""
+    """Return the run with the Renyi bounds of its phases; raises :class:`UnsupportedError` if a phase has none."""
     for phase in loss.phases:
         if phase.accountant is not None:
             raise UnsupportedError(
@@ -281,7 +282,7 @@ def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], 
     return [symmetric_distribution(loss.above)], Side.UPPER
 
 
-# definition of the guarantee of each kind
+# the meaning of ``value`` for each privacy definition
 MEANS = {
     "mu": "delta(epsilon) is at most the larger of that of two Gaussians at the distance value, and of the slack",
     "rho": "the Renyi divergence of every order a > 1, in both orders of neighbors, is at most value times a (zCDP)",
@@ -290,7 +291,7 @@ MEANS = {
     "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
 }
 
-# for each kind, the function from a privacy loss and a list ``at`` to the values and their side
+# for each privacy definition, the function from a privacy loss and a list ``at`` to the values and their side
 CONVERSIONS: dict[str, Any] = dict(
     zip(MEANS, (_to_mu, _to_rho, _to_renyi, _to_tradeoff, _to_dp_accounting), strict=True)
 )

@@ -1,4 +1,4 @@
-"""Account for private selection of the best of several runs."""
+"""Account for private selection: the release of the best of a random number of runs."""
 
 from privproj.lazy import lazy_names
 

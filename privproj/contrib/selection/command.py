@@ -1,4 +1,4 @@
-"""Implement the command ``privproj select``."""
+"""Implement the command ``privproj select``, which accounts for the release of the best of several runs."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ COMPARISONS = {
 
 
 def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, **options: Any) -> int:
-    """The best of a random number of runs, chosen by score: what choosing it costs.
+    """Account for the release of the best of a random number of runs, chosen by score.
 
     Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
-    Then draw the number of runs with privproj.contrib.selection.draw_trials, and release only the best.
+    Then draw the number of runs with privproj.contrib.selection.draw_trials, and release only the best run.
     """
     result = select(mechanism, **{key: value for key, value in options.items() if value is not None}, **run)
     return show(result, json, lambda: selection_text(result))

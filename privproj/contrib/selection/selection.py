@@ -1,8 +1,8 @@
-"""Private selection: the best of a random number of runs by score (C34).
+"""Account for the release of the best of a random number of runs by score, as in a hyper-parameter search (C34).
 
-``K`` independent runs of one mechanism are made, and the one with the largest score is released. Let ``delta_0`` be the
+``K`` independent runs of one mechanism are made, and the run with the largest score is released. Let ``delta_0`` be the
 privacy profile of one run, in both add and remove directions, and ``m = E K``. If ``K`` has a truncated negative
-binomial distribution with ``eta`` and ``gamma``, then
+binomial distribution with parameters ``eta`` and ``gamma``, then
 
     delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1).
 
@@ -49,34 +49,34 @@ from privproj.result import Result, Side
 from privproj.run import RunOptions
 from privproj.targets import Target, delta_target, epsilon_target, full_target
 
-# distributions of the number of runs, with the shape ``eta`` of those negative binomial ones that fix it
+# distributions of the number of runs, with their shape ``eta`` if the name determines it
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "negative-binomial": None, "poisson": None}
 
 LARGEST_EXPECTED = 1e5  # largest expected number of runs
 
-LEAST_SHAPE = -0.9  # smallest shape; ``gamma`` would underflow closer to -1
+LEAST_SHAPE = -0.9  # smallest shape; closer to -1 ``gamma`` would underflow
 
 LARGEST_SHAPE = 100.0  # largest shape
 
 LEAST_GAMMA = 1e-300  # smallest ``gamma`` in the search
 
-# soundness: relative error of the mean number of runs, a few roundings of differences of exponentials
+# soundness: relative error of the mean number of runs, from a few roundings of differences of exponentials
 MEAN_RELATIVE_ERROR = 1e-13
 
 # soundness: decimal digits in which a number of runs is drawn; its distribution is then exact up to 1e-40
 DRAWN_DIGITS = 80
 
-# soundness: probability of a number beyond the mean below which no larger number is drawn; far below the resolution
-# of the random bits
+# soundness: probability below which a number of runs beyond the mean is the largest one that is drawn; it is far below
+# the resolution of the random bits
 LEAST_DRAWN = Decimal("1e-60")
 
-SMALLEST_SHAPE = 1e-9  # soundness: smallest absolute value of a nonzero shape; probabilities lose as many digits
+SMALLEST_SHAPE = 1e-9  # soundness: smallest absolute value of a nonzero shape, with which probabilities lose 9 digits
 
-# values for which ``tau = ln(1 + 1/(order - 1))`` is tried for a Poisson number, besides ``tau = 0``; every tau is
-# sound
+# orders for which ``tau = ln(1 + 1/(order - 1))`` is tried for a Poisson number of runs, besides ``tau = 0``; every tau
+# is sound
 ORDERS = (2.0, 3.0, 5.0, 9.0, 16.0, 32.0)
 
-# boundaries of the cells of an exponential variable, up to the mean of the Poisson number
+# boundaries of the cells of an exponential variable, as far as they are below the mean of the Poisson number
 CUTS = (*(0.5 * i for i in range(12)), *range(6, 14), 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 128.0, 512.0)
 
 CHORD_ERROR = 1e-9  # soundness: added to the share of the far end of a cell, more than its rounding
@@ -87,7 +87,7 @@ LEAST_WEIGHT = 5e-324
 
 @dataclass(frozen=True)
 class _TrialDistribution:
-    """The distribution of the number of runs ``K``; :func:`trial_distribution` returns one for a given mean.
+    """The distribution of the number of runs ``K``; :func:`trial_distribution` builds it for a given mean.
 
     Attributes:
         distribution: A key of :data:`SHAPES`.
@@ -105,7 +105,7 @@ class _TrialDistribution:
     gamma: float = 1.0
 
     def as_dict(self) -> dict[str, object]:
-        """Return the distribution as plain values by key, as results write it."""
+        """Return the distribution as plain values by key, for results."""
         parameters: dict[str, object] = {} if self.shape is None else {"shape": self.shape, "gamma": self.gamma}
         return {"distribution": self.distribution, "expected_trials": self.expected, **parameters}
 
@@ -126,7 +126,7 @@ class _TrialDistribution:
             k, p = k + 1, p * (mean if eta is None else (1 - gamma) * (k + eta)) / (k + 1)
 
     def draw(self, uniform: Fraction) -> int:
-        """Return the smallest number at which the cumulative distribution function exceeds ``uniform``, from [0, 1)."""
+        """Return the smallest number whose cumulative probability exceeds ``uniform``, a number in [0, 1)."""
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
             at = Decimal(uniform.numerator) / uniform.denominator
@@ -162,7 +162,7 @@ def trial_distribution(trials: float, distribution: str, shape: float | None) ->
 
 
 def _mean_of(eta: float, gamma: float) -> float:
-    """Return ``eta (1/gamma - 1)/(1 - gamma^eta)``, the mean of the negative binomial distribution; its limit at 0."""
+    """Return the mean ``eta (1/gamma - 1)/(1 - gamma^eta)`` of a negative binomial distribution, or its limit at 0."""
     logarithm = -math.log(gamma)
     if logarithm == 0.0:
         return 1.0
@@ -171,10 +171,10 @@ def _mean_of(eta: float, gamma: float) -> float:
 
 
 def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
-    """Return the curve of the best of a random number of runs with the curve ``base``; it is as sound as that (C34).
+    """Return the curve of the best of a random number of runs, as sound as the curve ``base`` of one run (C34).
 
     Raises:
-        UnsupportedError: The curve is a rule for one delta at a time, without a privacy profile.
+        UnsupportedError: ``base`` is a rule ``eps(delta)`` and not a privacy profile.
     """
     if leads_with_epsilon(base):
         raise UnsupportedError(
@@ -193,7 +193,7 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
 
 
 def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
-    """Return the curve for a Poisson number and a Renyi curve ``D`` (Papernot, Steinke 2022, Theorem 6; C34)."""
+    """Return the curve for a Poisson number of runs with a Renyi curve (Papernot, Steinke 2022, Theorem 6; C34)."""
 
     def divergence(alpha: float) -> float:
         # D(alpha) + m delta_0(ln(1 + 1/(alpha - 1))) + ln(m)/(alpha - 1)
@@ -207,11 +207,14 @@ def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
 
 
 def _negative_binomial_curve(base: Curve, runs: _TrialDistribution) -> "_Selection":
-    """Return the curve for a negative binomial number: deltas grow by ``m``, epsilons by ``(1 + eta) tau``."""
+    """Return the curve for a negative binomial number of runs.
+
+    Delta is multiplied by ``m``, and epsilon increases by ``(1 + eta) tau``.
+    """
     assert runs.shape is not None
     tau, odds = 0.0, (1.0 - runs.gamma) / runs.gamma
 
-    # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, moved up by more than its rounding (C34)
+    # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, increased by more than its rounding (C34)
     def excess(tau: float) -> float:
         reach = tau + log1m_exp(-tau) if tau > 0.7 else math.log(math.expm1(tau))
         return base.log_delta(tau).upper + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
@@ -223,15 +226,16 @@ def _negative_binomial_curve(base: Curve, runs: _TrialDistribution) -> "_Selecti
     return _Selection(base, next_up(math.log(runs.expected)), (((1.0, shift),),), digits_of(base))
 
 
-# weights of one ``tau``, each with the nats below ``eps`` at which ``delta_0`` is evaluated
+# the weights for one ``tau``, each with the number of nats below ``eps`` at which ``delta_0`` is evaluated
 Cells = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _Selection:
-    """The curve of the best of several runs: the minimum over several ``tau``, all sound, of a weighted sum.
+    """The curve of the best of several runs: the minimum over several ``tau`` of a weighted sum; all ``tau`` are sound.
 
-    A negative binomial number has one ``tau`` with one cell: ``delta(eps) = m delta_0(eps - (1 + eta) tau)``.
+    For a negative binomial number of runs there is one ``tau`` with one cell, and
+    ``delta(eps) = m delta_0(eps - (1 + eta) tau)``.
 
     Attributes:
         base: The curve of one run.
@@ -249,16 +253,16 @@ class _Selection:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """Numerics of the curve of one run."""
+        """The numerics of the curve of one run."""
         return numerics_of(self.base)
 
     @property
     def floor(self) -> float:
-        """The rounding error of delta of one run, times ``m``; 0 if there is none."""
+        """The rounding error of the delta of one run, times ``m``; 0 if there is none."""
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
-        """Return ``ln delta_0(eps - less)``, with epsilon rounded down; 0 for a negative one."""
+        """Return ``ln delta_0(eps - less)``, with epsilon rounded down; 0 if epsilon is negative."""
         inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
@@ -292,7 +296,7 @@ class _Selection:
 
 
 def _log_rounding(log_delta: float) -> float:
-    """Return more than the rounding error of the logarithm of a sum of exponentials."""
+    """Return an upper bound of the rounding error of the logarithm of a sum of exponentials."""
     return 1e-12 + 1e-15 * abs(log_delta)
 
 
@@ -302,15 +306,16 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
     # Rounded up by more than the rounding error of differences of epsilons near 1.
     losses = [mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14) + 1e-14 for tau in taus]
     tilts = [_weigh_cells(tau, mean, lost) for tau, lost in zip(taus, losses, strict=True)]
-    # Few digits, because evaluations are slow.
+    # Epsilon has seven digits only, because evaluations are slow.
     return _Selection(base, next_up(math.log(mean)), tuple(tilts), 7)
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return ``(w_k, lost + c x_k - tau)`` for the cell ends of an exponential variable below ``mean``, and the rest.
+    """Return ``(w_k, lost + c x_k - tau)`` for the ends ``x_k`` of the cells of an exponential variable.
 
-    A chord in ``t = e^(-c x)`` is above a convex function of ``t``: each cell puts its mass on both of its ends (C34).
-    ``lost`` is ``m delta_0(tau)``, rounded up by enough to cover the rounding of the difference.
+    The cells end at ``mean``, and the mass beyond is included. In each cell a convex function of ``t = e^(-c x)`` is
+    below its chord, so the mass of the cell is moved to both of its ends (C34). ``lost`` is ``m delta_0(tau)``, rounded
+    up by more than the rounding of the difference.
     """
     c = math.expm1(tau)
     if c == 0.0:
@@ -335,11 +340,11 @@ DRAWN_BITS = 160  # soundness: random bits of the uniform number from which a nu
 
 @dataclass(frozen=True)
 class _SelectionQuery(Composition):
-    """A query about the best of a random number of runs."""
+    """The composition that represents the best of a random number of runs; its phase is one run."""
 
     runs: _TrialDistribution = field(kw_only=True)
 
-    has_batch_notes: ClassVar[bool] = False  # they hold for one run
+    has_batch_notes: ClassVar[bool] = False  # these notes are about one run
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -348,20 +353,22 @@ class _SelectionQuery(Composition):
         return (*super().notes, *((NO_AMPLIFICATION,) if shuffled else ()))
 
     def curve(self) -> Curve:
-        """Return the curve of the selection; raises :class:`UnsupportedError` if that of one run is a rule for single
-        deltas.
+        """Return the curve of the selection.
+
+        Raises:
+            UnsupportedError: The curve of one run is a rule ``eps(delta)`` and not a privacy profile.
         """
         one = super().curve()
         with within(self.only.bound.name):
             return selection_curve(one, self.runs)
 
     def side(self, curve: Curve) -> Side:
-        """Return the upper side: the cost of a selection is only bounded."""
+        """Return the side of upper bounds, because no exact value is known for a selection."""
         return Side.UPPER
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """Assumptions on the run and the selection."""
+        """The requirements on the run and the selection."""
         of_selection = (
             Requirement.RANDOM_NUMBER_OF_TRIALS,
             Requirement.ONLY_BEST_RELEASED,
@@ -389,17 +396,18 @@ def select(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """Return the privacy of releasing the best of a random number of runs by score, as in a hyper-parameter search.
+    """Return epsilon, delta or noise for releasing the best of a random number of runs, as in a hyper-parameter search.
 
-    Two of ``delta``, ``epsilon`` and the noise multiplier are given, and the third is computed. For a negative binomial
-    number of runs with mean ``m``, ``delta'(eps) = m delta(eps - (1 + shape) tau)`` with the least ``tau`` such that
-    ``delta(tau) <= gamma/(1 - gamma) (exp(tau) - 1)``, where ``delta`` is the profile of one run (docs/proofs.md, C34).
+    The best run is the one with the largest score. Give two of ``delta``, ``epsilon`` and the noise multiplier; the
+    third is computed. For a negative binomial number of runs with mean ``m``, ``delta'(eps) = m delta(eps - (1 + shape)
+    tau)`` with the least ``tau`` such that ``delta(tau) <= gamma/(1 - gamma) (exp(tau) - 1)``, where ``delta`` is the
+    profile of one run (docs/proofs.md, C34).
 
     Args:
         mechanism: The mechanism of one run; without its noise multiplier if both ``epsilon`` and ``delta`` are given.
         trials: The expected number of runs, from 1 to 1e5.
         distribution: The distribution of the number of runs: "geometric", "logarithmic" (often one run, rarely very
-            many), "negative-binomial" (with a ``shape``) or "poisson" (which may be no run at all).
+            many), "negative-binomial" (with a ``shape``) or "poisson" (which may give no run at all).
         shape: The shape of a negative binomial distribution, from -0.9 to 100; 1 is geometric, 0 logarithmic.
         epsilon: The epsilon of the whole selection, from 0 to 1e9.
         delta: The delta of the whole selection, above 0 and below 1.
@@ -409,11 +417,11 @@ def select(
     Returns:
         A result whose ``value`` is epsilon, delta or the noise multiplier of the whole selection, an upper bound.
         ``run["selection"]`` has the distribution of the number of runs. For epsilon, ``numerics`` has the epsilon of
-        one run, and of releasing as many runs as are expected, if these are known.
+        one run and the epsilon of releasing the expected number of runs, if they are known.
 
     Raises:
         InvalidParameterError: A value is out of range, or neither ``epsilon`` nor ``delta`` is given.
-        UnsupportedError: The bound does not support this mechanism and run, or is a rule for one delta at a time.
+        UnsupportedError: The bound does not support this mechanism and run, or it is a rule ``eps(delta)``.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
         PrecisionError: Delta is below the rounding error of a composition.
 
@@ -439,7 +447,10 @@ def select(
 
 
 def _with_comparison(question: _SelectionQuery, result: Result, target: Target) -> Result:
-    """Return the epsilon with those of one run and of all runs released; with a warning if releasing all costs less."""
+    """Return the result with the epsilons of one run and of releasing all runs, for comparison.
+
+    If releasing all runs has a smaller epsilon, a warning is added.
+    """
     one, count = composition_of_phase(question.only), math.ceil(question.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(result.numerics)
@@ -455,9 +466,9 @@ def _with_comparison(question: _SelectionQuery, result: Result, target: Target) 
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
     """Draw the number of runs of a selection from the distribution that :func:`select` accounts for.
 
-    The random bits come from the operating system. ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)`` for a negative
-    binomial distribution, and ``P(k) = exp(-m) m^k / k!`` for a Poisson distribution; sums have 80 digits. Keep the
-    number secret: the accounting does not cover its release.
+    The random bits come from the operating system. A negative binomial distribution has
+    ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has ``P(k) = exp(-m) m^k / k!``. Sums
+    have 80 digits. Keep the number secret, because the accounting does not cover its release.
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.

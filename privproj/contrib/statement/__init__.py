@@ -1,1 +1,1 @@
-"""Write and verify privacy statements."""
+"""Write privacy statements for model cards, and verify them."""

@@ -39,9 +39,10 @@ def produce(
     data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
     style: str | None, output: str | None, **author_words: str | None,
 ) -> int:  # fmt: skip
-    """Compute the statement, write or print it, and return the exit code.
+    """Compute a statement, write or print it, and return the exit code.
 
-    Files among the ``author_words`` are replaced by their digests. Warnings about the ``phases`` go to standard error.
+    Files among the ``author_words`` are replaced by their digests. Warnings about the ``phases`` are printed to
+    standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
@@ -67,7 +68,7 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Return a statement as text in its style: a page, or lines between its first and last mark."""
+    """Return a statement as text in its style: an HTML page, or lines between a first and a last mark."""
     if statement.style == "html":
         return as_html(statement)
     is_text, lines = statement.style == "text", [BEGIN[statement.style]]
@@ -93,7 +94,7 @@ def as_html(statement: Statement) -> str:
 
 
 def drawing(statement: Statement) -> str:
-    """Return an SVG plot of delta against epsilon, on a logarithmic scale, with the claim marked."""
+    """Return an SVG plot of delta on a logarithmic scale against epsilon, with the claim marked."""
     epsilon, delta = statement.epsilon, float(statement.result.delta or 0.0)
     # The axis ends at 1, 2, 4 or 6 times a power of ten, with space for the label of the claim.
     least_width = max(1.618 * epsilon, 0.1)
@@ -136,7 +137,7 @@ def filled(template: str, **fields: object) -> str:
 
 
 def shared_options(*hidden: str) -> list[Once]:
-    """Return the options for the style, the output and the words of the author."""
+    """Return the options for the style, the output and the author's entries, without the ``hidden`` ones."""
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
@@ -145,7 +146,7 @@ def shared_options(*hidden: str) -> list[Once]:
 
 
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
-    """A privacy statement for a model card: text, Markdown or HTML."""
+    """Write a privacy statement for a model card, as text, Markdown or HTML."""
     phase = phase_of(mechanism, bound=bound, **run)
     return produce(statements.question_data(phase), {}, [phase], **options)
 
@@ -156,7 +157,7 @@ command = QueryGroup("report", report_mechanism, [bound_option(), *shared_option
 @command.add_command
 @command_with("run", file_argument(), *target_options("report"), *shared_options())
 def report_run(file: str, **options: Any) -> int:
-    """A run file: phases composed jointly."""
+    """Write the privacy statement of a run file, whose phases are composed jointly."""
     check_not_same_file("--output", options["output"], file)
     schedule = from_data(read_data(file), file)
     return produce(statements.run_data(schedule), {}, schedule.phases, **options)
@@ -165,7 +166,7 @@ def report_run(file: str, **options: Any) -> int:
 @command.add_command
 @command_with("ledger", file_argument(), *target_options("report"), *shared_options("ledger"))
 def report_ledger(file: str, delta: float | None, **options: Any) -> int:
-    """The ledger of a training run: what it released."""
+    """Write the privacy statement of the ledger of a training run, about the recorded releases."""
     check_not_same_file("--output", options["output"], file)
     account, content = read_started_ledger(file)
     digests = {"ledger": sha256(content).hexdigest()}

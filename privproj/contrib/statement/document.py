@@ -1,4 +1,4 @@
-"""Describe privacy statements as documents of ``privproj verify``, alone or with the ledger of their run."""
+"""Let ``privproj verify`` recognize and check privacy statements, alone or with the ledger of their run."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -48,14 +48,14 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
-    """Return what digests cannot show: the origin of a checkpoint, and the contents of missing files."""
+    """Return sentences about facts that digests cannot prove: the origin of a checkpoint, and missing files."""
     author_words = verdict.statement.author_words
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
     return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
 
 
 def render_statement(verdict: StatementVerdict) -> Rendered:
-    """Return the verdict on a statement, with its claim and the recomputed one."""
+    """Return the verdict on a statement as text, with its claim and the recomputed claim."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
     description = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
@@ -81,7 +81,7 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
-    """Return which lines of a file were checked, and the first ones that differ."""
+    """Return a text on which lines of a file were checked, and the first lines that differ."""
     outside = ", which is the whole file"
     if verdict.outside:
         outside = f"; what the other {verdict.outside} lines of the file say is not covered"
@@ -95,7 +95,7 @@ def checked_lines(verdict: StatementVerdict) -> list[str]:
 
 
 def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendered:
-    """Return the verdict on a statement and a ledger together, with the verdict on each."""
+    """Return the verdict on a statement and a ledger together as text, with the verdict on each."""
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
     gap = missing_words(verdict, verdict.planned)

@@ -1,22 +1,22 @@
-"""Write and check privacy statements: the protection, its strength, its assumptions and its limits, in plain words.
+"""Write and check privacy statements, which explain the guarantee of a run, its assumptions and its limits.
 
 A statement depends on its parameters only. They are the phases of a run (one phase for a query), a delta, a style and
-the words of its author, and for a training run the number of releases of each phase. A statement ends with its
-parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases could not be checked,
-so phases are numbered instead. The author's words stand under a heading that marks them as unchecked.
+the entries of its author, and for a training run the number of releases of each phase. A statement ends with its
+parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases cannot be checked, so
+phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
 
 The text comes from ``statement.toml`` and is for readers who are not experts. The numbers about attackers are upper
 bounds for the best attack, read from the whole curve and rounded up (C30).
 
-A check recomputes the statement from its parameters and compares line by line. A number may differ by the effect of
-rounding on another machine on its last digit. The statement may be part of a larger file, such as a model card. Then
-only the lines between its marks are checked. An HTML page must contain nothing but the statement, because a style or a
-script elsewhere on the page could change its appearance.
+A check recomputes the statement from its parameters and compares it line by line. The last digit of a number may differ
+if another machine rounds differently. The statement may be part of a larger file, such as a model card. Then only the
+lines between its marks are checked. An HTML page must contain only the statement, because a style or a script elsewhere
+on the page could change its appearance.
 
-A statement and the ledger of a run are compared after each is checked on its own. They agree if the ledger belongs to
-the statement's run, or to its beginning, and the claimed epsilon is at least the epsilon of the ledger's releases. A
-statement of a plan counts all of its releases, a statement of a training run those made when it was written. If the
-statement states the SHA-256 of a file, the file must have this digest.
+A statement and the ledger of a run are compared after each is checked separately. They agree if the ledger belongs to
+the run of the statement, or to its beginning, and the claimed epsilon is at least the epsilon of the releases in the
+ledger. A statement about a plan counts all planned releases. A statement about a training run counts the releases that
+had been made when it was written. If the statement has the SHA-256 of a file, the file must have this digest.
 """
 
 import json
@@ -51,19 +51,19 @@ from privproj.sampling import NeighboringRelation
 from privproj.targets import delta_target
 from privproj.version import __version__
 
-# sections of a statement, and the text of their fields
+# the sections of a statement, and the texts of their fields
 WORDS: dict[str, Any] = tomllib.loads(
     files("privproj.contrib.statement").joinpath("statement.toml").read_text(encoding="utf-8")
 )
 
 RATES = (0.001, 0.01)  # false positive rates at which a statement bounds an attacker's success
 
-# a line that is rendered equally in text, Markdown and HTML, and cannot be confused with the claim
+# a line that looks the same in text, Markdown and HTML, and cannot be confused with the claim
 PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)*"
 
 
 def _is_day(text: object) -> bool:
-    """Return whether a text is a date of the calendar, year, month and day."""
+    """Return whether a text is a valid date, as year, month and day."""
     try:
         return isinstance(text, str) and date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -73,7 +73,7 @@ def _is_day(text: object) -> bool:
 DIGEST = text_matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
 LINE = text_matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
 DAY = Kind("a day such as 2026-01-31", _is_day, {})
-# what the author of a statement may state, in the order of the text
+# the entries that the author of a statement may add, in the order of the text
 AUTHOR_WORDS = {
     "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
     "author": Parameter(LINE, "Who makes the statement; unchecked.", "WORDS"),
@@ -89,7 +89,7 @@ DIGESTS = ("ledger", "checkpoint")  # files whose SHA-256 a statement may state
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with lines of text, which are items of a list if ``items``, otherwise sentences."""
+    """A heading with lines of text, which are items of a list if ``items``, and sentences otherwise."""
 
     title: str
     lines: tuple[str, ...]
@@ -99,7 +99,7 @@ class Section:
 STYLES = ("text", "markdown", "html")  # styles of a statement
 
 FILLED = Kind("a table that is not empty", lambda value: isinstance(value, dict) and bool(value), {})
-# parameters of every statement, after the version that wrote it
+# the parameters of every statement, after the version of privproj that wrote it
 HEAD = {
     "style": Kind(f"one of the styles {', '.join(STYLES)}", lambda style: style in STYLES, {}),
     "delta": NUMBER,
@@ -112,11 +112,11 @@ PARAMETERS = '{"privproj": '  # beginning of the line with the parameters
 
 @dataclass(frozen=True)
 class Statement:
-    """The numbers of a statement and their assumptions.
+    """The computed numbers of a statement and their assumptions.
 
     ``others`` are the results of bounds that are not claimed. ``account`` counts every release of the statement.
-    ``line`` has the parameters as JSON, and ``author_words`` the author's words among them. ``factor`` is 1; a
-    statement whose computed numbers are multiplied by another factor shows the largest effect of rounding on its text.
+    ``line`` has the parameters as JSON, and ``author_words`` the author's entries among them. ``factor`` multiplies the
+    computed numbers. It is 1, except for determining the effect of rounding on the text.
     """
 
     result: Result
@@ -136,7 +136,7 @@ class Statement:
         return self.factor * (self.result.epsilon or 0.0)
 
     def share(self, computed: float) -> float:
-        """Return a computed probability as the statement prints it."""
+        """Return a computed probability times ``factor``, at most 1."""
         return min(1.0, self.factor * computed)
 
 
@@ -147,12 +147,12 @@ def run_data(schedule: Composition) -> dict[str, Any]:
 
 
 def question_data(phase: Phase) -> dict[str, Any]:
-    """Return one query as the data of a statement: a run of one phase."""
+    """Return one query, which is a run of one phase, as the data of a statement."""
     return run_data(Composition((phase.with_run(discretization=None),), phase.run.discretization))
 
 
 def account_data(account: Account) -> dict[str, Any]:
-    """Return the phases of a training run and their numbers of releases as the data of a statement."""
+    """Return the phases of a training run, with their numbers of releases, as the data of a statement."""
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
     target = dict(account.target or {}) if account.is_adaptive else {}
@@ -180,12 +180,14 @@ def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
 def statement_from(
     data: Mapping[str, Any], delta: float, style: str, author_words: Mapping[str, Any] | None = None
 ) -> Statement:
-    """Return the computed statement of these parameters: the data of a run or of an account.
+    """Return the statement for these parameters, with its numbers computed.
 
-    ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or from a file; it is converted
-    to their form first. ``author_words`` are the author's words (:data:`AUTHOR_WORDS`). The statement depends on
-    nothing else. Raises :class:`InvalidParameterError` for an unknown key or a value outside its domain, and every
-    error of the query.
+    ``data`` describe a run or an account, in the form of :func:`question_data`, :func:`run_data` or
+    :func:`account_data`, or as in a file. ``author_words`` are the author's entries (:data:`AUTHOR_WORDS`). The
+    statement depends on nothing else. All errors of the query are raised.
+
+    Raises:
+        InvalidParameterError: A key is unknown, or a value is out of range.
     """
     spec.check_keys(author_words or {}, {name: declared.kind for name, declared in AUTHOR_WORDS.items()})
     words = {name: author_words[name] for name in AUTHOR_WORDS if name in author_words} if author_words else {}
@@ -218,7 +220,7 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
     return result, question.curve(), tuple(other for other in answers if other.bound != result.bound)
 
 
-# --- its words ----------------------------------------------------------------------------------------
+# --- the text of a statement --------------------------------------------------------------------------
 
 
 def sections(statement: Statement) -> list[Section]:
@@ -233,7 +235,7 @@ def sections(statement: Statement) -> list[Section]:
 
 
 def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines with their fields filled in; a line is repeated for each of several values of a field."""
+    """Return the lines with their fields filled in. If a field has several values, its line is repeated for each."""
     filled = []
     for line in map(Template, lines):
         several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
@@ -243,7 +245,7 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fields(statement: Statement) -> dict[str, Any]:
-    """Return the values of the fields of the text; a tuple for a field with one line per value."""
+    """Return the values of the fields of the text; a tuple for a field whose line is repeated for each value."""
     result, texts, advantage_bound = statement.result, statement.author_words, statement.share(statement.advantage)
     relation, size = NeighboringRelation(str(result.run["relation"])), result.run["group_size"]
     wording = WORDS["record" if size == 1 else "person"]
@@ -260,7 +262,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
     return {
         **fields,
         "whether": wording["whether"][str(relation)],
-        # (1 + A)/2: the share of right guesses of a test with advantage A, from even odds.
+        # (1 + A)/2, the share of right guesses of a test with advantage A at even prior odds
         "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * advantage_bound))),
         "claim": claim_of(statement),
         "meaning": _meaning_of_epsilon(statement.epsilon, result.delta or 0.0),
@@ -281,7 +283,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
 
 
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
-    """Return the meaning of an epsilon of this size as a factor, rounded up, without an evaluation."""
+    """Return a text that explains epsilon and delta by the factor ``e^epsilon``, rounded up."""
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > 1e9:  # the guarantee is nearly trivial
@@ -294,8 +296,8 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
 
 def _best_attack(rate: float, most: float, them: str) -> str:
     """Return the upper bounds on the true positive rate and the odds at a false positive rate, each rounded up."""
-    # From even odds, a record with an alarm is in the data at odds of b/a, for the true positive rate b and the false
-    # positive rate a.
+    # At even prior odds, a record that the attack flags is in the data with odds b/a, where b is the true positive rate
+    # and a the false positive rate.
     odds = _rounded_up(most, 1 / Decimal(str(rate)))
     numbers = {"one": f"{1 / rate:.0f}", "rate": f"{100.0 * rate:g}", "most": _percent_rounded_up(most), "odds": odds}
     return Template(WORDS["attack"]["rate"]).substitute(numbers, them=them)
@@ -325,11 +327,11 @@ def claim_of(statement: Statement) -> str:
 
 
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
-    """Return the assumption of a reader who applies a number about records to users, unless a group size is set."""
+    """Return the assumption that each user has one record, unless a group size is set."""
     return (Requirement.ONE_RECORD_PER_USER,) if result.run["group_size"] == 1 else ()
 
 
-# --- a statement checked ------------------------------------------------------------------------------
+# --- the check of a statement -------------------------------------------------------------------------
 
 # first line of a statement, by style
 BEGIN = {"text": "PRIVACY STATEMENT", "markdown": "## Privacy statement"}
@@ -337,13 +339,13 @@ BEGIN = {"text": "PRIVACY STATEMENT", "markdown": "## Privacy statement"}
 END = "End of the privacy statement."  # last line of a statement in text and Markdown
 
 # soundness: relative difference of a computed number between two machines. A written number is accepted if some value
-# within this distance of the recomputed one rounds to it, so it is at least the recomputed bound less this share of it.
+# within this distance of the recomputed number rounds to it. So it is at least the recomputed bound minus this share.
 ROUNDING_RTOL = 1e-6
 
-# the claim about all lines
+# the claim that every line is correct
 AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"
 
-# the claim of a statement in its text, apart from spaces
+# the claim in the text of a statement, ignoring spaces
 CLAIM = re.compile(
     r"epsilon is at most [\d.e+-]+ at delta [\d.e+-]*\d|no finite epsilon at delta [\d.e+-]*\d", re.ASCII
 )
@@ -353,8 +355,8 @@ CLAIM = re.compile(
 class StatementVerdict(Verdict):
     """The verdict on a statement: the recomputed statement, its position in the file, and the differing lines.
 
-    ``claimed`` are the distinct epsilons, each with its delta, that the text of the file states. ``differences`` have,
-    for each differing line, its ``number``, the text that it ``said`` and the text that was ``expected``.
+    ``claimed`` are the distinct pairs of epsilon and delta that the text of the file states. Each of the
+    ``differences`` has the ``number`` of the line, the text in the file (``said``) and the ``expected`` text.
     """
 
     statement: Statement
@@ -371,10 +373,12 @@ class StatementVerdict(Verdict):
 
 
 def verify_statement(content: bytes, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
-    """Check the statement in the bytes of a file; ``write`` renders one in its style, ``path`` is for messages.
+    """Check the statement in the content of a file, and return the verdict.
 
-    Raises :class:`InvalidParameterError` unless the bytes are UTF-8 text with exactly one statement and its parameters,
-    and every error of the computation.
+    ``write`` renders a statement in its style, and ``path`` is for messages. All errors of the computation are raised.
+
+    Raises:
+        InvalidParameterError: The content is not UTF-8 text with exactly one statement and its parameters.
     """
     try:
         lines = content.decode().replace("\r\n", "\n").split("\n")
@@ -389,8 +393,8 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
     style = parameters.pop("style")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
     statement = statement_from(parameters, parameters.pop("delta"), style, parameters.pop("said", None))
-    # The statement with every computed number slightly larger and smaller: the possible effect of rounding on last
-    # digits.
+    # Render the statement with every computed number slightly smaller and larger, because rounding on another machine
+    # may change last digits.
     ways = [write(replace(statement, factor=by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
     differences = tuple(
         {"number": number, "said": actual or "", "expected": options[0] or ""}
@@ -404,10 +408,10 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
-    """Return the line of parameters as data: every key known, none missing, and every input of the computation checked.
+    """Return the line of parameters as data, after checking its keys and the inputs of the computation.
 
-    It is about a run, or about a ledger. Numbers, words and keys of another version may differ, so other versions
-    raise.
+    The data are about a run or a ledger. Another version of privproj may write other numbers, texts and keys, so its
+    statements are rejected.
     """
     fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
     if (version := fields.pop("privproj")) != __version__:
@@ -418,7 +422,7 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 
 
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
-    """Return the first and the last line of the statement around its parameters, from its unique marks."""
+    """Return the first and the last line of the statement, which unique marks before and after its parameters show."""
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
     if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
@@ -433,12 +437,12 @@ STATEMENT_HOLDS = "the statement alone holds"  # claim: the check of the stateme
 
 LEDGER_HOLDS = "the ledger alone is as privproj writes it"  # claim: the check of the ledger by itself holds
 
-# claim: the ledger is of the statement's run, in the order of its phases; names of phases may differ
+# claim: the ledger is about the run of the statement, with the phases in the same order; names of phases may differ
 SAME_RUN = "each phase of the ledger is that phase of the statement: mechanism, bound, noise, plan, sampling, relation"
 
 COUNTED = "the statement counts every release of the ledger"  # claim: no phase released more than the statement counts
 
-# claim: the number covers the releases, by the ledger's own accounting
+# claim: the epsilon of the statement covers the releases, by the accounting of the ledger
 COVERED = "the statement's epsilon is no less than that of the ledger's releases, at the statement's delta"
 
 # claim: the statement is about the target of the run
@@ -450,17 +454,17 @@ SAME_FOUNDATION = "the statement names what the ledger's number rests on: promis
 # claim about each file that is given and that the statement identifies
 SAME_FILE = "the {name} is the file whose SHA-256 the statement names"
 
-# Assumptions of a ledger that a statement may omit. A statement of a plan states rate and steps as constants, which is
-# the other half of the first one, and it is about one plan, as the second one is about one ledger.
+# Requirements of a ledger that a statement may omit. A statement about a plan has the rate and the steps as constants,
+# so it does not need a public dataset size. It is about one plan only, so it does not need to exclude other ledgers.
 OF_THE_LEDGER = (Requirement.PUBLIC_DATASET_SIZE, Requirement.ONLY_THIS_LEDGER)
 
-# keys of a phase that do not describe its releases: a label, an assumption, and the remaining plan
+# keys of a phase that do not describe its releases: its name, an assumption, and whether it is planned
 NOT_COMPARED = ("name", "public_size", "planned")
 
 
 @dataclass(frozen=True)
 class AgreementVerdict(Verdict):
-    """The verdict of a comparison, with the verdicts on both files and the differences of their phases."""
+    """The verdict on a statement and a ledger together, with the verdict on each and the differences between them."""
 
     statement: StatementVerdict
     ledger: LedgerVerdict
@@ -480,10 +484,11 @@ class AgreementVerdict(Verdict):
 def compare_with_ledger(
     statement: StatementVerdict, ledger: LedgerVerdict, digests: Mapping[str, str] | None = None
 ) -> AgreementVerdict:
-    """Compare a checked statement with a checked ledger; raises every error of computing the ledger's epsilon.
+    """Compare a checked statement with a checked ledger, and return the verdict.
 
     ``digests`` are the SHA-256 of the ledger and, if there is one, of a checkpoint. A statement may omit the digest of
-    the ledger, as a statement of a plan does, but not that of a checkpoint with which it is compared.
+    the ledger, as a statement about a plan does, but not the digest of a checkpoint with which it is compared. All
+    errors of computing the epsilon of the ledger are raised.
     """
     stated, account = statement.statement.account, ledger.account
     differences = tuple(_differences(account, stated))

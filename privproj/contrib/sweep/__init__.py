@@ -1,1 +1,1 @@
-"""Evaluate grids of parameters, in parallel or on a Dask cluster."""
+"""Evaluate a query on a grid of parameters, in parallel processes or on a Dask cluster."""

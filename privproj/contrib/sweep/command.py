@@ -23,10 +23,10 @@ from privproj.io.jobs import open_pool
     json_option(),
 )
 def sweep_command(file: str, output: str, workers: int, dask: str | None, json: bool) -> int:
-    """A grid of questions to a CSV or Parquet table; resumable.
+    """Evaluate a query on a grid of parameters, and write a CSV or Parquet table.
 
-    Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command
-    goes on after a kill. What is refused or has no answer keeps its row, with the reason.
+    Rows are stored in a journal next to the table. If the sweep is interrupted, run the same command again to resume
+    it. A point that is not supported or has no result keeps its row, with the reason.
 
     \b
     A grid file:
@@ -68,5 +68,5 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
 
 
 def every(sentences_of: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return the distinct sentences."""
+    """Return the distinct sentences of all values."""
     return list(dict.fromkeys(sentence for sentences in sentences_of.values() for sentence in sentences))

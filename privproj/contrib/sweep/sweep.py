@@ -1,11 +1,12 @@
-"""Evaluate a grid of queries: one row of text per point, independent of the process that computes it.
+"""Evaluate a query at every point of a grid of parameters, and write a table with one row for each point.
 
 Points are numbered. A grid is a function from a range of numbers to the lines of their rows, which workers call
-(:mod:`privproj.io.jobs`). A large grid is evaluated in columns (:mod:`privproj.accounting.vectorized`). Its kernels are
-chosen by the size of the whole grid, so that rows do not depend on batches. Memory contains the axes and a few batches.
+(:mod:`privproj.io.jobs`). A large grid is evaluated with arrays (:mod:`privproj.accounting.vectorized`). The choice
+between plain Python and machine code depends on the size of the whole grid, so that rows do not depend on batches. Only
+the axes and a few batches are in memory.
 
-Rows are appended to a journal in the order of their numbers, so they survive a kill at any moment. Rows in the journal
-are not computed again.
+Rows are appended to a journal in the order of their numbers. If the process is killed, the rows in the journal are not
+computed again.
 """
 
 import csv
@@ -37,14 +38,14 @@ from privproj.result import Outcome, Side
 if TYPE_CHECKING:
     from privproj.accounting.vectorized import ColumnAnswers
 
-MOST_POINTS = 10**7  # points: the size of the largest table
+MOST_POINTS = 10**7  # points, largest size of a table
 
-PROBED_POINTS = 10**5  # points tried until one is a valid query, in about a second
+PROBED_POINTS = 10**5  # points that are tried until one is a valid query, which takes about a second
 
-MOST_CORNERS = 4096  # queries of a grid whose assumptions are listed
+MOST_CORNERS = 4096  # largest number of queries of a grid whose assumptions are listed
 
-# Placeholder values of the solved parameter, used if only the assumptions are needed; other queries solve for a
-# parameter of the mechanism.
+# Placeholder values of the calibrated parameter, for queries of which only the assumptions are needed. Other queries
+# calibrate a parameter of the mechanism.
 STAND_INS = {"epsilon": {}, "delta": {}, "rate": {"sampling_rate": 0.5}, "steps": {"steps": 2}}
 
 # columns of the table after those of the axes: fields of a result, and a note
@@ -60,13 +61,13 @@ WORDS = ("side", "bound", "status", "outcome", "note")  # columns of text
 
 @dataclass(frozen=True)
 class Grid:
-    """A query with fixed keys and axes of values.
+    """A query on a grid of parameters: fixed keys, and axes with the values of the other keys.
 
-    Points are in the order of nested loops, with the last axis innermost. A call with the numbers of some points
-    returns their rows.
+    Points are in the order of nested loops, with the last axis innermost. A call with a range of numbers returns the
+    rows of these points.
 
     Attributes:
-        query: The quantity.
+        query: The quantity that is computed.
         fixed: The keys that all points share.
         axes: The values of the other keys.
     """
@@ -85,14 +86,14 @@ class Grid:
 
     @property
     def head(self) -> str:
-        """The first lines of a journal: the query, the keys, the axes and the version; then the columns."""
+        """The first two lines of a journal: the query, keys, axes and version, and the names of the columns."""
         from privproj.version import __version__
 
         title = {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
         return json.dumps(title, sort_keys=True) + "\n" + ",".join(self.names) + "\n"
 
     def columns(self, numbers: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the values of every axis at the points of these numbers."""
+        """Return the values of every axis at the points with these numbers."""
         columns, stride = {}, len(self)
         for name, values in self.axes.items():
             stride //= len(values)
@@ -109,11 +110,15 @@ class Grid:
 
     @property
     def ends(self) -> "Grid":
-        """The grid of the smallest and largest numbers of each axis, and of all values of axes of text."""
+        """The grid with only the smallest and largest number of each axis, and all values of axes of text."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
     def question(self, number: int) -> Composition:
-        """Return the query at a point, with a placeholder for the solved parameter; raises if the keys are invalid."""
+        """Return the query at a point, with a placeholder for the calibrated parameter.
+
+        Raises:
+            InvalidParameterError: The keys are not valid.
+        """
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
         question = spec.composition_from(keys, self.query)
         spec.target_from(keys, self.query)
@@ -125,8 +130,8 @@ class Grid:
     def corners(self) -> list[tuple[str, Composition]]:
         """Return the queries at the ends of the axes, or at the first valid point, with the keys of each as text.
 
-        The assumptions of a table are those of these queries. If there are more than :data:`MOST_CORNERS`, a random
-        sample is returned.
+        The assumptions of a table are those of these queries. If there are more than :data:`MOST_CORNERS` of them, a
+        random sample is returned.
         """
         ends = self.ends
         places = range(len(ends))
@@ -134,7 +139,7 @@ class Grid:
         return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
     def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
-        """Yield the valid queries at these points, after the keys of each as text."""
+        """Yield the keys of each valid query at these points as text, and the query."""
         for number in numbers:
             with suppress(PrivprojError):
                 question = self.question(number)
@@ -142,7 +147,7 @@ class Grid:
 
     def __call__(self, numbers: range) -> str:
         """Return the rows of some points, in their order, as lines of CSV."""
-        # Columns need numpy, which is slow to import.
+        # Arrays need numpy, which is slow to import.
         in_columns = len(self) >= 64 and self.query in spec.SOLVERS
         rows = self._rows_in_columns(numbers) if in_columns else [None] * len(numbers)
         lines = io.StringIO()
@@ -151,14 +156,14 @@ class Grid:
         return lines.getvalue()
 
     def _row_alone(self, number: int) -> Sequence[Any]:
-        """Return the row of a point by a query of its own."""
+        """Return the row of a point, which is evaluated by a scalar query."""
         cells = {**_cells_of(self.query, self.keys(number)), **self.point(number)}
         return [_cell(cells.get(name)) for name in self.names]
 
     def _rows_in_columns(self, numbers: range) -> Sequence[Sequence[Any] | None]:
-        """Return the rows of the points that columns support, and None for the others.
+        """Return the rows of the points that array queries support, and None for other points.
 
-        They equal those of :meth:`_row_alone` except for the error margins of the numbers.
+        The rows equal those of :meth:`_row_alone` except for the error margins of the numbers.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
         from privproj.numerics.jit import expect_rows
@@ -168,7 +173,7 @@ class Grid:
             return checked_phase(spec.composition_from(keys, self.query).only, spec.target_from(keys, self.query))
 
         axes = self.columns(numbers)
-        # Kernels on disk are not loaded, so that an interrupted and resumed sweep gives the same digits.
+        # Cached machine code is not loaded, so that an interrupted and resumed sweep gives the same digits.
         with expect_rows(len(self) * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(self.query, self.fixed, axes, len(numbers), phase_at)
             if not read.phases:
@@ -185,9 +190,10 @@ def _ends_of(values: list[Any]) -> list[Any]:
 
 
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
-    """Return the grid of a file: ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
+    """Return the grid of a file with ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
 
-    Raises :class:`InvalidParameterError` with the name of the key for anything else, and if no point is a valid query.
+    Raises:
+        InvalidParameterError: A key is not valid, or no point is a valid query. The error names the key.
     """
     keys = spec.with_unique_keys(data, where)
     axes = spec.with_unique_keys(keys.pop("grid", None), f"{where}: grid")
@@ -212,7 +218,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
     for name, values in axes.items():
         if name in fixed:
             raise InvalidParameterError(f"grid.{name}", values, f"{name} either fixed or in [grid], not both")
-        # Equal numbers are one value, whatever their types are.
+        # Equal numbers of different types are one value.
         distinct = {x if isinstance(x, int | float) else repr(x) for x in values} if isinstance(values, list) else ()
         if not distinct or len(distinct) < len(values):
             raise InvalidParameterError(f"grid.{name}", values, "a list that is not empty, of different values")
@@ -222,7 +228,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 
 def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of one point by column; the note states why it has no result."""
+    """Return the cells of one point by column; the note states why a point has no result."""
     result, outcome, note = None, "not_converged", ""
     try:
         result = spec.evaluate_entry(query, keys)
@@ -235,7 +241,7 @@ def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
-    """Return the cells of the rows that columns evaluated, by column of the table."""
+    """Return the cells of the rows that were evaluated with arrays, by column of the table."""
     import numpy as np
 
     from privproj.accounting.vectorized import SOUGHT
@@ -246,7 +252,7 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
     # A lower bound of 0 is not informative, and log10_delta replaces a delta of 0.
     name = "lower" if of_delta else "delta"
     cells[name][numbers[name] == 0.0] = None
-    # Text depends on the kind of row, on whether delta is a normal number, and on whether it is above 1/N.
+    # The text depends on the shape of the row, on whether delta is below 1e-300, and on whether delta is above 1/N.
     shares = np.array([1.0 / (known_size([phase]) or math.nan) for phase in read.phases])
     is_large = numbers["delta"] >= shares[read.shape]
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), is_large.tolist(), strict=True))
@@ -280,8 +286,10 @@ def run_sweep(
 ) -> dict[str, int]:
     """Evaluate every point, write the table, and return the number of rows by outcome.
 
-    A journal next to the table makes the sweep resumable, and is removed at the end. Raises
-    :class:`InvalidParameterError` if ``out`` exists and is not the table of this grid.
+    An interrupted sweep resumes from a journal next to the table, which is removed at the end.
+
+    Raises:
+        InvalidParameterError: ``out`` exists and is not the table of this grid.
     """
     check_output(str(out), "--output")
     path, journal = Path(out), Path(f"{out}.journal")
@@ -308,21 +316,21 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
         for number, row in zip(range(len(grid)), rows, strict=True):
             cells = dict(zip(grid.names, row, strict=True))
             expected_row = [str(_cell(value)) for value in grid.point(number).values()] if number else first
-            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, expected_row)):
+            if cells["outcome"] not in OUTCOMES or not all(map(_is_equal_cell, row, expected_row)):
                 return False
         return True
     except (OSError, ValueError, TypeError, csv.Error):
         return False
 
 
-def _says(cell: Any, text: str) -> bool:
+def _is_equal_cell(cell: Any, text: str) -> bool:
     """Return whether a cell has this text, or the same number up to rounding on another machine."""
     cell_text = "" if cell is None else str(cell)
     return cell_text == text or math.isclose(float(cell_text), float(text))
 
 
 def _read_table(path: Path) -> Iterator[Sequence[Any]]:
-    """Yield the names of the columns of a table, and then its rows."""
+    """Yield the names of the columns of a table, followed by its rows."""
     if path.suffix == ".parquet":
         table = _import_arrow(".parquet").ParquetFile(path)
         yield table.schema_arrow.names
@@ -347,5 +355,5 @@ def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
 
 
 def _import_arrow(part: str = "") -> Any:
-    """Import Arrow, or its module for CSV or Parquet; raises :class:`InvalidParameterError` if it is not installed."""
+    """Import Arrow, or its module for CSV or Parquet; raises an error that names the extra if it is not installed."""
     return import_extra(f"pyarrow{part}", "a .parquet file", "sweep", ", or write a .csv")

@@ -14,7 +14,7 @@ from privproj.accounting.query import composition_of
 from privproj.accounting.vectorized_kernels import answers_of
 from privproj.mechanisms.registry import registry
 from privproj.numerics import jit
-from privproj.numerics.interval import ANSWER_STEP, digits_above, rounded_log_delta
+from privproj.numerics.interval import LOG_DELTA_STEP, digits_above, rounded_log_delta
 from privproj.profiles.conversion import delta_value
 from privproj.profiles.gaussian import GAUSSIAN_KERNELS
 from privproj.profiles.privacy_profile import ProfileKernels
@@ -385,7 +385,7 @@ def test_what_columns_answer_leaves_room_for_an_enclosure_of_another_arithmetic(
 
 def test_a_delta_that_is_a_multiple_of_the_step_is_not_passed_in_print():
     """What is printed for such a log is above its exponential: an upper end that is moved up to it is no answer."""
-    logs = [k * ANSWER_STEP for k in range(-700_000_000_000, -1_000_000_000, 7_000_000_001)]
+    logs = [k * LOG_DELTA_STEP for k in range(-700_000_000_000, -1_000_000_000, 7_000_000_001)]
     logs = [h for h in logs if math.log(math.exp(h)) >= h]
     assert len(logs) > 20
     for h in logs:

@@ -19,7 +19,7 @@ from privproj.composition.truncated_poisson import (
     log_binomial_tail,
     log_probability_of_cut,
     smallest_harmless_cap,
-    with_cut_batches,
+    with_truncated_batches,
 )
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.conversion import LEAST_LOG_VALUE
@@ -264,4 +264,4 @@ def test_smallest_harmless_cap_is_minimal():
 
 def test_run_without_max_batch_size_keeps_its_curve():
     curve = composition_of(Gaussian(noise_multiplier=1.0), None, {"steps": 3}).curve()
-    assert with_cut_batches(curve, [Run(steps=3)]) is curve
+    assert with_truncated_batches(curve, [Run(steps=3)]) is curve

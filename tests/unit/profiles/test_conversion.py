@@ -13,7 +13,7 @@ from mpmath import mp
 import privproj
 from privproj import UnsupportedError
 from privproj.accounting.query import composition_of
-from privproj.numerics.interval import ANSWER_STEP, Enclosure, digits_above, digits_below
+from privproj.numerics.interval import LOG_DELTA_STEP, Enclosure, digits_above, digits_below
 from privproj.profiles.conversion import (
     delta_value,
     floor_log_delta,
@@ -160,10 +160,10 @@ def test_printed_delta_is_an_upper_bound(log_delta):
 @given(log_delta=st.floats(-690.0, -1e-8))
 def test_printed_delta_is_met_by_its_log_delta(log_delta):
     upper = read_log_delta(Steep(log_delta), 1.0).upper
-    assert log_delta <= upper <= log_delta + 1.001 * ANSWER_STEP
+    assert log_delta <= upper <= log_delta + 1.001 * LOG_DELTA_STEP
     assert is_within(delta_target(delta_value(upper), None), log_delta)
     assert is_within(delta_target(None, log10_value(upper)), log_delta)
-    assert not is_within(delta_target(delta_value(upper - 2.0 * ANSWER_STEP), None), log_delta)
+    assert not is_within(delta_target(delta_value(upper - 2.0 * LOG_DELTA_STEP), None), log_delta)
 
 
 class Steep:
