@@ -204,8 +204,8 @@ class M2(ClippedSum):
             return ["no layer is projected, so this is the Gaussian profile"]
         if self.unprojected and self.layers:
             return [
-                "an unprojected tensor may take up the whole joint clipping norm, so this is the Gaussian profile; "
-                "freeze the tensor, fold it into a projected matrix, or use per-layer clipping"
+                "an unprojected tensor shares the joint clipping norm and may use all of it, so this is the Gaussian "
+                "profile; freeze the tensor, fold it into a projected matrix, or use per-layer clipping"
             ]
         if self.unprojected:
             return ["rank equals dim, so the projection has no effect and this is the Gaussian profile"]
