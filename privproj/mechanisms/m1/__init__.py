@@ -1,4 +1,4 @@
-"""Define M1: project, then add noise."""
+"""Define M1, which projects, then adds noise."""
 
 import math
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ MISALIGNMENT = number(high=2.0, open_high=True)  # 1 - cos, without opposite vec
 
 @dataclass(frozen=True, kw_only=True)
 class M1(NoisyMechanism):
-    """Project, then add noise: release ``M V + E`` with ``M = Z Z^T``, resampled for each release.
+    """The mechanism that projects, then adds noise.
 
-    ``Z`` has the shape ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to
-    ``changed_columns`` are assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or
-    one changed column ``v -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
+    The release is ``M V + E`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. ``Z`` has the shape ``dim x
+    rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to ``changed_columns`` are
+    assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or one changed column ``v
+    -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity
@@ -47,7 +48,7 @@ class M1(NoisyMechanism):
     """
 
     name = "m1"
-    summary = "Clip and project first, then add noise (large rank)."
+    summary = "Clip and project, then add noise (large rank)."
     example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
     requirements = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
@@ -109,11 +110,10 @@ class M1(NoisyMechanism):
 
     @property
     def span_residual(self) -> tuple[int, float, float, float]:
-        """The assumptions on one changed column: ``(k, misalignment of the residuals, alpha, beta)``.
+        """The tuple ``(k, residual misalignment, alpha, beta)`` of one changed column.
 
         ``alpha`` is the difference within the span, and ``beta = |kappa b - kappa' b'|`` is the difference of the
-        residuals,
-        with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        residuals, with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.
@@ -130,7 +130,10 @@ class M1(NoisyMechanism):
 
     @property
     def column_shift(self) -> tuple[float, float]:
-        """The pair ``(alpha, beta)`` over the standard deviation ``sigma = z sqrt(c (alpha^2 + beta^2))`` of the noise.
+        """The pair ``(alpha, beta)`` over the standard deviation of the noise.
+
+        The standard deviation is ``sigma = z sqrt(c (alpha^2 + beta^2))``, where ``c`` is the number of changed
+        columns.
 
         Raises:
             InvalidParameterError: The noise multiplier or an assumption on the column is missing.

@@ -1,4 +1,4 @@
-"""M2: add noise, then project."""
+"""Define M2, which adds noise, then projects."""
 
 import math
 import re
@@ -118,10 +118,11 @@ def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...
 
 @dataclass(frozen=True, kw_only=True)
 class M2(ClippedSum):
-    """Add noise, then project: release ``M (V + E)`` with ``M = Z Z^T``, resampled for each release.
+    """The mechanism that adds noise, then projects.
 
-    ``Z`` is a random frame of shape ``dim x rank``. ``V`` is the sum of full clipped gradients; LoRA that clips the
-    gradients of its factors is :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
+    The release is ``M (V + E)`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. The columns of ``Z`` are a
+    random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of full clipped gradients. If LoRA
+    clips the gradients of its factors, use :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity of ``V`` in the
@@ -213,7 +214,10 @@ class M2(ClippedSum):
         return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
-        """Return a warning if the projection gains nothing, or if a layer looks like the shape of a matrix."""
+        """Return warnings about layers that are not projected.
+
+        A warning says that the projection has no effect, or that a layer is probably meant to be unprojected.
+        """
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
@@ -266,7 +270,9 @@ class M2(ClippedSum):
 
     @property
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
-        """``(dim, rank, count, share of the squared clipping norm of each)`` for every shape of layers.
+        """The tuples ``(dim, rank, count, share)`` of all shapes of layers.
+
+        ``share`` is the share of each layer in the squared clipping norm.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -282,8 +288,9 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The mechanism of one layer if all layers have one shape and joint clipping, else the same mechanism.
+        """The equivalent mechanism of one layer, if there is one.
 
+        There is one if all layers have one shape and joint clipping. Otherwise the result is the mechanism itself.
         Under joint clipping, layers of one shape are as private as one of them (C5).
         """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
@@ -295,7 +302,10 @@ class M2(ClippedSum):
 
     @property
     def unprojected(self) -> bool:
-        """Whether a tensor under joint clipping is not projected; the whole norm may be in this tensor."""
+        """Whether a tensor under joint clipping is not projected.
+
+        The whole norm of a record may be in this tensor.
+        """
         joint = self.clipping == "joint" or len(self.parts) == 1
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
 
@@ -324,7 +334,9 @@ class M2(ClippedSum):
         return self._with_rank_times(2, super().for_replacement())
 
     def for_group(self, size: int) -> "M2":
-        """Return the mechanism for a group: sensitivity and rank of the difference are ``size`` times as large.
+        """Return the mechanism for a group.
+
+        The sensitivity and the rank of the difference are ``size`` times as large.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -351,7 +363,9 @@ class M2(ClippedSum):
 
     @property
     def beta_shape(self) -> tuple[float, float]:
-        """The pair ``(r/2, (d - r)/2)``: ``|P u|^2`` of a unit vector has this Beta distribution (C7).
+        """The parameters ``(r/2, (d - r)/2)`` of the Beta distribution (C7).
+
+        It is the distribution of ``|P u|^2`` for a unit vector ``u``.
 
         Raises:
             InvalidParameterError: The dimension or the rank was left out.

@@ -1,4 +1,7 @@
-"""Define the vector Wishart mechanism: a vector multiplied by a random Wishart matrix, without noise."""
+"""Define the vector Wishart mechanism.
+
+It multiplies a vector by a random Wishart matrix and adds no noise.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +15,9 @@ from privproj.result import Status, limit_words
 
 @dataclass(frozen=True, kw_only=True)
 class Wishart(Mechanism):
-    """A vector times a Wishart matrix, without noise: release ``M v``, where ``M`` is resampled for each release.
+    """The vector Wishart mechanism, which adds no noise.
+
+    The release is ``M v``, where ``M`` is resampled for each release.
 
     ``v`` is a vector of length ``dim``, and ``M ~ W_dim(I/rank, rank)`` is secret. The angle of neighboring vectors and
     the ratio of their norms are assumptions on the data.
@@ -36,7 +41,7 @@ class Wishart(Mechanism):
     """
 
     name = "wishart"
-    summary = "A vector multiplied by a fresh Wishart matrix, no noise added."
+    summary = "Vector multiplied by a fresh Wishart matrix, without noise."
     example = "dim=1000 rank=16 misalignment=8e-6"
     finds_rank = True
     requirements = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)

@@ -1,4 +1,4 @@
-"""Bound the alignment that the Wishart mechanism assumes, and the cost of descent along a Wishart matrix.
+"""Bound the alignment of vectors, and the cost of descent along a Wishart matrix.
 
 These numbers are not privacy guarantees.
 """
@@ -12,7 +12,9 @@ __all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment"
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
-    """Compute a bound of the misalignment of a normalized mean under replace: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
+    """Compute a bound of the misalignment of a normalized mean under replace.
+
+    The bound is ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
 
     The vector is ``f(S) = g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Under replace ``|g -
     g'| <= 2L/n``. An assumption on the data is that ``|g|`` and ``|g'|`` are at least ``c0``. Then the chord of the
@@ -44,9 +46,10 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
 
 
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Compute a bound of the misalignment of ``v + gamma u`` and ``v' + gamma u``, ``u`` uniform on the unit sphere.
+    """Compute a bound of the misalignment after adding a common random vector.
 
-    ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
+    The vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere. The bound is ``1 -
+    rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
     probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` suffices, because each of two inner products
     has two tails). The vector must be normalized again afterwards, and the distribution of ``u`` must not depend on the
     data. Add ``beta`` to delta.
@@ -105,7 +108,9 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
 
 
 def descent_condition(dim: int, rank: int, failure: float) -> float:
-    """Compute a bound of the condition number of a Wishart matrix, which may slow down descent along ``M grad``.
+    """Compute a bound of the condition number of a Wishart matrix.
+
+    A large condition number may slow down descent along ``M grad``.
 
     ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))`` exceeds ``lambda_max/lambda_min``
     of ``M ~ W_d(I/r, r)`` with probability at least ``1 - 2b``.
