@@ -1,10 +1,10 @@
 """Run all benchmarks and write docs/benchmarks.md, on a machine without other load.
 
-Usage: python benchmarks/all.py [--peers DIR | --peer-python PATH] [--before TREE] [--quick] [--again]
+Usage: python benchmarks/all.py [--peers DIR | --peer-python PATH] [--quick] [--again]
 
 ``--peers DIR`` creates or reuses a virtual environment with the current versions of all peers; ``--peer-python`` is the
-interpreter of an existing one. The page reports peers that are missing. ``--before`` is a checkout of the previous
-release. ``--again`` measures nothing and writes the page from the last results.
+interpreter of an existing one. The page reports peers that are missing. ``--again`` measures nothing and writes the
+page from the last results.
 """
 
 import argparse
@@ -37,15 +37,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", metavar="DIR")
     parser.add_argument("--peer-python", default=sys.executable, metavar="PATH")
-    parser.add_argument("--before", metavar="TREE")
     for name in ("quick", "again"):
         parser.add_argument(f"--{name}", action="store_true")
     options = parser.parse_args()
     if not options.again:
         python = environment_of_peers(options.peers) if options.peers else options.peer_python
         # In a process of its own: those that it starts have at least the peak memory of their parent.
-        before = ["--before", options.before] if options.before else []
-        subprocess.run([sys.executable, speed.__file__, "--write", "--growth", *before], check=True)
+        subprocess.run([sys.executable, speed.__file__, "--write", "--growth"], check=True)
         peers.RESULTS.write_text(json.dumps(peers.measured(options.quick, python), indent=1) + "\n")
         sweep.KEPT.write_text(json.dumps(sweep.measured(), indent=1) + "\n")
     kept = [json.loads(path.read_text()) for path in (peers.RESULTS, speed.KEPT, sweep.KEPT)]

@@ -1,6 +1,6 @@
 """Compare results for thousands of random settings with their enclosures by ball arithmetic: side and distance.
 
-Usage: python benchmarks/certified.py [--settings 5000] [--seed 1] [--write]
+Usage: python benchmarks/certified.py [--settings 5000] [--seed 1] [--write | --again]
 """
 
 import argparse
@@ -17,7 +17,7 @@ from privproj.errors import PrecisionError
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 PAGE = Path(__file__).parents[1] / "docs" / "certified.md"
-SECTION = "\n## Runs\n"  # where the table of certified_runs.py begins, which stays
+SECTION = "\n## Training runs\n"  # where the table of certified_runs.py begins, which stays
 
 
 def log_uniform(rng, low, high):
@@ -146,22 +146,44 @@ def summary(name, rows):
 
 
 def table(rows):
-    keys = list(rows[0])
-    lines = ["| " + " | ".join(keys) + " |", "| " + " | ".join("---" for _ in keys) + " |"]
-    shown = [[f"{v:.1e}" if k.endswith("margin") else str(v) for k, v in row.items()] for row in rows]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in shown)])
+    """Return the Markdown table of the page."""
+    lines = ["| bound | results | smallest delta | smallest margin | largest margin |", "| --- " * 5 + "|"]
+    for row in rows:
+        margins = f"{row['least margin']:.1e} | {row['largest margin']:.1e}"
+        lines.append(f"| {row['bound']} | {row['settings']} | 10^{row['least log10 delta']:.0f} | {margins} |")
+    return "\n".join(lines)
 
 
-TEXT = """# Floating point against proofs
+TEXT = """\
+<!-- Written by benchmarks/certified.py and benchmarks/certified_runs.py: edit their texts there. -->
 
-`python benchmarks/certified.py --settings {settings} --write` draws random settings (dimensions to 1e6, deltas from
-0.9 to 1e-1000), answers each in floating point, encloses the same delta by ball arithmetic, and compares. An answer is
-unsafe if the enclosure does not lie below it. Margins are relative distances of the answer above the enclosure.
+# Results against ball arithmetic
+
+**None of {settings} results for one release is on the unsafe side of its certificate.** Neither is a result for the
+training runs below.
+
+## One release
+
+Each result is for a query with random parameters (dimensions up to 1e6, deltas from 0.9 to 1e-1000). The certificate
+of the same query encloses the exact delta in an interval. The result is safe if its delta is above this interval.
+The margin is the relative distance of the result to the interval.
 
 {table}
 
-Settings in which no finite epsilon exists or the tool refuses: {nothing}. Enclosures that stayed too wide: {wide}.
+`python benchmarks/certified.py --settings {drawn} --write` repeats the comparison. Of {drawn} queries, {nothing}
+have no finite epsilon or are not supported, and {wide} have an enclosure that is too wide for a comparison.
 """
+
+
+def write(found):
+    """Write the first section of the page; the section on training runs stays."""
+    rows, nothing, wide = found["rows"], found["nothing"], found["wide"]
+    if any(row["unsafe"] for row in rows):
+        raise SystemExit("a result is unsafe")
+    settings = sum(row["settings"] for row in rows)
+    page = TEXT.format(drawn=found["settings"], settings=settings, table=table(rows), nothing=nothing, wide=wide)
+    _, *runs = PAGE.read_text().partition(SECTION)
+    PAGE.write_text(page + "".join(runs))
 
 
 def main():
@@ -169,17 +191,20 @@ def main():
     parser.add_argument("--settings", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--again", action="store_true", help="only write docs/certified.md from the last results")
     options = parser.parse_args()
+    if options.again:
+        write(json.loads(RESULTS.read_text()))
+        return
     rows = measured(options.settings, options.seed)
     nothing, wide = len(rows.pop("nothing to certify", [])), rows.pop("enclosure too wide", [])
-    found = [summary(name, rows[name]) for name in sorted(rows)]
-    page = TEXT.format(settings=options.settings, table=table(found), nothing=nothing, wide=len(wide))
-    print(page, *wide[:5], sep="\n")
+    results = {"settings": options.settings, "seed": options.seed, "nothing": nothing, "wide": len(wide)}
+    results["rows"] = [summary(name, rows[name]) for name in sorted(rows)]
+    print(*results["rows"], *wide[:5], sep="\n")
     if options.write:
-        RESULTS.write_text(json.dumps({"settings": options.settings, "seed": options.seed, "rows": found}, indent=2))
-        _, *runs = PAGE.read_text().partition(SECTION)
-        PAGE.write_text(page + "".join(runs))
-    raise SystemExit(any(row["unsafe"] for row in found))
+        RESULTS.write_text(json.dumps(results, indent=2))
+        write(results)
+    raise SystemExit(any(row["unsafe"] for row in results["rows"]))
 
 
 if __name__ == "__main__":

@@ -1,227 +1,292 @@
-"""Write the results of ``peers.py`` and ``speed.py`` as Markdown. No number here is written by hand."""
+"""Write docs/benchmarks.md from the results of ``peers.py``, ``speed.py``, ``sweep.py`` and ``tightness.py``.
+
+The page shows the rows that matter for a decision, and the code fills their numbers in. ``python
+benchmarks/peers.py --again`` prints all comparisons with other tools. The sections on lower bounds and on balls-in-bins
+are copied from the output of ``gaps.py`` and ``balls_in_bins.py``.
+"""
 
 import tightness
-from peer_jobs import JOBS, MEMORY_LIMIT
 
 NONE = "-"
-TOOLS = ("scipy (naive)", "dp-accounting", "prv-accountant", "Opacus", "riskcal")
+FAILS = "fails"
 
-TITLES = {
-    "gaussian delta": "Gaussian, one release: delta",
-    "gaussian epsilon": "Gaussian, one release: epsilon",
-    "gaussian sigma": "Gaussian, one release: noise multiplier",
-    "beta-tail": "M2 Beta-tail bound, tau optimized: epsilon, for each point of a sweep",
-    "rank-free delta": "M2 rank-free bound: delta",
-    "rank-free epsilon": "M2 rank-free bound: epsilon",
-    "wishart delta": "Wishart mechanism, exact profile: delta",
-    "dp-sgd epsilon": "DP-SGD composed: epsilon",
-    "trade-off": "DP-SGD composed: trade-off function at 40 false positive rates",
-    "dp-sgd sigma": "DP-SGD: noise multiplier for a target",
+PAGE = """\
+<!-- Written by benchmarks/all.py from benchmarks/results: edit benchmarks/peer_pages.py. -->
+
+# Benchmarks
+
+For **one release**, privproj computes epsilon in {one_least} to {one_most}. For **DP-SGD**, it takes {run} for 1000
+steps and {long_run} for 1e9 steps. A command takes {command} for one release and {command_run} for DP-SGD, with the
+start of Python.
+
+**Other tools for DP-SGD.** dp-accounting's PLD accountant has about the same error as privproj and takes {pld}
+times as long. prv-accountant takes {prv} times as long, and its epsilon is {prv_error} too large. The RDP
+accountants of dp-accounting and Opacus give an epsilon that is {rdp_error} too large.
+
+**Other tools for one Gaussian release.** A few lines of scipy are faster and have a smaller error, but the error
+can be on the unsafe side. privproj rounds to the safe side.
+
+**Bounds.** In each setting below, the default bound of a mechanism has the smallest epsilon of all bounds that hold
+under the same assumptions.
+
+## Time and memory of a query
+
+CPU time with one thread on {cores} cores, the median of several calls. The parameters differ between calls, so that
+no result is cached. Calls in Python run in a process that has computed such a result before. Their peak memory does
+not include the memory of that process. Commands start a new process.{load}
+
+{speed}
+
+Time grows linearly with the number of phases, of array rows, and of layers with separate clipping norms. It hardly
+depends on the number of steps, and on the number of layers with a joint clipping norm.
+
+`privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
+{sweep_mib:.0f} MiB. With two workers it takes {sweep_wall:.1f} s of wall time.
+
+## Other tools
+
+Each tool runs the same query in a new process with one thread. z is the noise multiplier, q the sampling rate and T
+the number of steps. A dash means that the tool has no function for the query. "{fails}" means an error, more than
+{timeout} s or more than 8 GiB.{quick}
+
+This table shows the CPU time of a warm call in ms, the smallest of several:
+
+{times}
+
+This table shows the relative error. A positive error is on the safe side:
+
+{errors}
+
+For DP-SGD, the reference value is the middle of the narrowest interval that privproj proves. The last column is
+half the relative width of that interval. Errors below it have no meaning. The other reference values are from
+mpmath with 50 digits.
+
+The PLD accountants use a grid of 1e-4. prv-accountant and Opacus PRV use a tolerance of 0.01 in epsilon. Other
+tolerances are the defaults of the tools. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of
+memory, of dp-accounting PLD {pld_mib} MiB, and of prv-accountant {prv_mib} MiB.
+
+Versions: {versions}.
+
+## Tightness of the bounds
+
+Epsilon at delta 1e-5. The second column is the smallest epsilon of all bounds. The third column is the ratio of
+each bound to it. A star marks a bound that needs an assumption on the data here. Compare it only with bounds under
+the same assumption. Bounds that do not support the setting are left out.
+
+{tight}
+
+## Gap to the lower bound
+
+With `-v`, privproj prints a lower bound on epsilon. It holds for every accountant, against an adversary who
+observes the projections ([C28](proofs.md#c28)). For one release of M1, M2 and PublicSketch, epsilon at delta 1e-5
+is less than 0.01 % above its lower bound. This was checked at ranks 1 to 256, dimensions 768 and 2048 and epsilons
+0.1 to 10.
+
+For 2000 steps of M2 at sampling rate 0.01, dimension 2048, the gap is at most (in percent):
+
+| rank | epsilon 0.1 | 0.3 | 1 | 3 | 10 |
+| --- | --- | --- | --- | --- | --- |
+| 1 | 8.69 | 8.06 | 2.50 | 1.20 | 0.89 |
+| 4 | 2.98 | 2.88 | 2.36 | 0.91 | 0.71 |
+| 16 | 0.83 | 0.81 | 0.76 | 0.52 | 0.43 |
+| 64 | 0.22 | 0.22 | 0.21 | 0.21 | 0.24 |
+| 256 | 0.07 | 0.07 | 0.06 | 0.09 | 0.15 |
+
+At dimension 768 and for PublicSketch, the gaps differ by at most 0.14 percentage points. They are printed by
+`python benchmarks/gaps.py --mechanism m2 sketch-public`.
+
+## Balls-in-bins
+
+For this sampling scheme, privproj prints a lower and an upper bound on epsilon. The interval is 3 to 79 times
+narrower than that of PLD_accounting 2.0. privproj takes 0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The
+upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than that of privproj. The last column is for another
+scheme: Poisson sampling at rate 1/t, by dp-accounting 0.6.0.
+
+| Gaussian run with t batches per epoch | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
+| --- | --- | --- | --- | --- |
+| z 1, t 1000, 1 epoch, delta 1e-6 | 0.17160 to 0.17184 | 0.16865 to 0.17569 | 0.2908 | 0.1856 |
+| z 2, t 100, 1 epoch, delta 1e-6 | 0.20486 to 0.20498 | 0.20049 to 0.21002 | 0.3160 | 0.2280 |
+| z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
+| z 0.5, t 1000, 1 epoch, delta 1e-6 | 4.1040 to 4.1096 | 4.0984 to 4.1176 | 4.8799 | 4.2351 |
+| z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
+
+Runs with up to 1e5 batches or 1e4 epochs, with Gaussian noise or M2, take at most 0.24 s. The relative width of
+their intervals is at most 0.32 %. `python benchmarks/balls_in_bins.py --peer-python PATH` prints these numbers.
+
+## Measure again
+
+`python benchmarks/all.py --peers DIR` installs the other tools in a new environment, measures everything and writes
+this page. The files of `benchmarks/results` have all measurements.
+"""
+
+# name in speed.json -> row of the page
+QUERIES = {
+    "warm: gaussian epsilon": "`epsilon` of `Gaussian`, one release",
+    "warm: m2 rank-free epsilon": "`epsilon` of `M2`, one release",
+    "warm: m1 epsilon": "`epsilon` of `M1`, one release",
+    "warm: wishart epsilon": "`epsilon` of `Wishart`, one release",
+    "warm: sketch exact-rank1 epsilon": "`epsilon` of `Sketch`, one release",
+    "warm: m2 rank-free sigma": "`sigma` of `M2`, one release",
+    "warm: DP-SGD epsilon, T 1000": "`epsilon` of DP-SGD, 1000 steps",
+    "warm: DP-SGD epsilon, T 1e+09": "`epsilon` of DP-SGD, 1e9 steps",
+    "warm: DP-SGD sigma, T 1000": "`sigma` of DP-SGD, 1000 steps",
+    "warm: m2 epsilon, T 2000": "`epsilon` of `M2`, 2000 steps",
+    "warm: m2 sigma, T 2000": "`sigma` of `M2`, 2000 steps",
+    "warm: m2 rank, T 2000": "`rank` of `M2`, 2000 steps",
+    "warm: wishart epsilon, T 10": "`epsilon` of `Wishart`, 10 steps",
+    "warm: 100 phases": "`epsilon` of 100 phases",
+    "warm: 1000 phases": "`epsilon` of 1000 phases",
+    "warm: m2 rank-free: epsilons, 1e5 rows": "`epsilons` of `M2`, 100,000 rows",
+    "cold: python -c pass": "command `python -c pass`",
+    "cold: epsilon gaussian": "command `privproj epsilon gaussian`, one release",
+    "cold: epsilon gaussian, DP-SGD": "the same, DP-SGD",
+    "cold: epsilon m2 of a run": "command `privproj epsilon m2`, 2000 steps",
+    "cold: sigma m2 of a run": "command `privproj sigma m2`, 2000 steps",
+    "cold: run examples/run.toml": "command `privproj run examples/run.toml`",
+    "cold: check of 200 mixed entries": "command `privproj check`, 200 entries",
+    "cold: certify wishart of a run": "command `privproj certify epsilon wishart`, a run",
 }
+ONE_RELEASE = ("gaussian", "m2 rank-free", "m1", "wishart", "sketch exact-rank1")
 
-MADE = """\
-Every row is one job by one tool in a fresh process with one thread, on {cores} shared cores: **ms** is CPU time of
-a warm call, the least of several that differ by 1e-9 in a parameter so that no cache answers; **/ privproj** the
-ratio to privproj's in the same run (below 1: faster than privproj); **cold ms** the CPU time of the whole process
-up to its first answer, imports included; **peak MiB** what a call adds to the memory after the imports. **Error**
-is relative (for the trade-off function a difference), positive above the reference: the safe side for delta,
-epsilon and noise. The reference is mpmath where there is a formula (50 digits; where it needs a quadrature, 1e-12
-or better); for composed runs the middle of the narrowest enclosure that privproj proves, whose relative half width
-stands beside the setting; no error below it means anything. Tolerances and truncations of the peers are their
-defaults unless said otherwise, so calibrations stop at different precisions (Opacus PRV and riskcal 1e-3 in epsilon
-or so, dp-accounting 1e-4 in noise). The error of a sweep is the largest of its first 8 points (of the only one for
-one shot). The reference of the trade-off function is the middle of two curves whose half distance stands beside the
-setting, read at 3000 epsilons, for the worse of both orders of the neighbors; riskcal joins the two orders by a
-rule of its own, so the sign of its difference says nothing about soundness. Others used the machine too (**load**:
-the larger average before or after the job; where none stands it was not recorded), and jobs may come from different
-runs (`--only`), a setting never: trust ratios within a setting, not milliseconds. A tool that gives no answer in
-{timeout} s, needs more than {memory} GiB, is not installed or refuses says so. prv-accountant and Opacus PRV take a
-tolerance in epsilon, not a grid: 0.1 where the others use 1e-3, else 0.01. Versions: {versions}."""
-
-TIGHT = """\
-Epsilon at delta 1e-5 by every bound of the registry, its ratio to the least epsilon that any of them guarantees
-there, and its status. Conditional bounds ask promises of the data that others do not, so a larger ratio can be the
-price of a weaker assumption; exact bounds are exact under their promises."""
-
-
-SPEED = """\
-CPU time with one thread on {cores} cores, the median and the quartiles of several calls that differ in a parameter so
-that no cache answers. **Cold** works are whole commands in a fresh process of an editable installation whose byte code
-is kept; **warm** ones are calls in a process that answered before. **/ yardstick** is the least time over that of
-`python -c pass` (cold) or of a fixed piece of plain Python (warm, {size}) in the same run:
-`python benchmarks/speed.py --check` compares it with what was kept. {before}**Best peer** is the fastest other
-tool that answers the same question, from the tables below; a dash says that there is none, and no limit that was set.
-{load}"""
-
-BEFORE = "**Before** is another commit, alternating in the same run. "
+# title of a row -> job of peers.json and the parameters that identify it
+JOBS = {
+    "epsilon of Gaussian, z 1, delta 1e-5": ("gaussian epsilon", {"delta": 1e-5}),
+    "the same, delta 1e-20": ("gaussian epsilon", {"delta": 1e-20}),
+    "sigma of Gaussian, epsilon 1, delta 1e-5": ("gaussian sigma", {"delta": 1e-5}),
+    "epsilon of M2, d 2048, r 16, z 0.5, delta 1e-5": ("rank-free epsilon", {}),
+    "epsilon of DP-SGD, z 1, q 0.01, T 1000, delta 1e-5": ("dp-sgd epsilon", {"T": 1000, "grid": 1e-4}),
+    "the same, z 0.6, q 0.001, T 100,000": ("dp-sgd epsilon", {"T": 100000, "grid": 1e-4}),
+    "the same, z 2, q 0.05, T 1,000,000": ("dp-sgd epsilon", {"T": 1000000, "grid": 1e-4}),
+    "sigma of DP-SGD, epsilon 3, q 0.01, T 1000": ("dp-sgd sigma", {}),
+}
+TOOLS = ("privproj", "scipy (naive)", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant", "Opacus RDP",
+         "Opacus PRV", "riskcal")  # fmt: skip
 IDLE = 1.3  # load above which other processes used the machine; the benchmark itself causes a load of one
-
-# tasks that are also a job of the peers, with the parameters that identify the job
-BEST_PEERS = {
-    "warm: gaussian epsilon": ("gaussian epsilon", {"delta": 1e-5}),
-    "warm: gaussian sigma": ("gaussian sigma", {"delta": 1e-5}),
-    "warm: m2 rank-free epsilon": ("rank-free epsilon", {"rank": 16}),
-    "warm: m2 rank-free delta": ("rank-free delta", {"rank": 16}),
-    "warm: DP-SGD epsilon, T 1000": ("dp-sgd epsilon", {"z": 1.0, "T": 1000, "grid": 1e-4}),
-    "warm: DP-SGD sigma, T 1000": ("dp-sgd sigma", {"T": 1000}),
-}
-
-
-def speed_tables(speed, peers):
-    """The table of all works, and how they grow."""
-    has_before = any("before" in row for row in speed["works"].values())
-    said = SPEED.format(cores=speed["cores"], size="about 5 ms", before=BEFORE if has_before else "", load=load(speed))
-    titles = ["work", *(["before"] if has_before else []), "now", "quartiles", "/ yardstick", "peak MiB", "best peer",
-              "limit"]  # fmt: skip
-    rows = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
-    for name, row in speed["works"].items():
-        before = [before_cell(row)] if has_before else []
-        rows.append(f"| {' | '.join([name, *before, *speed_cells(name, row, peers)])} |")
-    grown = [
-        "| work | by size: CPU time, peak MiB | time grows like | memory grows like |",
-        "| --- " * 4 + "|",
-        *(growth_line(name, row) for name, row in speed["growth"].items()),
-    ]
-    lines = "\n".join(rows), "\n".join(grown)
-    return f"## Works that users wait for\n\n{said}\n\n{lines[0]}\n\n## Growth\n\n{GROWN}\n\n{lines[1]}"
-
-
-GROWN = "The power of the size that fits the times, and the peaks of memory, best (least squares of logarithms)."
-
-
-def load(speed):
-    """Whether the machine did something else while the works were measured."""
-    busiest = max(row.get("load", 0.0) for row in speed["works"].values())
-    said = f"The load of the machine was at most {busiest:.1f}, of which the benchmark is 1"
-    return f"**{said}: others used it too, so that these times are too long.**" if busiest > IDLE else f"{said}."
-
-
-def before_cell(row):
-    """The time at the other commit, or why there is none."""
-    before = row.get("before", {})
-    return shown(before["seconds"]) if "seconds" in before else without_bars(before.get("failed", NONE))
-
-
-def speed_cells(name, row, peers):
-    """What was measured of one work."""
-    limit = NONE if row.get("limit") is None else shown(row["limit"])
-    if "failed" in row:
-        return [f"**{without_bars(row['failed'])}**", *[NONE] * 4, limit]
-    spread = f"{shown(row['low'])} to {shown(row['high'])}"
-    size = f"{row['ratio']:.3g}", f"{row['peak_mib']:.1f}"
-    return [shown(row["seconds"]), spread, *size, best_peer(name, peers), limit]
-
-
-def without_bars(words):
-    """Words that do not end a cell."""
-    return words.replace("|", "/")
-
-
-def best_peer(name, peers):
-    """The fastest other tool on the same question, with its time."""
-    job, wanted = BEST_PEERS.get(name, ("", {}))
-    entries = [e for e in peers["jobs"] if e["job"] == job and wanted.items() <= e["parameters"].items()]
-    found = [(per_point(r), r["tool"]) for e in entries for r in e["rows"] if "seconds" in r]
-    others = [row for row in found if not row[1].startswith("privproj")]
-    return f"{min(others)[1]}, {shown(min(others)[0])}" if others else NONE
 
 
 def shown(seconds):
-    """A time with three digits and its unit."""
-    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "us")) if seconds * s >= 1.0 or u == "us")
+    """Return a time with three digits and its unit."""
+    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if seconds * s >= 1.0 or u == "µs")
     return f"{seconds * scale:.3g} {unit}"
 
 
-def growth_line(name, row):
-    """One work at all its sizes."""
-    sizes = [
-        f"{float(size):g}: " + (found.get("failed") or f"{shown(found['seconds'])}, {found['peak_mib']:.0f}")
-        for size, found in row["rows"].items()
-    ]
-    powers = [NONE if row[key] is None else f"size^{row[key]:.2f}" for key in ("time", "memory")]
-    return f"| {name} | {'; '.join(sizes)} | {powers[0]} | {powers[1]} |"
+def table(titles, rows):
+    """Return a Markdown table."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def tables(results):
-    """What was measured of the peers, and how tight every bound is."""
-    parts = [MADE.format(cores=results["cores"], timeout=results["timeout"], memory=MEMORY_LIMIT // 2**30,
-                         versions=", ".join(" ".join(pair) for pair in results["versions"].items()))]  # fmt: skip
-    for job, title in TITLES.items():
-        found = [entry for entry in results["jobs"] if entry["job"] == job]
-        if found:
-            parts.append("\n".join([f"### {title}\n", *job_lines(job, found)]))
-    parts.append("\n".join(["### Start of a peer's command line\n", *start_lines(results["start_up"])]))
-    tight = "\n".join(tightness.lines(results["tightness"]))
-    return "\n\n".join([*parts, f"## How tight every bound is\n\n{TIGHT}\n\n{tight}"])
+def speed_table(works):
+    """Return the table of queries and their times."""
+    rows = [(title, shown(works[name]["seconds"]), f"{works[name]['peak_mib']:.0f}") for name, title in QUERIES.items()]
+    return table(["query", "CPU time", "peak memory (MiB)"], rows)
 
 
-SWEEPS = """\
-Whole commands from the grid to the table, CPU and wall time of all their processes, and the largest process. The rows
-are M2's rank-free deltas of five dimensions and four ranks, with as many noise multipliers as the number asks for."""
-
-
-def sweep_lines(rows):
-    """Sweeps by number of rows and of workers."""
-    yield "| rows | workers | CPU s | wall s | us of CPU a row | peak MiB | load before |"
-    yield "| --- " * 7 + "|"
-    for row in rows:
-        cells = f"{row['cpu']:.3g} | {row['wall']:.3g} | {1e6 * row['cpu'] / row['rows']:.3g} | {row['peak_mib']:.0f}"
-        yield f"| {row['rows']:,} | {row['workers']} | {cells} | {row['load']:.1f} |"
-
-
-def document(results, speed, sweeps):
-    """docs/benchmarks.md."""
-    swept = "\n".join(sweep_lines(sweeps))
-    note = "\nThis was a quick run, without the long jobs of the peers.\n" if results["quick"] else ""
+def load_words(works):
+    """Return a sentence if other processes used the machine during the measurement of the queries."""
+    busiest = max(row.get("load", 0.0) for row in works.values())
     return (
-        "# Benchmarks\n\nWritten by `python benchmarks/all.py --peers DIR`; not edited by hand.\n"
-        f"{note}\n{speed_tables(speed, results)}\n\n## Sweeps\n\n{SWEEPS}\n\n{swept}\n\n"
-        f"## Time, error and memory beside others\n\n{tables(results)}\n"
+        f" Other processes used the machine (load {busiest:.1f}), so these times are too long."
+        if busiest > IDLE
+        else ""
     )
 
 
-def job_lines(job, entries):
-    """One table, the settings under each other."""
-    yield "| setting | tool | answer | error | ms | / privproj | cold ms | peak MiB |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for entry in entries:
-        base = next((per_point(row) for row in entry["rows"] if "seconds" in row), None)
-        for i, row in enumerate(entry["rows"]):
-            yield f"| {setting(entry) if i == 0 else ''} | {row['tool']} | {cells(row, base)} |"
-    missing = [tool for tool in TOOLS if not any(name.startswith(tool) for name in JOBS[job])]
-    if missing:
-        yield f"\nNo function for this was found in: {', '.join(missing)}."
-
-
-def setting(entry):
-    """Parameters of a job, and how well the truth is known where it is not by formula."""
-    words = ", ".join(f"{name} {value:g}" for name, value in entry["parameters"].items())
-    known = f" (± {entry['half_width']:.1e})" if entry["half_width"] else ""
-    return words + known + (f"; load {entry['load']:.1f}" if "load" in entry else "")
+def entry_of(jobs, job, wanted):
+    """Return the job of peers.json with these parameters."""
+    return next(entry for entry in jobs if entry["job"] == job and wanted.items() <= entry["parameters"].items())
 
 
 def per_point(row):
-    """CPU seconds for one answer."""
+    """Return the CPU seconds of one result."""
     return row["seconds"] / row["points"]
 
 
-def cells(row, base):
-    """The measured cells of one tool."""
-    if "failed" in row:
-        return f"**{without_bars(row['failed'])}**" + f" | {NONE}" * 5
-    answer = row["answer"].get("value")
-    shown = NONE if answer is None else f"{answer:.6g}"
-    error = NONE if "error" not in row else f"{row['error']:+.1e}"
-    seconds = per_point(row)
-    ms = f"{1e3 * seconds:.3g}"
-    return f"{shown} | {error} | {ms} | {seconds / base:.3g} | {1e3 * row['cold']:.0f} | {max(row['peak_mib'], 0):.1f}"
+def peer_table(jobs, cell, last=None):
+    """Return a table of the chosen jobs by all tools: ``cell`` of every row, and ``last`` of the job."""
+    lines = []
+    for title, (job, wanted) in JOBS.items():
+        entry = entry_of(jobs, job, wanted)
+        rows = {row["tool"]: row for row in entry["rows"]}
+        cells = [NONE if tool not in rows else FAILS if "failed" in rows[tool] else cell(rows[tool]) for tool in TOOLS]
+        lines.append((title, *cells, *([last(entry)] if last else [])))
+    return table(["query", *TOOLS, *(["reference"] if last else [])], lines)
 
 
-def start_lines(rows):
-    """CPU time of commands as multiples of ``python -c pass``."""
-    base = rows[0]
-    yield "| command | ms | / python -c pass (least) | (median) |"
-    yield "| --- | --- | --- | --- |"
-    for row in rows:
-        least, middle = row["seconds"] / base["seconds"], row["median"] / base["median"]
-        yield f"| {row['command']} | {1e3 * row['seconds']:.0f} | {least:.2f} | {middle:.2f} |"
+def milliseconds(row):
+    """Return the CPU time of one result in ms, without an exponent."""
+    value = 1e3 * per_point(row)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def uncertainty(entry):
+    """Return the half width of the interval that the reference value is the middle of."""
+    return f"± {entry['half_width']:.0e}" if entry["half_width"] else NONE
+
+
+def composed_rows(jobs, tool):
+    """Return the successful rows of a tool on DP-SGD epsilons at every grid, each with privproj's row."""
+    entries = [{row["tool"]: row for row in entry["rows"]} for entry in jobs if entry["job"] == "dp-sgd epsilon"]
+    return [(rows[tool], rows["privproj"]) for rows in entries if "failed" not in rows[tool]]
+
+
+def slower(jobs, tool):
+    """Return how many times as long as privproj a tool takes for DP-SGD, as a range."""
+    ratios = [per_point(row) / per_point(own) for row, own in composed_rows(jobs, tool)]
+    return f"{min(ratios):.0f} to {max(ratios):.0f}"
+
+
+def too_large(jobs, *tools):
+    """Return the relative errors of tools for DP-SGD, as a range in percent."""
+    errors = [100 * row["error"] for tool in tools for row, _ in composed_rows(jobs, tool)]
+    return f"{min(errors):.1g} % to {max(errors):.2g} %"
+
+
+def peak(jobs, tool):
+    """Return the largest memory of a tool for DP-SGD in MiB."""
+    return f"{max(row['peak_mib'] for row, _ in composed_rows(jobs, tool)):.0f}"
+
+
+def document(results, speed, sweeps):
+    """Return the text of docs/benchmarks.md."""
+    jobs, works = results["jobs"], speed["works"]
+    one = [works[f"warm: {name} epsilon"]["seconds"] for name in ONE_RELEASE]
+    longest = max(sweeps, key=lambda row: (row["rows"], -row["workers"]))
+    shared = max(sweeps, key=lambda row: (row["rows"], row["workers"]))
+    return PAGE.format(
+        quick=" This was a quick run without long queries." if results["quick"] else "",
+        one_least=shown(min(one)), one_most=shown(max(one)),
+        run=shown(works["warm: DP-SGD epsilon, T 1000"]["seconds"]),
+        long_run=shown(works["warm: DP-SGD epsilon, T 1e+09"]["seconds"]),
+        command=shown(works["cold: epsilon gaussian"]["seconds"]),
+        command_run=shown(works["cold: epsilon gaussian, DP-SGD"]["seconds"]),
+        pld=slower(jobs, "dp-accounting PLD"), prv=slower(jobs, "prv-accountant"),
+        prv_error=too_large(jobs, "prv-accountant"), rdp_error=too_large(jobs, "dp-accounting RDP", "Opacus RDP"),
+        cores=speed["cores"], load=load_words(works), speed=speed_table(works),
+        sweep_rows=longest["rows"], sweep_cpu=longest["cpu"], sweep_mib=longest["peak_mib"], sweep_wall=shared["wall"],
+        fails=FAILS, timeout=results["timeout"], times=peer_table(jobs, milliseconds),
+        errors=peer_table(jobs, lambda row: f"{row['error']:+.0e}", uncertainty),
+        mib=peak(jobs, "privproj"), pld_mib=peak(jobs, "dp-accounting PLD"), prv_mib=peak(jobs, "prv-accountant"),
+        versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
+        tight="\n".join(tightness.summary(results["tightness"])),
+    )  # fmt: skip
+
+
+def tables(results):
+    """Return every comparison with other tools, for the terminal."""
+    return "\n\n".join("\n".join([entry["job"], *all_rows(entry)]) for entry in results["jobs"])
+
+
+def all_rows(entry):
+    """Return the lines of one job: the parameters, and result, error, times and memory of each tool."""
+    yield ", ".join(f"{name} {value:g}" for name, value in entry["parameters"].items())
+    base = next((per_point(row) for row in entry["rows"] if "seconds" in row), None)
+    for row in entry["rows"]:
+        if "failed" in row:
+            yield f"{row['tool']}: {row['failed']}"
+            continue
+        value, error = row["answer"].get("value", float("nan")), row.get("error", float("nan"))
+        yield (
+            f"{row['tool']}: {value:.6g}, error {error:+.1e}, {1e3 * per_point(row):.3g} ms, "
+            f"{per_point(row) / base:.3g} x privproj, first {1e3 * row['cold']:.0f} ms, {row['peak_mib']:.1f} MiB"
+        )

@@ -7,34 +7,51 @@ from privproj.mechanisms import Laplace
 DELTA = 1e-5
 RUN = {"steps": 2000, "sampling_rate": 0.01}
 
+# mechanism, run, and the title of the row in docs/benchmarks.md, if it has one
 SETTINGS = (
-    (privproj.Gaussian(noise_multiplier=1), {}),
-    (privproj.Gaussian(noise_multiplier=10), {}),
-    (privproj.Gaussian(noise_multiplier=20), {"steps": 100}),
-    (privproj.Gaussian(noise_multiplier=1), {"steps": 1000, "sampling_rate": 0.01}),
-    (Laplace(noise_multiplier=0.5), {}),
-    (Laplace(noise_multiplier=2), {}),
-    (Laplace(noise_multiplier=20), {"steps": 100}),
-    (privproj.M1(dim=1000, rank=256, noise_multiplier=20), {}),
-    (privproj.M1(dim=1000, rank=64, columns=1, misalignment=1.25e-3, noise_multiplier=20), {}),
-    (privproj.M1(dim=1000, rank=64, span_dim=4, residual_misalignment=8e-6, noise_multiplier=20), {}),
-    (privproj.M1(dim=1000, rank=64, span_dim=0, residual_misalignment=8e-6, noise_multiplier=20), {}),
-    (privproj.M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.5), {}),
-    (privproj.M2(dim=2048, rank=16, columns=2048, noise_multiplier=0.5), {}),
-    (privproj.M2(dim=768, rank=64, change_rank=1, noise_multiplier=1), {}),
-    (privproj.M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.155974), RUN),
-    (privproj.Wishart(dim=1000, rank=16, misalignment=8e-6), {}),
-    (privproj.Wishart(dim=1000, rank=256, misalignment=8e-6), {}),
-    (privproj.Wishart(dim=50, rank=40, misalignment=1e-5), {}),
-    (privproj.Wishart(dim=768, rank=64, misalignment=1e-6), {"steps": 10}),
-    (privproj.WishartMatrix(dim=1000, rank=16, columns=8), {}),
-    (privproj.Sketch(rank=16, gamma=1000, eigenvalues=768), {}),
-    (privproj.Sketch(rank=16, frobenius_bound=1, sensitivity=0.05, noise_sigma=1, enforced=True), {}),
-    (privproj.Sketch(rank=64, frobenius_bound=1, sensitivity=0.1, noise_sigma=1, enforced=True), {}),
-    (privproj.Sketch(rank=16, gamma=1000, eigenvalues=768), {"steps": 10}),
-    (privproj.PublicSketch(rank=16, noise_multiplier=1), {}),
-    (privproj.PublicSketch(rank=256, noise_multiplier=1), {}),
-    (privproj.PublicSketch(rank=16, noise_multiplier=4), RUN),
+    (privproj.Gaussian(noise_multiplier=1), {}, "Gaussian, z 1"),
+    (privproj.Gaussian(noise_multiplier=10), {}, None),
+    (privproj.Gaussian(noise_multiplier=20), {"steps": 100}, "Gaussian, z 20, 100 steps"),
+    (privproj.Gaussian(noise_multiplier=1), {"steps": 1000, "sampling_rate": 0.01}, "DP-SGD, z 1, q 0.01, 1000 steps"),
+    (Laplace(noise_multiplier=0.5), {}, None),
+    (Laplace(noise_multiplier=2), {}, None),
+    (Laplace(noise_multiplier=20), {"steps": 100}, None),
+    (privproj.M1(dim=1000, rank=256, noise_multiplier=20), {}, "M1, d 1000, r 256, z 20"),
+    (
+        privproj.M1(dim=1000, rank=64, columns=1, misalignment=1.25e-3, noise_multiplier=20),
+        {},
+        "M1 of vectors, d 1000, r 64, z 20",
+    ),
+    (privproj.M1(dim=1000, rank=64, span_dim=4, residual_misalignment=8e-6, noise_multiplier=20), {}, None),
+    (privproj.M1(dim=1000, rank=64, span_dim=0, residual_misalignment=8e-6, noise_multiplier=20), {}, None),
+    (privproj.M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.5), {}, None),
+    (privproj.M2(dim=2048, rank=16, columns=2048, noise_multiplier=0.5), {}, "M2, d 2048, r 16, z 0.5"),
+    (privproj.M2(dim=768, rank=64, change_rank=1, noise_multiplier=1), {}, "M2, d 768, r 64, z 1"),
+    (
+        privproj.M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.155974),
+        RUN,
+        "M2, d 2048, r 16, z 0.156, q 0.01, 2000 steps",
+    ),
+    (privproj.Wishart(dim=1000, rank=16, misalignment=8e-6), {}, "Wishart, d 1000, r 16, misalignment 8e-6"),
+    (privproj.Wishart(dim=1000, rank=256, misalignment=8e-6), {}, None),
+    (privproj.Wishart(dim=50, rank=40, misalignment=1e-5), {}, None),
+    (
+        privproj.Wishart(dim=768, rank=64, misalignment=1e-6),
+        {"steps": 10},
+        "Wishart, d 768, r 64, misalignment 1e-6, 10 steps",
+    ),
+    (privproj.WishartMatrix(dim=1000, rank=16, columns=8), {}, None),
+    (privproj.Sketch(rank=16, gamma=1000, eigenvalues=768), {}, "Sketch, gamma 1000, r 16"),
+    (
+        privproj.Sketch(rank=16, frobenius_bound=1, sensitivity=0.05, noise_sigma=1, enforced=True),
+        {},
+        "Sketch with enforced norms, r 16",
+    ),
+    (privproj.Sketch(rank=64, frobenius_bound=1, sensitivity=0.1, noise_sigma=1, enforced=True), {}, None),
+    (privproj.Sketch(rank=16, gamma=1000, eigenvalues=768), {"steps": 10}, None),
+    (privproj.PublicSketch(rank=16, noise_multiplier=1), {}, "PublicSketch, r 16, z 1"),
+    (privproj.PublicSketch(rank=256, noise_multiplier=1), {}, None),
+    (privproj.PublicSketch(rank=16, noise_multiplier=4), RUN, "PublicSketch, r 16, z 4, q 0.01, 2000 steps"),
 )
 
 
@@ -69,32 +86,26 @@ def setting_rows(mechanism, run):
 
 def tightness():
     """All settings."""
-    return [setting_rows(mechanism, run) for mechanism, run in SETTINGS]
+    return [setting_rows(mechanism, run) for mechanism, run, _ in SETTINGS]
 
 
-def lines(settings):
-    """The Markdown table."""
-    yield "| mechanism and run | bound | epsilon | / best | status |"
-    yield "| --- | --- | --- | --- | --- |"
-    for setting in settings:
-        for i, row in enumerate(setting["rows"]):
-            name = setting["setting"] if i == 0 else ""
-            yield f"| {name} | `{row['bound']}`{' (exact)' if row.get('exact') else ''} | {shown(row)} |"
+STAR = {"proved": "", "conditional": "*"}  # mark of a status, in the footnote of the page
 
 
-def shown(row):
-    """The last three cells."""
-    if row["epsilon"] is None:
-        return f"- | - | {row['status']}: {short(row['why'])}"
-    if row["epsilon"] == "none":
-        return f"no finite one | - | {row['status']}"
-    return (
-        f"{row['epsilon']:.4g} | {row['ratio']:.3f} | {row['status']}"
-        if row["ratio"]
-        else f"{row['epsilon']:.4g} | - | {row['status']}"
-    )
+def summary(settings):
+    """Return the Markdown table: for each chosen setting the smallest epsilon, and the ratios of all bounds to it."""
+    yield "| mechanism and run | smallest epsilon | ratio of each bound |"
+    yield "| --- | --- | --- |"
+    for (_, _, title), setting in zip(SETTINGS, settings, strict=True):
+        if title is None:
+            continue
+        rows = sorted((row for row in setting["rows"] if row.get("ratio")), key=lambda row: row["ratio"])
+        ratios = (
+            f"`{row['bound']}`{'*' if row['status'] == 'conditional' else ''} {short(row['ratio'])}" for row in rows
+        )
+        yield f"| {title} | {setting['best']:.4g} | {', '.join(ratios)} |"
 
 
-def short(reason):
-    """The first clause of a refusal."""
-    return reason.split(";")[0].split(": ")[-1][:90].replace("|", "/")
+def short(ratio):
+    """Return a ratio with two decimals, or three digits if it is large."""
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"

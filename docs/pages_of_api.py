@@ -62,7 +62,7 @@ def _member(package: Documented, path: str) -> Documented:
 
 def _index() -> str:
     """The list of modules."""
-    rows = "\n".join(f"| [`{name}`]({name}.md) | {what} |" for name, what in MODULES.items())
+    rows = "\n".join(f'| <a id="{name}"></a>`{name}` | {what} |' for name, what in MODULES.items())
     head = (
         "Written by `mkdocs serve` or `python docs/build.py` from the docstrings, whose examples are run by the tests; "
         "`help(privproj.epsilon)` says the same."

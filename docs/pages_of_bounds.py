@@ -237,7 +237,7 @@ def page(bound: Bound) -> str:
 def index(bounds: tuple[Bound, ...]) -> str:
     """Return the table of all bounds."""
     rows = "\n".join(
-        f"| `{b.mechanism.name}` | [`{b.name}`]({name_of(b)}.md) | {b.status} | {b.summary} |" for b in bounds
+        f'| `{b.mechanism.name}` | <a id="{name_of(b)}"></a>`{b.name}` | {b.status} | {b.summary} |' for b in bounds
     )
     table = f"| mechanism | bound | status | what it is |\n| --- | --- | --- | --- |\n{rows}\n"
     return f"{HEADER}\n# The bounds\n\n{notes()['index'].strip()}\n\n{table}"

@@ -1,7 +1,9 @@
-"""What ``mkdocs`` does besides: written pages, pages outside ``docs/``, links to them, and MathJax from its package.
+"""Prepare the site of ``docs/`` for ``mkdocs``: generated pages, files outside ``docs/``, links, and MathJax.
 
-The Markdown stays readable without the site, so its links lead to files of the repository. Here they become links of
-the site. MathJax comes with the site, so that a reader's browser asks no other host.
+The links in Markdown files lead to files of the repository. These hooks translate them into links of the site. Git does
+not keep the generated pages, so the repository refers to a generated page ``NAME.md`` as ``README.md#NAME``, the row of
+the page in the index of its folder. On the site that link leads to the page. The site includes MathJax, so that the
+browser of a reader loads nothing from another host.
 """
 
 import re
@@ -12,10 +14,11 @@ from posixpath import normpath, relpath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+# path in the repository -> path on the site, for pages that have another place there
 OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
@@ -25,48 +28,58 @@ OUTSIDE = {
     "README.md": "index.md",
     "docs/README.md": "documentation.md",
 }
-"""Pages that stand elsewhere on the site than in the repository. Its start is the README."""
-MATHJAX = "sphinx-mathjax-offline/static/mathjax/"
-"""Where the package keeps what a browser loads."""
-NEEDED = re.compile(r"(tex-chtml\.js|output/chtml/fonts/woff-v2/.*\.woff)$")
-"""The files of MathJax that the pages use."""
+MATHJAX = "sphinx-mathjax-offline/static/mathjax/"  # folder of MathJax in its package
+NEEDED = re.compile(r"(tex-chtml\.js|output/chtml/fonts/woff-v2/.*\.woff)$")  # files of MathJax that the pages use
 
-
-LINKED = re.compile(r"^\| (?:`(?P<group>[\w-]+)` \| )?\[`(?P<title>[\w.-]+)`\]\((?P<path>[\w.-]+)\)", re.MULTILINE)
-"""A row of an index page: the page it leads to, and its group where the table has a column for one."""
+# the row of a generated page in an index: an anchor, the title, and sometimes a column with its group
+ROW = re.compile(r'^\| (?:`(?P<group>[\w-]+)` \| )?<a id="(?P<name>[\w.-]+)"></a>`(?P<title>[\w.-]+)`', re.MULTILINE)
+ANCHORED = re.compile(r'<a id="(?P<name>[\w.-]+)"></a>(?P<title>`[\w.-]+`)')
+LINK = re.compile(r"(?P<start>\]\(|(?:src|href)=\")(?P<path>[^)\s\"#:]+)(?:#(?P<anchor>[^)\s\"]*))?(?=[)\"])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Pages with a source elsewhere are written; a folder in the navigation becomes the pages of its index."""
+    """Write the generated pages, and replace a folder in the navigation by its pages."""
     sys.path.insert(0, str(ROOT / "docs"))
     from build import pages, write
 
     write(pages())
-    for section in config.nav or ():
-        for title, entry in section.items():
-            if isinstance(entry, str) and entry.endswith("/"):
-                section[title] = _pages_of_folder(entry)
+    config.nav = _expand(config.nav)
     return config
 
 
+def _expand(entry: Any) -> Any:
+    """Return a part of the navigation in which every path that ends with a slash is a list of pages."""
+    if isinstance(entry, list):
+        return [_expand(part) for part in entry]
+    if isinstance(entry, dict):
+        return {title: _expand(part) for title, part in entry.items()}
+    return _pages_of_folder(entry) if isinstance(entry, str) and entry.endswith("/") else entry
+
+
 def _pages_of_folder(folder: str) -> list[Any]:
-    """Return the index of a folder and the pages it lists, grouped as it groups them; all pages if it has no index."""
+    """Return the index of a folder and the pages it lists, in its groups; all pages if it has no index."""
     index = ROOT / "docs" / folder / "README.md"
     if not index.exists():
         return [folder + path.name for path in sorted(index.parent.glob("*.md"))]
     pages: list[Any] = [f"{folder}README.md"]
     groups: dict[str, list[Any]] = {}
-    for row in LINKED.finditer(index.read_text()):
+    for row in ROW.finditer(index.read_text()):
         listed = groups.setdefault(row["group"], []) if row["group"] else pages
-        listed.append({row["title"]: folder + row["path"]})
+        listed.append({row["title"]: f"{folder}{row['name']}.md"})
     return pages + [{group: listed} for group, listed in groups.items()]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages outside ``docs/`` and MathJax join the site."""
+    """Add the pages outside ``docs/``, the examples and MathJax to the site."""
     files.remove(files.src_uris["README.md"])
     for source, target in OUTSIDE.items():
         files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
+    for path in sorted((ROOT / "examples").glob("*.*")):
+        if path.suffix != ".md":
+            name = f"examples/{path.name}"
+            # exclude_docs leaves out *.py and *.toml, but these are meant for readers
+            included = InclusionLevel.INCLUDED
+            files.append(File.generated(config, name, abs_src_path=str(path), inclusion=included))
     package = distribution("sphinx-mathjax-offline")
     for found in package.files or ():
         name = str(found)
@@ -77,18 +90,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links between pages of ``docs/`` and those outside, as they stand on the site."""
+    """Translate the links of a page, and link the rows of an index to their pages."""
     here = page.file.src_uri
     source = {target: path for path, target in OUTSIDE.items()}.get(here, f"docs/{here}")
-    return re.sub(
-        r"(\]\(|src=\")([^)\s\"#:]+)(#[^)\s]*)?(?=[)\"])", lambda found: _linked(found, source, here), markdown
-    )
+    linked = LINK.sub(lambda found: f"{found['start']}{_on_site(found, source, here)}", markdown)
+    return ANCHORED.sub(lambda row: _row_on_site(row, source), linked) if source.endswith("README.md") else linked
 
 
-def _linked(found: re.Match[str], source: str, here: str) -> str:
-    """One link: its target in the repository, as seen from the page of the site."""
-    target = normpath(str(PurePosixPath(source).parent / found[2]))
-    on_site = OUTSIDE.get(target) or target.removeprefix("docs/")
-    if target in OUTSIDE or target.startswith("docs/"):
-        return f"{found[1]}{relpath(on_site, PurePosixPath(here).parent)}{found[3] or ''}"
-    return found[0]
+def _on_site(found: re.Match[str], source: str, here: str) -> str:
+    """Return the target of a link as seen from the page ``here`` of the site."""
+    target, anchor = normpath(str(PurePosixPath(source).parent / found["path"])), found["anchor"]
+    generated = PurePosixPath(target).parent / f"{anchor}.md"
+    if target.startswith("docs/") and target.endswith("/README.md") and (ROOT / generated).exists():
+        target, anchor = str(generated), None
+    if target in OUTSIDE or target.startswith(("docs/", "examples/")):
+        path = relpath(OUTSIDE.get(target, target.removeprefix("docs/")), PurePosixPath(here).parent)
+        return f"{path}#{anchor}" if anchor else path
+    return found[0].removeprefix(found["start"])
+
+
+def _row_on_site(row: re.Match[str], source: str) -> str:
+    """Return a link to the generated page of an anchor, or the anchor as it is if it has no page."""
+    exists = (ROOT / PurePosixPath(source).parent / f"{row['name']}.md").exists()
+    return f"[{row['title']}]({row['name']}.md)" if exists else row[0]

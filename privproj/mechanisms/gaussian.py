@@ -99,7 +99,7 @@ GDP = Bound(
 )
 
 
-def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
+def classical_rule(mu: float, constant: float = 1.25) -> EpsilonDeltaRule:
     """Return the textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
     return EpsilonDeltaRule(
         # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
@@ -119,7 +119,7 @@ CLASSICAL = Bound(
     source="Dwork, Roth 2014, Theorem A.1",
     example="--noise-multiplier 10",
     # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
-    representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 1.25),
+    representation=lambda mechanism: classical_rule(mechanism.mu_with_count),
     supports=("adaptive-clipping",),
     version=2,
 )
@@ -133,7 +133,7 @@ CLASSICAL_2 = Bound(
     source="arXiv 2601.21719, early version, Lemma 1",
     example="--noise-multiplier 10",
     # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook rule.
-    representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 2.0),
+    representation=lambda mechanism: classical_rule(mechanism.mu_with_count, 2.0),
     supports=("adaptive-clipping",),
     version=2,
 )

@@ -11,7 +11,7 @@ from typing import Any
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import Mechanism, Sketch, Wishart, WishartMatrix
 from privproj.mechanisms.bound import Bound, Flaw, OverRun
-from privproj.mechanisms.sketch.rdp import tight_curve
+from privproj.mechanisms.sketch.rdp import eigenvalues_of, tight_curve
 from privproj.profiles.rdp import RenyiCurve
 from privproj.result import Status
 from privproj.run import Run
@@ -89,19 +89,19 @@ def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
     gamma = mechanism.gamma_of_matrices * shrunk
     if gamma <= 1.0:
         raise UnsupportedError(f"the printed formula needs gamma above 1, here it is {gamma:.4g}")
-    return tight_curve(mechanism, gamma)
+    return tight_curve(mechanism, gamma, eigenvalues_of(mechanism))
 
 
 LORA_BY_DESIGN = Bound(
     name="lora-by-design",
     mechanism=Sketch,
     summary="LoRA training claimed private by its random A alone",
-    formula="rdp-tight at Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), "
+    formula="rdp at Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), "
     "D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
     proof="C22",
     example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
-    "--steps 2 --allow-refuted",
+    "--eigenvalues 768 --steps 2 --allow-refuted",
     representation=lambda mechanism: OverRun(partial(_whole_training_over_run, mechanism)),
     of_group=None,
     status=Status.REFUTED,
@@ -111,5 +111,5 @@ LORA_BY_DESIGN = Bound(
         "neighbors apart surely; and after one step the gradient depends on A. Use lora-one-step where only one "
         "sketch is released, or add noise to the gradient and use the bounds of m2"
     ),
-    version=2,
+    version=3,
 )

@@ -56,6 +56,7 @@ _LINES: dict[Key, Line] = {
     ("m1", "known-projection"): Line("m1.known_projection:KNOWN_PROJECTION"),
     ("m1", "known-projection-rank1"): Line("m1.known_projection:KNOWN_PROJECTION_RANK1"),
     ("m1", "operator-norm"): Line("m1.operator_norm:OPERATOR_NORM", Baseline("published operator norm", "unsampled")),
+    ("m1", "operator-norm-published"): Line("m1.operator_norm:OPERATOR_NORM_PUBLISHED"),
     ("m1", "secret-projection"): Line("m1.secret_projection:SECRET_PROJECTION"),
     ("m1", "column-exact"): Line("m1.column_exact:COLUMN_EXACT"),
     ("m1", "column"): Line("m1.column:COLUMN"),

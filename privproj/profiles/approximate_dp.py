@@ -1,4 +1,4 @@
-"""Bounds that are an ``(eps, delta)`` rule, and basic and advanced composition of such releases."""
+"""Bounds that are an ``(eps, delta)`` rule: amplification by sampling, basic and advanced composition."""
 
 import math
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from privproj.run import Run
 # 1e-300; if a smaller delta suffices,
 # this one is returned, which is sound
 LEAST_INVERSE_LOG = 1e-3
+EXPONENT_LIMIT = 700.0  # nats; e^eps is finite below this
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
@@ -81,13 +82,43 @@ class EpsilonDeltaRule:
         margin = 1e-12 + 4e-15 * abs(value)
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
+    def log_delta_unless(self, eps: float, enough: float) -> float:
+        """Return the upper end of :meth:`log_delta`; at ``eps = 0`` the rule proves nothing, so delta is 1."""
+        return self.log_delta(eps).upper if eps > 0.0 else 0.0
+
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
-        """Return the rule for a run by composition theorems; raise :class:`UnsupportedError` for sampled batches."""
-        if run.sampling_rate < 1.0:
+        """Return the rule for a run: amplified by sampling, then composed.
+
+        Raises:
+            UnsupportedError: The run is sampled and protects several records of one user.
+        """
+        if run.sampling_rate < 1.0 and run.group_size > 1:
             raise UnsupportedError(
-                f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound"
+                "amplification of an (epsilon, delta) rule by sampling is about one record; use a bound with a privacy "
+                "profile, or group_size=1"
             )
-        return self if run.steps == 1 else ComposedRule(self, run.steps)
+        step = self if run.sampling_rate == 1.0 else self.amplified(run.sampling_rate)
+        return step if run.steps == 1 else ComposedRule(step, run.steps)
+
+    def amplified(self, rate: float) -> "EpsilonDeltaRule":
+        """Return the rule of a release on a batch: ``ln(1 + q (e^eps - 1))`` at ``q delta``.
+
+        It holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace
+        (Balle, Barthe, Gaboardi 2018, Theorems 8 and 9).
+        """
+
+        def epsilon_at(log_delta: float) -> float:
+            # Delta of the release without sampling is delta/q; if that is not below 1, a smaller one is used.
+            plain = self.epsilon_at(min(log_delta - math.log(rate), -1.0 / LARGEST_INVERSE_LOG))
+            if plain >= EXPONENT_LIMIT:
+                # ln(1 + q (e^eps - 1)) <= eps + ln(q + e^-eps)
+                return plain + math.log(rate + math.exp(-plain)) if plain < math.inf else math.inf
+            return math.log1p(rate * math.expm1(plain)) if plain >= 0.0 else plain
+
+        limit = math.log1p(rate * math.expm1(self.limit)) if self.limit < EXPONENT_LIMIT else self.limit
+        return EpsilonDeltaRule(
+            lambda log_delta: epsilon_at(log_delta) * (1.0 + 4e-15), limit=limit, remedy=self.remedy, margin=1.0
+        )
 
 
 def advanced_epsilon(eps: float, steps: int, slack: float) -> float:

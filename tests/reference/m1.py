@@ -117,6 +117,13 @@ def operator_norm_epsilon(
     return epsilon_at_split(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
+def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
+    """Return ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``delta_1 = d0 = delta/2`` and ``R`` at ``d0`` (Equation 5)."""
+    half = mp.mpf(delta) / 2
+    radius = (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(2 * mp.log(1 / half))) ** 2 / rank
+    return mp.sqrt(2 * mp.log(mp.mpf("1.25") / half)) * radius * gaussian_mu(noise_multiplier)
+
+
 def secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
@@ -292,7 +299,9 @@ def column_published(
     # eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu, t = sqrt(2 ln(1/d0))
     gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
     misalignment = mp.mpf(residual_misalignment)
-    loss = _column_loss(dim, rank, span_dim, misalignment, 0, part, part) if has_residual else mp.mpf(0)
+    # eps_R is the loss of Theorem 1 in d - k dimensions at rank r - k (Lemma 2).
+    shape = dim - span_dim, rank - span_dim
+    loss = wishart.published_loss(*shape, misalignment, part, part) if has_residual else mp.mpf(0)
     return loss + gauss * gaussian_mu(noise_multiplier)
 
 
@@ -309,6 +318,7 @@ DELTAS: dict[str, Function] = {
 # ``mechanism.bound -> epsilon(delta, **parameters)``
 EPSILONS: dict[str, Function] = {
     "m1.operator-norm": operator_norm_epsilon,
+    "m1.operator-norm-published": operator_norm_published,
     "m1.column": column,
     "m1.column-published": column_published,
 }
@@ -334,6 +344,8 @@ SETTINGS = """
 * m1.operator-norm.epsilon dim=1000 rank=64 noise_multiplier=20 delta=1e-5,1e-100
   m1.operator-norm.delta dim=1000 rank=64 noise_multiplier=20 split=optimal epsilon=0,8,50
   m1.operator-norm.epsilon dim=1000000 rank=1,999999 noise_multiplier=1000 steps=1,1000000 delta=1e-5
+* m1.operator-norm-published.epsilon dim=1000 rank=256 noise_multiplier=100 delta=1e-5
+  m1.operator-norm-published.epsilon dim=1000000 rank=1,999999 noise_multiplier=1e9 delta=1e-100,0.5
 * m1.secret-projection.delta dim=1000 rank=1 columns=1 misalignment=1.25e-3 noise_multiplier=1 epsilon=1,0
   m1.secret-projection.delta dim=1000 rank=64 columns=1 misalignment=1.25e-3 noise_multiplier=20 epsilon=0.18
   m1.secret-projection.delta dim=2 rank=4 columns=1 misalignment=1e-12,1.9 noise_multiplier=1 epsilon=1

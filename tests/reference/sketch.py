@@ -64,16 +64,17 @@ def by_design_delta(
     sensitivity: Real,
     noise_sigma: Real,
     step_smoothness: Real,
+    eigenvalues: int,
     steps: int = 1,
 ) -> Real:
-    """Return delta of LoRA as a sketch by the published design rule for ``Gamma``.
+    """Return delta of LoRA as a sketch by the published design rule for ``Gamma``, with its factor ``n``.
 
     ``Gamma = (eta beta/4) b r sigma_g^2 / (C^2 T ((1 + eta beta)^T - 1))``, ``b = 2 C/B_S``.
     """
     product, norm = mp.mpf(step_smoothness), mp.mpf(frobenius_bound)
     batch = 2 * norm / mp.mpf(sensitivity)
     gamma = product / 4 * batch * rank * mp.mpf(noise_sigma) ** 2
-    return rdp(epsilon, rank, gamma / (norm**2 * steps * ((1 + product) ** steps - 1)))
+    return rdp(epsilon, rank, gamma / (norm**2 * steps * ((1 + product) ** steps - 1)), eigenvalues)
 
 
 def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
@@ -134,5 +135,5 @@ SETTINGS = """
   sketch.tcdp.delta rank=16 gamma=3 eigenvalues=1 epsilon=1,50
   sketch.tcdp.delta rank=16 gamma=1e6 eigenvalues=768 steps=1000000 epsilon=1
 * sketch.lora-one-step.delta rank=16 frobenius_bound=1 sensitivity=0.01 noise_sigma=1 epsilon=0.05,1
-* sketch.lora-by-design.delta rank=9 frobenius_bound=2 sensitivity=.01 noise_sigma=1 step_smoothness=1 steps=2 epsilon=1
+* sketch.lora-by-design.delta rank=9 frobenius_bound=2 sensitivity=.01 noise_sigma=1 step_smoothness=1 eigenvalues=1,12 steps=2 epsilon=1
 """

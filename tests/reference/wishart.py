@@ -120,7 +120,7 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
     return 1 - m - reach, 1 - m + reach
 
 
-def _published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
+def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the loss of Theorem 1 outside events of ``delta_T + delta_W`` (C11, ``quantile``)."""
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -168,7 +168,7 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
     """Return ``eps`` by Theorem 1 (C11) at a split of delta, composed over ``steps``."""
     return composition.composed_rule(
-        lambda part: _loss_at_split(_published_loss, part, dim, rank, misalignment, split), delta, steps
+        lambda part: _loss_at_split(published_loss, part, dim, rank, misalignment, split), delta, steps
     )
 
 

@@ -20,7 +20,13 @@ from privproj.distributions.mixture_profile import rank_one_profile
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound, Flaw
-from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of, split_rule
+from privproj.mechanisms.wishart.quantile import (
+    largest_at_corners,
+    log_shares,
+    published_loss,
+    quantiles_of,
+    split_rule,
+)
 from privproj.numerics.interval import Enclosure, next_up
 from privproj.numerics.root_finding import find_crossing, minimize
 from privproj.numerics.special import log_add
@@ -262,7 +268,10 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
     """
     if mechanism.changed_columns > 1:
         raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for column-published")
-    k = mechanism.span_residual[0]
+    first, second = mechanism.norms
+    if first != second:
+        raise InvalidParameterError("other_residual_norm", second, "residual_norm, for column-published")
+    k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
     there = _has_residual(mechanism)
     # delta = delta_T + delta_W + delta_C + 2 d0 in equal parts; without a residual delta = delta_C + 2 d0.
@@ -273,7 +282,8 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
     # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
     shift = mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
     gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
-    loss = residual_loss(mechanism, part, part) if there else 0.0
+    # The residual is the mechanism of Theorem 1 in d - k dimensions and of rank r - k (2601.21719, Lemma 2).
+    loss = published_loss(dim - k, rank - k, misalignment, part, part) if there else 0.0
     return loss + gauss if gauss <= 1.0 or there else math.inf
 
 
@@ -285,8 +295,8 @@ def _has_wrong_radius(mechanism: M1) -> bool:
 COLUMN_PUBLISHED = Bound(
     name="column-published",
     summary="the published bound on one changed column; false where the rank exceeds the span of the other columns",
-    formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, "
-    "delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
+    formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, eps_R "
+    "that of wishart quantile at (d-k, r-k), delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
     example="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
     representation=lambda mechanism: EpsilonDeltaRule(partial(_published_epsilon, mechanism), margin=1.0),
@@ -297,6 +307,6 @@ COLUMN_PUBLISHED = Bound(
         "column, or known-projection, which asks nothing of the data",
         affects=_has_wrong_radius,
     ),
-    version=4,
+    version=5,
     **{**OF_COLUMN, "status": Status.REFUTED},
 )

@@ -1,11 +1,15 @@
-"""Bound M1 by the published Gaussian baseline: a bound on the norm of the projection and a Gaussian run (C16)."""
+"""Bound M1 by a bound on the norm of the projection: the published closed form, and a Gaussian run (C16)."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.gaussian import classical_rule
 from privproj.numerics.interval import next_up
+from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 
 def representation(mechanism: M1) -> GoodEvent:
@@ -13,25 +17,48 @@ def representation(mechanism: M1) -> GoodEvent:
 
     The event does not depend on the difference, so one matrix for all releases fails at most once.
     """
+    return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
+
+
+def _radius(mechanism: M1, log_bad: float) -> float:
+    """Return a bound on ``|M|_op`` outside of an event of probability ``d0 = e^log_bad`` (C16)."""
+    # (sqrt d + sqrt r + t)^2 / r, t = sqrt(2 ln(1/d0))
     dim, rank = mechanism.shape
-    edge = math.sqrt(dim) + math.sqrt(rank)
-
-    def radius(log_bad: float) -> float:
-        # |M|_op <= (sqrt d + sqrt r + t)^2 / r except with probability d0, t = sqrt(2 ln(1/d0)) (C16).
-        return next_up((edge + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
-
-    return GoodEvent(mechanism.mu, radius, once=mechanism.fixed_projection, default_split=0.5)
+    return next_up((math.sqrt(dim) + math.sqrt(rank) + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
 
 
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=M1,
-    summary="published Gaussian baseline: norm of the projection, then a Gaussian run; loose, for any projection",
+    summary="norm of the projection, then a Gaussian run; loose, for any projection",
     formula="delta = T d0 + delta of the Gaussian run at mu (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r; d0 once for a "
     "fixed projection",
-    source="arXiv 2601.21719, Equation 5, with the exact Gaussian profile",
+    source="privproj: arXiv 2601.21719, Equation 5, with the exact Gaussian profile",
     proof="C16",
     representation=representation,
     supports=("split", "fixed-projection"),
     version=5,
+)
+
+
+def _published(mechanism: M1) -> EpsilonDeltaRule:
+    """Return the published closed form; it is the textbook rule at the norm, and proved for ``0 < eps < 1`` only."""
+    half = math.log(0.5)
+
+    def epsilon_at(log_delta: float) -> float:
+        # sqrt(2 ln(1.25/delta_1)) mu |M|_op, delta_1 = d0 = delta/2 (2601.21719, Equations 4 and 5).
+        return classical_rule(mechanism.mu * _radius(mechanism, log_delta + half)).epsilon_at(log_delta + half)
+
+    return replace(classical_rule(mechanism.mu), epsilon_at=epsilon_at, log_delta_at=None, remedy="use operator-norm")
+
+
+OPERATOR_NORM_PUBLISHED = Bound(
+    name="operator-norm-published",
+    mechanism=M1,
+    summary="published Gaussian baseline in closed form, proved for 0 < epsilon < 1 only",
+    formula="eps = sqrt(2 ln(2.5/delta)) mu (sqrt d + sqrt r + sqrt(2 ln(2/delta)))^2 / r, 0 < eps < 1",
+    source="arXiv 2601.21719, Equations 4 and 5",
+    proof="C16",
+    example="--dim 1000 --rank 256 --noise-multiplier 100",
+    representation=_published,
 )

@@ -83,7 +83,7 @@ OF_MATRICES: dict[str, Any] = {
 }
 
 
-def _eigenvalues_of(mechanism: Sketch) -> int:
+def eigenvalues_of(mechanism: Sketch) -> int:
     """Return the number of eigenvalues; raise :class:`InvalidParameterError` if it is missing."""
     if mechanism.eigenvalues is None:
         raise InvalidParameterError(
@@ -99,7 +99,7 @@ RDP = Bound(
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
     # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
-    representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism)),
+    representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices, eigenvalues_of(mechanism)),
     version=2,
     **OF_MATRICES,
 )
@@ -138,7 +138,7 @@ RDP_BEST = Bound(
 
 def _tcdp_of(mechanism: Sketch) -> ConcentratedCurve:
     """Return the truncated concentrated curve of one release, for ``Gamma > 5/2``."""
-    gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * _eigenvalues_of(mechanism)
+    gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * eigenvalues_of(mechanism)
     # (rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5) (2409.17538v9, Corollary 7.3; C14).
     return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
 

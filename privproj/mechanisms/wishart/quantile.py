@@ -73,9 +73,11 @@ def largest_at_corners(
     return max(*corners, 0.0) + 1e-13 * size + 1e-300
 
 
-def published_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the published bound on the loss outside of these events; ``inf`` unless ``a_- > 0``."""
-    dim, rank, m = mechanism.shape
+def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
+    """Return the published bound on the loss outside of these events; ``inf`` unless ``a_- > 0``.
+
+    ``m`` is the misalignment ``1 - rho``.
+    """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
     low = m + math.sqrt(m * (2.0 - m)) * quantiles.t
@@ -85,7 +87,7 @@ def published_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -
     return -0.5 * abs(dim + 1 - rank) * math.log1p(-low) + 0.5 * quantiles.top * low / (1.0 - low)
 
 
-LossBound = Callable[[Wishart, float, float], float]
+LossBound = Callable[[int, int, float, float, float], float]
 
 
 def split_rule(epsilon: Callable[[float | str, float], float], default: float | str, **fields: Any) -> OverRun:
@@ -112,10 +114,10 @@ def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta:
     """Return epsilon at this log delta with this share for ``T``, or with the best one."""
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
-        return loss(mechanism, log_delta + math.log(split), log_delta + math.log1p(-split))
+        return loss(*mechanism.shape, log_delta + math.log(split), log_delta + math.log1p(-split))
 
     def at(odds: float) -> float:
-        return loss(mechanism, *(log_delta + share for share in log_shares(odds)))
+        return loss(*mechanism.shape, *(log_delta + share for share in log_shares(odds)))
 
     return minimize(at, -12.0, 12.0, rtol=1e-8)[1]
 
@@ -142,12 +144,11 @@ QUANTILE = Bound(
 )
 
 
-def _largest_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> float:
+def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the largest loss with ``W`` below its top quantile, or between two, whichever is smaller (C11).
 
     The pair at the assumed misalignment dominates every better aligned pair (C10).
     """
-    dim, rank, m = mechanism.shape
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t
     if not m + spread < 1.0:

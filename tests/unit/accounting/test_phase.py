@@ -64,7 +64,7 @@ def test_a_phase_is_read_again_from_the_entry_that_it_writes(phase):
 
 @pytest.mark.parametrize("name", ["plain", "run"])
 def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
-    mechanism = Sketch(rank=16, frobenius_bound=1.0, sensitivity=0.01, noise_sigma=1.0, step_smoothness=0.01)
+    mechanism = Sketch(rank=16, frobenius_bound=1.0, sensitivity=0.01, noise_sigma=1.0, step_smoothness=0.01, eigenvalues=3)
     phase = phase_of(mechanism, "run", bound="lora-by-design", steps=2, allow_refuted=True)
     question = Composition((phase,)) if name == "run" else composition_of_phase(phase)
     value = question.curve().epsilon(-11.0).upper

@@ -285,6 +285,31 @@ def test_missing_parameters_of_m1_are_named(given, bound, words):
         eps_of(M1(dim=40, rank=50, noise_multiplier=3.0, **given), bound)
 
 
+@pytest.mark.parametrize(("dim", "rank", "k", "misalignment"), [(1000, 64, 4, 1e-6), (200, 30, 1, 1e-4)])
+def test_column_published_is_theorem_1_of_the_residual_without_shift(dim, rank, k, misalignment):
+    """With much noise the correlated part vanishes. Lemma 2 then has half of delta, T and W a quarter each."""
+    mechanism = M1(dim=dim, rank=rank, span_dim=k, residual_misalignment=misalignment, noise_multiplier=1e12)
+    residual = privproj.Wishart(dim=dim - k, rank=rank - k, misalignment=misalignment)
+    found = privproj.epsilon(mechanism, delta=1e-5, bound="column-published", allow_refuted=True).value
+    assert found == pytest.approx(eps_of(residual, "quantile", 0.5e-5), rel=1e-9, abs=0)
+    # The corrected bound has the largest loss within the quantiles, which is smaller.
+    assert eps_of(mechanism, "column") < 0.9 * found
+
+
+def test_column_published_is_about_residuals_of_equal_norm():
+    with pytest.raises(InvalidParameterError, match="other_residual_norm"):
+        eps_of(column(k=70, residual_norm=1.0, other_residual_norm=0.5), "column-published")
+
+
+def test_operator_norm_published_is_above_the_exact_gaussian_at_the_same_norm():
+    for noise in (60.0, 100.0, 1000.0):
+        mechanism = M1(dim=1000, rank=256, noise_multiplier=noise)
+        published = eps_of(mechanism, "operator-norm-published")
+        assert eps_of(mechanism, "operator-norm") < published < 2.0 * eps_of(mechanism, "operator-norm")
+    with pytest.raises(UnsupportedError, match="use operator-norm"):
+        eps_of(M1(dim=1000, rank=256, noise_multiplier=10.0), "operator-norm-published")
+
+
 def test_column_published_rejects_several_columns():
     with pytest.raises(InvalidParameterError, match="1 for column-published"):
         privproj.epsilon(column(k=70, changed_columns=2), delta=1e-5, bound="column-published")

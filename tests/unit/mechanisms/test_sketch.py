@@ -145,7 +145,12 @@ def test_enforced_norms_make_sketch_bounds_proved():
 def test_lora_one_step_rejects_several_steps():
     clip, batch, noise, rank = 1.0, 100, 0.5, 8
     step = Sketch(
-        rank=rank, frobenius_bound=clip, sensitivity=2 * clip / batch, noise_sigma=noise, step_smoothness=0.01
+        rank=rank,
+        frobenius_bound=clip,
+        sensitivity=2 * clip / batch,
+        noise_sigma=noise,
+        step_smoothness=0.01,
+        eigenvalues=3,
     )
     assert step.gamma_of_matrices == pytest.approx(batch * rank * noise**2 / (4 * clip**2), rel=1e-12, abs=0)
     assert eps_of(step, "lora-one-step") == eps_of(step, "rdp-best")
