@@ -2,7 +2,9 @@
 
 import re
 import tomllib
+from collections.abc import Container, Iterable, Iterator
 from importlib.resources import files
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -20,54 +22,99 @@ from .options import command_with, completing, json_option
 
 
 def word_groups() -> list[dict[str, Any]]:
-    """Return the groups of glossary entries in order: each has a ``title``, the ``kind`` of its entries, and ``word``.
+    """Return the groups of entries in order: each has a ``title``, the ``kind`` of its entries, and ``word``.
 
-    An entry has ``name`` and ``means``. It may have ``also`` (other spellings), ``cases`` (pairs of ``when`` and
-    ``instead``) and ``see`` (related entries). A sampling scheme or mechanism without an entry
-    is described by its record.
+    ``words.toml`` describes the fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published
+    methods, commands and JSON keys are completed from where they are declared.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
         for added in tomllib.loads(path.read_text(encoding="utf-8"))["group"]:
-            same = [group for group in groups if group["title"] == added["title"]]
-            groups = groups if same else [*groups, added]
-            by_name = {word["name"]: word for word in same[0]["word"]} if same else {}
-            for word in added["word"] if same else ():
-                if word["name"] in by_name:
-                    by_name[word["name"]].setdefault("cases", []).extend(word["cases"])
-                else:
-                    same[0]["word"].append(word)
-    (codes,) = (group["word"] for group in groups if group["kind"] == "exit code")
-    for entry in codes:
+            _add_group(groups, added)
+    of_kind = {group["kind"]: group["word"] for group in groups}
+    for entry in of_kind["exit code"]:
         code = EXIT_CODES[int(entry["name"])]
         entry["means"] = " ".join([f"{code[0].upper()}{code[1:]}.", entry.get("means", "")]).strip()
-    (samplers,) = (group["word"] for group in groups if group["kind"] == "sampling")
-    named = {entry["name"] for entry in samplers}
-    samplers[:0] = [
+    named = {entry["name"] for entry in of_kind["sampling scheme"]}
+    of_kind["sampling scheme"][:0] = [
         {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
     ]
-    (mechanisms,) = (group["word"] for group in groups if group["kind"] == "mechanism")
-    taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
-    mechanisms += [
+    taken = spellings(of_kind["mechanism"])
+    of_kind["mechanism"] += [
         {"name": name, "means": mechanism_named(name).summary}
         for name in mechanism_names()
         if spelling(name) not in taken
     ]
-    methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
-    taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
-    others = [scheme.assumes for scheme in SCHEMES.values()]
-    others += [member for name in mechanism_names() for member in mechanism_named(name).assumes]
+    groups.append({"title": "Requirements", "kind": "requirement", "word": _requirements()})
+    groups.append({"title": "Published methods", "kind": "method", "word": _methods()})
+    groups.append({"title": "Commands", "kind": "command", "word": _commands()})
+    of_kind["JSON key"] += _json_keys(spellings(words_of(groups)))
+    return groups
+
+
+def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
+    """Add the entries of an optional feature to the group of the same title, or add the group."""
+    same = next((group for group in groups if group["title"] == added["title"]), None)
+    if same is None:
+        groups.append(added)
+        return
+    by_name = {word["name"]: word for word in same["word"]}
+    for word in added["word"]:
+        if word["name"] in by_name:
+            by_name[word["name"]].setdefault("cases", []).extend(word["cases"])
+        else:
+            same["word"].append(word)
+
+
+def _requirements() -> list[dict[str, Any]]:
+    """Return an entry for each requirement of the package and of its optional features."""
+    others = [scheme.requirements for scheme in SCHEMES.values()]
+    others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
     texts = {short: text for text in (*Requirement, *others) if (short := short_name(text))}
-    texts = {short: text for short, text in texts.items() if spelling(short) not in taken}
-    required = [{"name": name, "means": f"{text[0].upper()}{text[1:]}."} for name, text in texts.items()]
-    groups = [*groups, {"title": "Requirements", "kind": "requirement", "word": required}]
-    return [*groups, {"title": "Published methods", "kind": "method", "word": methods}]
+    return [{"name": name, "means": f"{text[0].upper()}{text[1:].rstrip('.')}."} for name, text in texts.items()]
+
+
+def _methods() -> list[dict[str, Any]]:
+    """Return an entry for each published method."""
+    return [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
+
+
+def _commands() -> list[dict[str, Any]]:
+    """Return an entry for each command: its help in one line."""
+    from .main import command_groups
+
+    lines = {name: line for commands in command_groups().values() for name, line in commands.items()}
+    return [
+        {"name": name, "means": f"{line} `privproj {name} --help` lists its options."} for name, line in lines.items()
+    ]
+
+
+def _json_keys(taken: Container[str]) -> list[dict[str, Any]]:
+    """Return an entry for each key of a JSON result that has a description and no other entry."""
+    schema = loads(files("privproj").joinpath("schema.json").read_text(encoding="utf-8"))
+    described = {name: key["description"] for name, key in _properties(schema) if "description" in key}
+    return [
+        {"name": name, "means": f"{text[0].upper()}{text[1:].rstrip('.')}."}
+        for name, text in described.items()
+        if spelling(name) not in taken
+    ]
+
+
+def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the keys that a JSON schema describes, at all levels."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        for part in schema.values():
+            yield from _properties(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _properties(part)
 
 
 def meaning_of(scheme: Scheme) -> str:
-    """Return the description of a sampling scheme: its assumptions, and the relations that it supports."""
-    default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
-    return f"{scheme.assumes[0].upper()}{scheme.assumes[1:]}. It goes with {' and '.join(scheme.relations)}.{default}"
+    """Return the description of a sampling scheme: its requirement, and the relations that it supports."""
+    default = f" Default: {scheme.why_default}" if scheme.why_default else ""
+    return f"{scheme.requirements} It works with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:
@@ -83,15 +130,16 @@ def data(name: str) -> dict[str, Any]:
     json_option(),
 )
 def explain_command(word: tuple[str, ...], json: bool) -> int:
-    """Explain a term of the output: an exit code, an outcome, a status, a mechanism, a bound, a claim, and others.
+    """Explain a term: a label, requirement, warning, exit code, mechanism, bound, claim, or published method.
 
-    Without a term, the command lists all of them.
+    Case, hyphens and spaces do not matter. Without a term, the command lists all of them.
 
     \b
     Examples:
       privproj explain 3
       privproj explain conditional
-      privproj explain noise multiplier
+      privproj explain poisson-sampling
+      privproj explain DP-SGD
       privproj explain C5
     """
     groups = word_groups()
@@ -109,14 +157,18 @@ def words_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
-    """Return every entry and every bound of this name; raises with a suggestion if there is none."""
-    asked = spelling(word)
-    matches = [entry for entry in words_of(groups) if asked in map(spelling, (entry["name"], *entry.get("also", ())))]
-    matches += [bound_entry(*line) for line in bound_names() if asked in (spelling(line[1]), spelling(".".join(line)))]
-    matches += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
+    """Return every entry and every bound of this name; raises with a suggestion if there is none.
+
+    The text of a warning leads to its entry too.
+    """
+    wanted, every = spelling(word), words_of(groups)
+    matches = [entry for entry in every if wanted in spellings([entry])]
+    matches += [bound_entry(*line) for line in bound_names() if wanted in (spelling(line[1]), spelling(".".join(line)))]
+    matches += [claim_entry(name, claim) for name, claim in claims().items() if wanted == spelling(name)]
+    matches = matches or [entry for entry in every if any(spelling(text) in wanted for text in entry.get("texts", ()))]
     if not matches:
         names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
-        raise unknown_name("WORD", word, "a word", names, "`privproj explain` lists them")
+        raise unknown_name("WORD", word, "a term", names, "`privproj explain` lists them")
     return matches
 
 
@@ -134,13 +186,18 @@ def claims() -> dict[str, str]:
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
     """Return a claim as an entry: its statement, the bounds that cite it, and the place of its proof."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
-    page = f"Proved in docs/proofs.md#{name.lower()}, of the source and of the site."
+    page = f"The proof is in docs/proofs.md#{name.lower()}."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
 
 
 def spelling(word: str) -> str:
-    """Return a name without the differences between spellings: capitals, hyphens, underscores and repeated spaces."""
-    return " ".join(re.split(r"[\s_-]+", word.strip().lower()))
+    """Return a name in lower case, without hyphens, underscores and spaces."""
+    return re.sub(r"[\s_-]+", "", word.lower())
+
+
+def spellings(chosen: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the spellings of the names of some entries."""
+    return {spelling(name) for entry in chosen for name in (entry["name"], *entry.get("also", ()))}
 
 
 def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
@@ -148,14 +205,14 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
     means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
-    means += f" Why: {bound.reason}." if bound.reason else ""
-    page = f"`privproj bounds {full}` shows its formula, its source and what it assumes."
+    means += f" Reason: {bound.reason}." if bound.reason else ""
+    page = f"`privproj bounds {full}` prints its formula, source and requirements."
     return {"kind": "bound", "name": full, "means": f"{means} {page}", "see": [str(bound.status)]}
 
 
 def text(entry: dict[str, Any]) -> str:
-    """Return an entry as text: name and kind, meaning, cases with remedies, related entries."""
-    lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"])]
+    """Return an entry as text: name and kind, meaning, details, cases with remedies, related entries."""
+    lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"], entry.get("more", ""))]
     for case in entry.get("cases", ()):
         lines += render.wrap_line("  - when ", f"{case['when']}:")
         lines += render.wrap_line("         ", case["instead"])
@@ -198,7 +255,7 @@ def bounds_command(name: str | None, json: bool) -> int:
     mechanisms = method.mechanisms if method else (name,)
     listed = [b for b in registry() if name is None or b.mechanism.name in mechanisms]
     chosen = [*pages, *listed]
-    if not chosen:
+    if not chosen and method is None:
         names = (
             [f"{kind}.{bound}" for kind, bound in bound_names()]
             if "." in str(name)

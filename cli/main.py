@@ -18,41 +18,41 @@ from .output import complain
 
 # commands whose result is one number; they share a file
 ONE_NUMBER = {
-    "epsilon": "Epsilon of a release or a run, at a given delta.",
-    "delta": "Delta of a release or a run, at a given epsilon.",
-    "sigma": "Smallest noise multiplier that meets a target.",
-    "steps": "Largest number of steps that meets a target.",
-    "rate": "Largest sampling rate that meets a target.",
-    "rank": "Ranks of the projection that meet a target.",
-    "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
+    "epsilon": "Compute epsilon at a given delta.",
+    "delta": "Compute delta at a given epsilon.",
+    "sigma": "Find the smallest noise multiplier that meets a target.",
+    "steps": "Find the largest number of steps that meets a target.",
+    "rate": "Find the largest sampling rate that meets a target.",
+    "rank": "Find the ranks of the projection that meet a target.",
+    "misalignment": "Find the largest misalignment that meets a target.",
 }
 
 # commands with their help in one line, under the headings of ``privproj --help``
 GROUPS = {
     "Numbers": {
         **ONE_NUMBER,
-        "choose": "What to train with: every algorithm at one epsilon.",
-        "compare": "Every bound of a mechanism, side by side.",
-        "curve": "delta(epsilon) or the trade-off curve: table, CSV, picture.",
+        "choose": "Compare training algorithms at the same privacy.",
+        "compare": "Compare all bounds of a mechanism.",
+        "curve": "Print or plot delta(epsilon) or the trade-off curve.",
     },
     "Runs": {
-        "run": "Epsilon or delta of a run file: phases composed jointly.",
-        "remaining": "How much of a budget is spent, and how many steps still fit.",
-        "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
+        "run": "Compute epsilon or delta of a run with several phases.",
+        "remaining": "Print the spent budget and the number of steps that still fit.",
+        "dp-sft": "Calibrate the noise of both stages of DP-SFT.",
     },
     "Reports": {
-        "explain": "What a word, an exit code or a bound of an answer means.",
-        "bounds": "The catalogue of bounds: formula, source, status, promises.",
+        "explain": "Explain a term, requirement, warning, bound or exit code.",
+        "bounds": "List the bounds with formula, source, status and requirements.",
     },
     "Training and audits": {
-        "train": "Train with the computed noise, and report what was spent.",
-        "ledger": "What a training run has spent, and what is left.",
-        "alignment": "Where the promise of the wishart mechanism comes from.",
-        "lora-noise": "Moments of LoRA's noise term; a diagnostic, no guarantee.",
+        "train": "Train a small model privately, and report epsilon.",
+        "ledger": "Print the epsilon of a training run from its ledger.",
+        "alignment": "Bound the misalignment that the wishart mechanism assumes.",
+        "lora-noise": "Compute moments of LoRA's noise term (not a guarantee).",
     },
     "Checks": {
-        "check": "Regression test for CI: asks every bound of a file again.",
-        "verify": "Check a ledger, or another document that privproj wrote.",
+        "check": "Compare results with expected values in CI.",
+        "verify": "Check a ledger, a certificate or a privacy statement.",
     },
 }
 
@@ -70,7 +70,7 @@ def command_groups() -> dict[str, dict[str, str]]:
 
 EPILOG = f"""\b
 Exit codes: {", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
-`privproj explain 3` says more of one, `privproj explain` lists all words."""
+`privproj explain 3` explains exit code 3. `privproj explain` lists all terms."""
 
 
 class LazyGroup(Group):
@@ -113,9 +113,9 @@ SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="privproj")
 def cli() -> None:
-    """Account for the privacy of random projections and LoRA.
+    """Compute the privacy of random projections, LoRA and DP-SGD.
 
-    Every number is printed with its bound, the status of the bound, and the assumptions on your data.
+    Each result states its bound, its requirements and its assumptions on the data.
 
     \b
     Example:

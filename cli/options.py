@@ -156,13 +156,18 @@ def type_of(annotation: Any) -> click.ParamType:
 
 def json_option() -> Once:
     """Return the option for JSON."""
-    return option("--json", "JSON instead of text.", is_flag=True)
+    return option("--json", "Print JSON instead of text.", is_flag=True)
 
 
 def verbose_option() -> Once:
     """Return the option for details."""
-    help_text = "Lower bound, other bounds, utility, numerics, source, and requirements in full."
+    help_text = "Print also the lower bound, other bounds, utility, numerics and source, and explain each requirement."
     return Once(["--verbose", "-v"], help=help_text, is_flag=True)
+
+
+def requirements_option() -> Once:
+    """Return the option for the full text of requirements."""
+    return Once(["--verbose", "-v"], help="Print all details, and explain each requirement.", is_flag=True)
 
 
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
@@ -196,7 +201,7 @@ class SectionedCommand(click.Command):
     """A command with options under headings; rare ones are shown by ``--help-all`` only."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
-        words, last = "Show this message with all options, the rare ones too.", list(sections)[-1]
+        words, last = "Show this message with all options.", list(sections)[-1]
         helping = click.Option(
             ["--help-all"], help=words, is_flag=True, is_eager=True, expose_value=False, callback=self._show_all
         )

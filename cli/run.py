@@ -29,11 +29,13 @@ from .query import show
     "run",
     file_argument(),
     *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
-    option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
+    option(
+        "--calibrate", "Scale the noise of all phases to meet --epsilon and --delta, or the attack risk.", is_flag=True
+    ),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
     verbose_option(),
-    option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
+    option("--gdp", "Compute one GDP mu for the run. --delta is the slack.  [default: 1e-9]", is_flag=True),
 )
 def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
@@ -42,8 +44,8 @@ def run_command(
     """Compute epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
     With --calibrate, one factor scales all noise multipliers such that the run meets --epsilon and --delta, or an
-    attack
-    risk: --advantage, or --tpr and --fpr.
+    attack risk
+    (--advantage, or --tpr and --fpr).
 
     \b
     A run file in TOML:
@@ -102,10 +104,14 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
 @command_with(
     "dp-sft",
     *options_from(dp_sft, "epsilon", "delta", "sampling_rate", "share"),
-    option("--subspace-steps", "Steps of the search for the subspace.", metavar="T1", required=True),
-    option("--steps", "Steps of the training.", metavar="T2", required=True),
-    option("--budget", "Compose jointly, or split.  [default: joint]", type=OneOf(["joint", "split"])),
-    option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
+    option("--subspace-steps", "Set the number of steps of the subspace search.", metavar="T1", required=True),
+    option("--steps", "Set the number of training steps.", metavar="T2", required=True),
+    option(
+        "--budget",
+        "Compose both stages jointly, or split the budget.  [default: joint]",
+        type=OneOf(["joint", "split"]),
+    ),
+    option("--public", "Declare that the subspace comes from public data.", is_flag=True),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
     verbose_option(),

@@ -1,9 +1,10 @@
 """Writes the pages of ``docs/`` that have a source elsewhere, and what else is derived from declarations.
 
 ``docs/bounds`` comes from the registry and ``docs/notes.toml``, ``docs/api`` from the docstrings (with griffe, of
-the extra ``docs``), ``docs/explain.md`` from the words of ``privproj explain``, and ``privproj/run_schema.json`` from
-the declarations of parameters. The indices and the two data files are kept in git; other pages are not, and ``mkdocs``
-writes them before it makes the site.
+the extra ``docs``), ``explain.md``, ``requirements.md``, ``glossary.md`` and ``published-methods.md`` from the entries
+of ``privproj explain``, and ``privproj/run_schema.json`` from the declarations of parameters. These four pages, the
+indices and the two data files are kept in git; other pages are not, and ``mkdocs`` writes them before it makes the
+site.
 
 ``python docs/build.py`` writes; ``python docs/build.py --check`` exits 1 if a file differs or should not be there.
 """
@@ -61,8 +62,8 @@ def outdated(wanted: dict[Path, str]) -> set[Path]:
 
 
 def is_kept(path: Path) -> bool:
-    """True for what git keeps: the indices of the folders, and files of data."""
-    return path.suffix != ".md" or path.name == "README.md"
+    """True for what git keeps: the pages of ``docs`` itself, the indices of its folders, and files of data."""
+    return path.suffix != ".md" or path.name == "README.md" or path.parent == DOCS
 
 
 def differing(wanted: dict[Path, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page of all words: what ``privproj explain`` says, from its data file; and the claims that it explains."""
+"""Write the pages of terms from the entries of ``privproj explain``, and the claims that it explains."""
 
 import json
 import re
@@ -8,27 +8,53 @@ from typing import Any
 
 from privproj_cli.explain import word_groups
 
-PAGE = Path(__file__).parent / "explain.md"
-PROOFS = Path(__file__).parent / "proofs.md"
-CLAIMS = Path(__file__).parents[1] / "cli" / "claims.toml"
-HEADER = "<!-- Written by docs/build.py from cli/words.toml: edit that. -->\n"
-INTRODUCTION = """Every word that an answer prints, every exit code with its causes and remedies. On the command line
-`privproj explain WORD` says the same. Bounds have [pages of their own](bounds/README.md)."""
+from privproj.mechanisms.methods import METHODS
+
+DOCS = Path(__file__).parent
+PROOFS = DOCS / "proofs.md"
+CLAIMS = DOCS.parent / "cli" / "claims.toml"
+HEADER = "<!-- Written by docs/build.py from {}: edit that. -->\n"
+OF_WORDS = HEADER.format("cli/words.toml")
+OF_ASSUMPTIONS = HEADER.format("privproj/assumptions.py")
+CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a page of their own
+OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
+
+EXPLAIN = """# Output and exit codes
+
+What each label, exit code and warning means, and what to do. `privproj explain NAME` prints the same. See also
+[requirements](requirements.md), [glossary](glossary.md), [published methods](published-methods.md),
+[bounds](bounds/README.md) and [commands](command-line.md)."""
+GLOSSARY = """# Glossary
+
+The terms that privproj defines, or uses in a narrow sense. Other terms have their usual meaning in differential
+privacy; [notation](notation.md) lists the symbols. `privproj explain NAME` prints more about each term."""
+REQUIREMENTS = """# Requirements and assumptions
+
+What your program must do, and what your data must satisfy, for a number to hold. The output lists requirements by these
+names under `requires`, and assumptions on the data in full under `assumes`. privproj checks neither."""
+PUBLISHED = """# Published methods
+
+Which mechanism of privproj accounts for a published training method. `privproj explain NAME` prints one row. Read the
+code of an implementation before you choose: the order of clipping, noise and projection decides, not the name."""
 
 
 def word_pages() -> dict[Path, str]:
-    """The page, a section for each group."""
+    """Return the pages of terms, and the data file of claims."""
     groups = word_groups()
-    sections = "\n".join(f"## {group['title']}\n\n{_entries(group)}" for group in groups)
+    conditions = [group for kind in CONDITIONS for group in groups if group["kind"] == kind]
+    others = [group for group in groups if group["kind"] not in OTHER_PAGES]
     claims = "".join(f"{name} = {json.dumps(words)}\n" for name, words in claims_of(PROOFS.read_text()).items())
     return {
-        PAGE: f"{HEADER}\n# Words and exit codes\n\n{INTRODUCTION}\n\n{sections}",
+        DOCS / "explain.md": f"{OF_WORDS}\n{EXPLAIN}\n\n{_sections(others)}",
+        DOCS / "requirements.md": f"{OF_ASSUMPTIONS}\n{REQUIREMENTS}\n\n{_sections(conditions)}",
+        DOCS / "glossary.md": f"{OF_WORDS}\n{GLOSSARY}\n\n{_glossary(groups)}",
+        DOCS / "published-methods.md": f"{HEADER.format('methods.toml')}\n{PUBLISHED}\n\n{_methods()}",
         CLAIMS: f"# Written by docs/build.py from docs/proofs.md: edit that.\n\n[claim]\n{claims}",
     }
 
 
 def claims_of(proofs: str) -> dict[str, str]:
-    """What every claim says: its title, and of its first paragraph the sentences before any symbol."""
+    """Return the statement of each claim: its title, and the sentences of its first paragraph before any symbol."""
     found = {}
     for name, title, paragraph in re.findall(r"^## (C\d+) (.*)\n\n((?:.+\n)+)", proofs, re.MULTILINE):
         words = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
@@ -38,25 +64,57 @@ def claims_of(proofs: str) -> dict[str, str]:
     return found
 
 
+def _glossary(groups: list[dict[str, Any]]) -> str:
+    """Return the terms of this project in alphabetical order, each with a link to its full entry."""
+    own = [word for group in groups for word in group["word"] if word.get("own")]
+    lines = [
+        f"* [**{word['name']}**](explain.md#{_anchor(word['name'])}): {_prose(word['means'])}\n"
+        for word in sorted(own, key=lambda word: word["name"])
+    ]
+    return "".join(lines)
+
+
+def _methods() -> str:
+    """Return the table of published methods."""
+    rows = []
+    for m in METHODS:
+        cells = ", ".join((m.name, *m.also)), m.released, f"{m.accounted} {m.mistake}{_refuted(m.refuted)}", m.source
+        rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
+    return "| method | what it releases | how to account for it | source |\n| --- | --- | --- | --- |\n" + "".join(rows)
+
+
+def _refuted(reason: str) -> str:
+    """Return why a claim is refuted; empty if it is not."""
+    return f" Its claim is [refuted](not-a-guarantee.md): {reason}." if reason else ""
+
+
+def _anchor(name: str) -> str:
+    """Return the anchor of a heading, as Markdown makes it."""
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", name).strip().lower())
+
+
+def _sections(groups: list[dict[str, Any]]) -> str:
+    """Return a section for each group."""
+    return "\n".join(f"## {group['title']}\n\n{_entries(group)}" for group in groups)
+
+
 def _entries(group: dict[str, Any]) -> str:
-    """The words of a group."""
+    """Return a section for each entry of a group."""
     prefix = "Exit " if group["kind"] == "exit code" else ""
     return "\n".join(f"### {prefix}{word['name']}\n\n{_entry(word)}" for word in group["word"])
 
 
 def _entry(word: dict[str, Any]) -> str:
-    """What a word means, when it happens and what to do then, and related words."""
-    text = _prose(word["means"]) + "\n"
+    """Return the meaning of an entry, its details, and when it occurs and what to do then."""
+    text = _prose(" ".join([word["means"], *([word["more"]] if "more" in word else [])])) + "\n"
     if word.get("cases"):
         rows = "".join(f"| {_prose(c['when'])} | {_prose(c['instead'])} |\n" for c in word["cases"])
-        text += f"\n| when | what instead |\n| --- | --- |\n{rows}"
-    if word.get("see"):
-        text += f"\nSee also: {', '.join(word['see'])}.\n"
+        text += f"\n| when | what to do |\n| --- | --- |\n{rows}"
     return text
 
 
 def _prose(text: str) -> str:
-    """Options and commands as code; bars do not end a cell."""
+    """Return a text with options as code, in which bars do not end a cell."""
     valued = r"--(?:bound|sampling|relation|clipping) [a-z-]+"
-    text = re.sub(rf"(?<![`\w-])({valued}|--[a-z][a-z0-9-]*)", r"`\1`", text)
+    text = re.sub(rf"(?<![`\w-])({valued}|--[a-z][a-z0-9-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
     return text.replace("|", "\\|")

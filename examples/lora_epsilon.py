@@ -38,7 +38,7 @@ def main() -> None:
     answers = {name: privproj.epsilon(release, delta=DELTA, **RUN) for name, release in releases.items()}
     for name, answer in answers.items():
         print(f"{name}: epsilon = {answer.value} at delta {DELTA:g} ({answer.bound}, {answer.status})")
-    for words in answers["a clip for each layer"].assumes:
+    for words in answers["a clip for each layer"].requirements:
         print("the second number assumes:", words)
 
 

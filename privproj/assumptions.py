@@ -8,7 +8,7 @@ from typing import Self
 class RequirementText(StrEnum):
     """Base of the requirements of the package and of its optional features.
 
-    A member is its text, as results and files have it, and has a short name.
+    A member is its text in whole sentences, as results and files contain it, and has a short name.
     """
 
     short: str
@@ -27,198 +27,207 @@ class Requirement(RequirementText):
     # sampling
     POISSON_SAMPLING = (
         "poisson-sampling",  # C17
-        "each record joins each batch on its own, in secret and with the same probability, so that batches differ in "
-        "size; shuffling the data and cutting them into batches is not that",
+        "Each record is in each batch independently, with the same probability, and nobody learns which records a "
+        "batch has. Batches differ in size. Shuffling the data and splitting it into batches is not Poisson "
+        "sampling.",
     )
     FIXED_SIZE_SAMPLING = (
         "fixed-size-sampling",  # C17
-        "each batch is a subset of fixed size, drawn afresh, uniformly and in secret; shuffling the data and cutting "
-        "them into batches is not that",
+        "Each batch is a uniformly random subset of fixed size, drawn independently of all other batches, and "
+        "nobody learns which records it has. Shuffling the data and splitting it into batches is not fixed-size "
+        "sampling.",
     )
     BALLS_IN_BINS_SAMPLING = (
         "balls-in-bins-sampling",  # C25
-        "in every epoch each record picks its batch afresh, uniformly, in secret and independently of all other "
-        "records; a batch that nobody picked is released too, and sums are divided by a public constant",
+        "In each epoch each record picks its batch (or its K batches) uniformly at random, in secret, and "
+        "independently of other records and other epochs. An empty batch is released too. Sums are divided by a "
+        "public constant.",
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
-        "each record's batch in an epoch is fixed without looking at the other records, so that a neighboring data "
-        "set has the same batches but for the records that differ",
+        "The batches of an epoch depend on the positions of records, not on their contents: do not sort by length "
+        "or label, for example. Neighboring datasets then have the same batches, except for the records in which "
+        "they differ.",
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "the number of records is public: neighbors share it (zero-out, replace), or rate, steps and divisor are "
-        "constants fixed without looking at it",
+        "The number of records is public. Under zero-out and replace, neighboring datasets have the same number. "
+        "Under add-remove, the sampling rate, the number of steps and the divisor of the sums must be constants "
+        "that were fixed without looking at the number of records.",
     )
     ONE_RECORD_PER_USER = (
         "one-record-per-user",  # a group size is an assumption on the data instead
-        "one person has one record: whoever has K records is protected less, and --group-size K says how much",
+        "Each user has one record. A user with K records is protected less; --group-size K computes by how much.",
     )
     ASSUMPTIONS_PER_BATCH = (
         "assumptions-per-batch",  # C17: amplification conditions on the batch
-        "the promise holds for every batch that the sampling can draw, not only for the whole data set",
+        "The assumption on the data holds for every batch that the sampling can draw, not only for the whole dataset.",
     )
 
     # clipping and noise
     PER_RECORD_CLIPPING = (
         "per-record-clipping",
-        "all that is released of one record is clipped together to the norm C, and every release has fresh noise of "
-        "deviation z times the sensitivity",
+        "Everything that is released of one record is clipped jointly to the norm C. Every release adds fresh "
+        "noise with standard deviation z times the sensitivity.",
     )
     FULL_GRADIENT_CLIPPING = (
         "full-gradient-clipping",
-        "each record's whole gradient is clipped, before projecting; clipping the gradients of LoRA's factors is not "
-        "that",
+        "The whole gradient of each record is clipped before it is projected. Clipping the gradients of LoRA's "
+        "factors is not enough.",
     )
     PER_LAYER_CLIPPING = (
         "per-layer-clipping",
-        "each layer is clipped on its own, and the noise multiplier is relative to the root of the sum of the squared"
-        " clips",
+        "Each layer is clipped separately. The clipping norm C of the noise multiplier is the root of the sum of "
+        "the squared clipping norms of the layers.",
     )
     CLIPPING_BEFORE_SKETCH = (
         "clipping-before-sketch",
-        "the norm is clipped before sketching",
+        "The contribution of each record is clipped before sketching, not after.",
     )
     NOISE_AT_ADAPTED_CLIP = (
         "noise-at-adapted-clip",  # C31
-        "the clip may follow earlier releases, and the noise on the sum is the noise multiplier times the sensitivity"
-        " at the clip of the step",
+        "The clipping norm may depend on earlier releases. The noise on the sum is the noise multiplier times the "
+        "sensitivity at the clipping norm of the same step.",
     )
     CENTERED_COUNT = (
         "centered-count",  # C31
-        "the count that adapts the clip adds 1/2 for each record of the batch that this clip leaves as it is, and "
-        "takes 1/2 for each one that it cuts; a plain count, or one less a constant, changes by twice as much and "
-        "needs twice the noise",
+        "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i "
+        "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. A sum of b_i, even "
+        "minus a constant, changes by up to 1 and needs twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
-        "one record changes what is released by at most the sensitivity in the 1-norm, and every coordinate has fresh"
-        " Laplace noise whose scale is z times that",
+        "One record changes the released vector by at most the sensitivity, in the 1-norm. Every coordinate has "
+        "fresh Laplace noise with scale z times the sensitivity.",
     )
     REPLACE_SENSITIVITY = (
         "replace-sensitivity",
-        "relation replace: noise multipliers are the noise standard deviation (for Laplace noise its scale) over 2C, "
-        "twice the clip, since one record takes another's place",
+        "Under the relation replace the sensitivity is 2C, because one record takes the place of another. A noise "
+        "multiplier is the noise standard deviation (for Laplace noise its scale) over 2C.",
     )
 
     # projections and sketches
     FRESH_PROJECTION = (
         "fresh-projection",
-        "the projection is drawn afresh for each release, independently of the data and of all that shaped the query",
+        "A new projection is drawn for each release, independently of the data and of everything that the query "
+        "depends on.",
     )
     FRESH_MATRIX = (
         "fresh-matrix",
-        "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
+        "A new random matrix is drawn for each release, independently of the data and of everything that the "
+        "query depends on.",
     )
     FRESH_SKETCH = (
         "fresh-sketch",
-        "the sketching matrix is drawn afresh for each release, independently of the data and of all that shaped the "
-        "query",
+        "A new sketching matrix is drawn for each release, independently of the data and of everything that the "
+        "query depends on.",
     )
     FRESH_PROJECTION_PER_BATCH = (
         "fresh-projection-per-batch",
-        "every batch draws its own projection afresh, also the batches of one epoch",
+        "Each batch has a new projection of its own. The batches of one epoch must not share one.",
     )
     INDEPENDENT_LAYER_PROJECTIONS = (
         "independent-layer-projections",  # C6: with one projection the captured shares add up
-        "the projections of different layers are drawn independently of each other",
+        "The projections of different layers are drawn independently of each other.",
     )
     KNOWN_PROJECTION = (
         "known-projection",  # C4
-        "equal to the truth for whoever sees the projection; an upper bound where it is secret",
+        "The value is the exact one against an adversary who sees the projection. If the projection is secret, "
+        "the value is an upper bound.",
     )
     PUBLIC_SUBSPACE = (
         "public-subspace",
-        "the subspace is public: it was computed without the private data",
+        "The subspace is public: it was computed without the private data.",
     )
     SECRET_SEED = (
         "secret-seed",
-        "the seed of the projection cannot be guessed by anyone who can shape the data",
+        "Nobody who can influence the data can guess the seed of the projection.",
     )
     SECRET_MATRIX_SEED = (
         "secret-matrix-seed",
-        "the seed of the matrix cannot be guessed by anyone who can shape the data",
+        "Nobody who can influence the data can guess the seed of the random matrix.",
     )
     SECRET_SKETCH_SEED = (
         "secret-sketch-seed",
-        "the seed of the sketch cannot be guessed by anyone who can shape the data",
+        "Nobody who can influence the data can guess the seed of the sketch.",
     )
     SECRET_MATRIX = (
         "secret-matrix",
-        "the matrix itself is never released, nor anything else that was computed from it",
+        "The random matrix is never released, and nothing else that was computed from it is released.",
     )
     SECRET_SKETCH = (
         "secret-sketch",
-        "the sketching matrix is secret, drawn afresh for each release and used once: nothing else that was computed "
-        "from it is released",
+        "The sketching matrix is secret, drawn anew for each release, and used once. Nothing else that was "
+        "computed from it is released.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
-        "the query is not a function of the sketching matrix",
+        "The query does not depend on the sketching matrix.",
     )
 
     # schedules and ledgers
     FIXED_SCHEDULE = (
         "fixed-schedule",  # composition covers adaptive queries, not adaptive parameters
-        "noise, rate, rank, clip and number of steps do not depend on earlier outputs; a plan that stops early is "
-        "quoted with the epsilon of the whole plan",
+        "Noise, sampling rate, rank, clipping norm and number of steps do not depend on earlier outputs; fix them "
+        "in advance. If training stops early, report the epsilon of the full schedule.",
     )
     FIXED_SCHEDULE_EXCEPT_CLIP = (
         "fixed-schedule-except-clip",  # C31
-        "noise multiplier, rate, rank and number of steps do not depend on earlier outputs; a plan that stops early "
-        "is quoted with the epsilon of the whole plan",
+        "Noise multiplier, sampling rate, rank and number of steps do not depend on earlier outputs; fix them in "
+        "advance. If training stops early, report the epsilon of the full schedule.",
     )
     FIXED_FILTER = (
         "fixed-filter",  # C35
-        "the filter's order and budget were fixed before the first release; noise, rate, rank, clip and the decision "
-        "to stop may depend on all that was released before, and on nothing else of the data",
+        "The order and the budget of the filter are fixed before the first release. Noise, sampling rate, rank, "
+        "clipping norm and the decision to stop may depend on earlier releases, and on nothing else of the data.",
     )
     ONLY_THIS_RUN = (
         "only-this-run",
-        "without a ledger this run alone is counted: any other training, search for settings or answer from the same "
-        "records adds to it",
+        "Only this run is counted, because there is no ledger. Any other training, hyperparameter search or query "
+        "on the same records adds to it.",
     )
     ONLY_THIS_LEDGER = (
         "only-this-ledger",
-        "the releases of one ledger are counted: any other training, search for settings or answer from the same "
-        "records adds to them",
+        "Only the releases in one ledger are counted. Any other training, hyperparameter search or query on the "
+        "same records adds to them.",
     )
 
     # selection of the best run (C34)
     RANDOM_NUMBER_OF_TRIALS = (
         "random-number-of-trials",
-        "the number of runs was drawn once from this distribution, independently of the data, before the first run; "
-        "it is kept secret, and the search does not stop early",
+        "The number of runs was drawn once from the stated distribution, before the first run and independently "
+        "of the data. It stays secret, and the search does not stop early.",
     )
     ONLY_BEST_RELEASED = (
         "only-best-released",
-        "only the run of the best score is released, with its score and hyper-parameters; nobody acts on the other "
-        "runs",
+        "Only the run with the best score is released, with its score and hyperparameters. No decision depends on "
+        "the other runs.",
     )
     PRIVATE_SCORE = (
         "private-score",
-        "the score of a run is computed from its private output and public data; a score on private data is a release"
-        " of its own and counted in the run",
+        "The score of a run is computed from its private output and public data only. If it uses private data, it "
+        "is another release, and must be accounted as part of the run.",
     )
     RANDOM_CANDIDATES = (
         "random-candidates",
-        "each run has fresh randomness and draws its hyper-parameters at random from the same candidates, all of "
-        "which have the accounted noise, rate and number of steps, or cost less",
+        "Each run has fresh randomness and draws its hyperparameters at random from the same candidates. Every "
+        "candidate has the accounted noise, sampling rate and number of steps, or a smaller privacy loss.",
     )
 
     # accounting by dp-accounting
     MEASURED_ROUNDING = (
-        "measured-rounding",  # listed with the assumptions on the data: the status is conditional
-        "dp-accounting's rounding stays within the margin that was added for it, which is measured and not proved",
+        "measured-rounding",  # a clause, since it is listed with the assumptions on the data
+        "the rounding error of dp-accounting stays within the margin that was added for it (the margin was measured, "
+        "not proved)",
     )
     EVENT_MATCHES_PROGRAM = (
         "event-matches-program",
-        "the program did what the event of dp-accounting says, no more and no less",
+        "The program did exactly what the dp-accounting event describes.",
     )
     NOISE_OVER_CLIP = (
         "noise-over-clip",
-        "noise multipliers in events of dp-accounting are the noise over the clip of one record, under replace half "
-        "of the sensitivity",
+        "In dp-accounting events a noise multiplier is the noise standard deviation over the clipping norm of one "
+        "record. Under replace this norm is half of the sensitivity.",
     )
 
 
@@ -240,26 +249,30 @@ class DataAssumption(Enum):
     """What the data must satisfy: a text with placeholders; the name of the member is its short name."""
 
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"
-    ALIGNMENT = (
-        "neighboring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do"
-    )
+    ALIGNMENT = "neighboring datasets give vectors of {norms} with 1 - cosine {most} (for every pair, not on average)"
     UNIT_VECTOR = (
-        "the query is a unit vector (for every batch that is sampled), and neighboring ones have 1 - cos(v, v') <= "
-        "{most}: the sensitivity is sqrt(2 misalignment)"
+        "the query is a unit vector (for every batch that is sampled), and for neighboring datasets 1 - cosine <= "
+        "{most}; the sensitivity is then sqrt(2 misalignment)"
     )
     SECRET_PROJECTION = "the projection stays secret"
-    CHANGED_COLUMNS = "a record changes {changed} of the query, and the other columns span {k} dimensions{links}"
+    CHANGED_COLUMNS = "one record changes {changed} of the query, and the other columns span {k} dimensions{links}"
     RESIDUAL = (
-        "orthogonal to that span it has norm {first} before and {second} after, with 1 - cos at most {m}; within it "
-        "the change is at most {alpha}: the sensitivity is {size}"
+        "the part of the changed column that is orthogonal to this span has norm {first} before the change and "
+        "{second} after it, with 1 - cosine <= {m}; the part within the span changes by at most {alpha}; the "
+        "sensitivity is {size}"
     )
-    EIGENVALUE_RATIO = "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= {least} for all neighbors"
-    EIGENVALUE_FLOOR = "lambda_min(Q Q^T) >= {limit} for every data set"
-    SENSITIVITY = "|Q - Q'|_F <= {limit} for all neighbors"
-    FROBENIUS_NORM = "|Q|_F <= {limit} for every data set"
-    RECORD_IS_COLUMN = "a record is one column of Q, so that Q Q^T - Q' Q'^T has rank one"
-    EIGENVALUE_RATIO_OF_COLUMN = "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least}, B_S the column's norm"
-    RECORDS_PER_USER = "one person contributes at most {count} records, each {handled} on its own"
+    EIGENVALUE_RATIO = (
+        "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= {least} for all neighboring Q and Q'"
+    )
+    EIGENVALUE_FLOOR = "lambda_min(Q Q^T) >= {limit} for every dataset"
+    SENSITIVITY = "|Q - Q'|_F <= {limit} for all neighboring Q and Q'"
+    FROBENIUS_NORM = "|Q|_F <= {limit} for every dataset"
+    RECORD_IS_COLUMN = "one record is one column of Q, so Q Q^T - Q' Q'^T has rank one"
+    EIGENVALUE_RATIO_OF_COLUMN = (
+        "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least} for every dataset, where B_S bounds the norm of "
+        "the column that is added or removed"
+    )
+    RECORDS_PER_USER = "one user contributes at most {count} records, each {handled} independently"
 
     @property
     def short(self) -> str:

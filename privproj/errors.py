@@ -143,7 +143,7 @@ class UnsupportedError(QueryError):
     """Raised if no bound is sound for a query, or if the named bound is not.
 
     Attributes:
-        result: The :class:`Result` without a value, with the outcome ``refused``; None outside of a query.
+        result: The :class:`Result` without a value, with the outcome ``unsupported``; None outside of a query.
 
     >>> from privproj import Gaussian, UnsupportedError, epsilon
     >>> try:
@@ -154,7 +154,7 @@ class UnsupportedError(QueryError):
     """
 
     exit_code = 3
-    outcome = "refused"
+    outcome = "unsupported"
 
 
 class ConvergenceError(QueryError):

@@ -10,7 +10,7 @@ from privproj.assumptions import short_name
 from privproj.errors import InvalidParameterError
 from privproj.numerics.interval import UNKNOWN, Enclosure
 
-SCHEMA = 1  # Version of the fields of a result as JSON
+SCHEMA = 2  # Version of the fields of a result as JSON
 
 
 class Status(StrEnum):
@@ -42,7 +42,7 @@ class Outcome(StrEnum):
             target.
         NOT_CONVERGED: A search or a quadrature did not reach its accuracy.
         PRECISION_LIMIT: The number lies below what the arithmetic in use can certify.
-        REFUSED: The bound does not hold for this question, or it is refuted.
+        UNSUPPORTED: The bound does not hold for this question, or it is refuted.
 
     >>> from privproj import Gaussian, Outcome, sigma
     >>> sigma(Gaussian(), epsilon=1.0, delta=1e-5).outcome is Outcome.OK
@@ -53,7 +53,7 @@ class Outcome(StrEnum):
     VACUOUS = "vacuous"
     NOT_CONVERGED = "not_converged"
     PRECISION_LIMIT = "precision_limit"
-    REFUSED = "refused"
+    UNSUPPORTED = "unsupported"
 
 
 class Side(StrEnum):
@@ -132,8 +132,8 @@ class LowerBound:
 
     def as_dict(self) -> dict[str, object]:
         """Return the keys that it has among the numerics of the JSON object."""
-        words = {"at_least_for": self.for_whom, "gap": self.gap}
-        return {f"{self.quantity}_at_least": self.value, **{key: text for key, text in words.items() if text}}
+        words = {"lower_bound_adversary": self.for_whom, "gap": self.gap}
+        return {f"{self.quantity}_lower_bound": self.value, **{key: text for key, text in words.items() if text}}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -148,12 +148,12 @@ class Result:
         interval: An enclosure of the exact value of the named bound, which costs time where a run is composed
             numerically and is computed when it is read. It encloses the true value only if ``side`` is exact.
         side: Where the value lies relative to the true quantity of the mechanism, a :class:`Side`.
-        mechanism: The name and all parameters of the mechanism, and under "assumes" its requirements.
-        run: All parameters of the run, and under "assumes" its requirements.
+        mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
+        run: All parameters of the run, and under "requirements" its requirements.
         bound: The name of the bound.
         bound_version: Its version, which changes whenever a value of the bound may change.
         status: The status of the bound for these parameters, a :class:`Status`.
-        promises: The assumptions on the data; empty for a bound that holds for all data.
+        data_assumptions: The assumptions on the data; empty for a bound that holds for all data.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
         outcome: How the evaluation ended, an :class:`Outcome`.
         epsilon: The epsilon of the guarantee, given or computed; None if it is neither.
@@ -167,7 +167,7 @@ class Result:
         lower_bound: The lower bound of the true value (``with_details``), a :class:`LowerBound`; None if it is not
             known or was not computed.
         alternatives: The value for other batches, by name: ``balls_in_bins_instead`` and ``poisson_not_valid`` of
-            shuffled ones (``with_details``), and the ``smallest_harmless_cap`` of truncated ones.
+            shuffled ones (``with_details``), and the ``smallest_harmless_max_batch_size`` of truncated ones.
         warnings: Warnings, one sentence each.
         query: The composition that was evaluated, from which ``with_details`` computes more; None if there is
             nothing more.
@@ -175,7 +175,7 @@ class Result:
 
     >>> from privproj import M2, epsilon
     >>> result = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
-    >>> round(result.value, 4), str(result.side), result.bound, str(result.status), result.promises
+    >>> round(result.value, 4), str(result.side), result.bound, str(result.status), result.data_assumptions
     (0.7382, 'upper bound', 'rank-free', 'proved', ())
     """
 
@@ -188,7 +188,7 @@ class Result:
     bound: str
     bound_version: int
     status: Status
-    promises: tuple[str, ...]
+    data_assumptions: tuple[str, ...]
     source: str
     outcome: Outcome
     epsilon: float | None = None
@@ -234,7 +234,7 @@ class Result:
             return f"{self.quantity}: no answer ({self.outcome})"
         number = round_outward(self.value, up=self.side is not Side.LOWER)
         side = "NOT A GUARANTEE" if self.side is Side.NONE else self.side
-        promises = f"; promise: {'; '.join(self.promises)}" if self.promises else ""
+        promises = f"; promise: {'; '.join(self.data_assumptions)}" if self.data_assumptions else ""
         basis = f"{self.bound}, {self.status}, {self.run['relation']}{promises}"
         target = f", at {self.target_words}" if self.target_words else ""
         return f"{self.quantity} = {number} ({side}{target}; {basis})"
@@ -257,9 +257,9 @@ class Result:
         return self.outcome is Outcome.OK
 
     @property
-    def assumes(self) -> tuple[str, ...]:
+    def requirements(self) -> tuple[str, ...]:
         """All that is taken for granted about the program, in words: first for the mechanism, then for the run."""
-        lists: Any = (self.mechanism.get("assumes", ()), self.run.get("assumes", ()))
+        lists: Any = (self.mechanism.get("requirements", ()), self.run.get("requirements", ()))
         return tuple(dict.fromkeys(words for sentences in lists for words in sentences))
 
     def as_dict(self) -> dict[str, object]:
@@ -277,9 +277,9 @@ class Result:
         values = [ends if name == "interval" else {name: getattr(self, name)} for name in names]
         plain = {name: as_plain_value(value) for pair in values for name, value in {**pair}.items()}
         plain["numerics"] = as_plain_value(numerics)
-        plain["requires"] = [short_name(text) or text for text in self.assumes]
-        plain["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
-        if self.outcome not in (Outcome.OK, Outcome.REFUSED):
+        plain["requires"] = [short_name(text) or text for text in self.requirements]
+        plain["interval_contains"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
+        if self.outcome not in (Outcome.OK, Outcome.UNSUPPORTED):
             plain["value"] = None
         return {**plain, "version": __version__, "schema": SCHEMA}
 

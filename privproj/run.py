@@ -37,7 +37,7 @@ __all__ = ["NeighboringRelation", "RunOptions", "Sampling"]
 
 ASSUMED_POISSON = (
     "Poisson sampling assumed because --sampling was not given. If your loader shuffles, use --sampling shuffle; "
-    "epsilon is then much larger. --sampling balls-in-bins costs about as much as Poisson but needs a different loader."
+    "epsilon is then much larger."
 )  # note on a rate that follows from a batch size and a dataset size, without a sampling
 
 
@@ -105,33 +105,33 @@ class Run:
 
     steps: int = parameter(
         whole_number("a whole number of steps >= 1"),
-        "Releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]",
+        "Number of releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]",
         "T",
         default=1,
     )
     sampling_rate: float = parameter(
         number("a rate above 0 and at most 1", 0.0, 1.0, open_low=True),
-        "Rate at which a step samples records.  [default: 1]",
+        "Probability that a record is in a batch.  [default: 1]",
         "Q",
         default=1.0,
     )
-    sampling: Sampling | None = parameter(one_of(*Sampling), "How a batch is drawn.")
+    sampling: Sampling | None = parameter(one_of(*Sampling), "Sampling scheme.")
     batches: int | None = parameter(
         whole_number("from 1 to 1e7 batches in an epoch", 1, 10**7),
-        "Batches in an epoch, for balls-in-bins and shuffle.",
+        "Number of batches in an epoch, for balls-in-bins and shuffle.",
         "T",
         is_rare=True,
     )
     batches_per_record: int = parameter(
         whole_number("a whole number of batches for each record, from 1 to the number of batches", 1, 10**7),
-        "Batches of an epoch that a record is in.  [default: 1]",
+        "Number of batches of an epoch that contain a record.  [default: 1]",
         "K",
         default=1,
         is_rare=True,
     )
     max_batch_size: int | None = parameter(
         whole_number("a whole number max_batch_size >= 1", 1, 10**12),
-        "Largest Poisson batch; the surplus is dropped.",
+        "Maximum size of a Poisson batch. Further records are dropped.",
         "B",
         is_rare=True,
     )
@@ -141,13 +141,13 @@ class Run:
     relation: NeighboringRelation | None = parameter(one_of(*NeighboringRelation), "Neighboring relation.")
     group_size: int = parameter(
         whole_number("from 1 to 1e6 records of one person", 1, 10**6),
-        "Protect the K records of one person.  [default: 1]",
+        "Protect up to K records of one user.  [default: 1]",
         "K",
         default=1,
     )
     discretization: float | None = parameter(
         number("a grid step from 1e-12 to 1", 1e-12, 1.0),
-        "Grid of a composition.  [default: from the run]",
+        "Grid step of the composition.  [default: from the run]",
         "H",
         is_rare=True,
     )
@@ -260,9 +260,9 @@ EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low
 
 RUN_PARAMETERS = {
     **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
-    "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the rate.", "B"),
+    "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the sampling rate.", "B"),
     "dataset_size": parameters_of(Run)["dataset_size"],
-    "epochs": Parameter(EPOCHS, "Passes over the data, instead of the steps.", "E"),
+    "epochs": Parameter(EPOCHS, "Number of passes over the data, instead of the steps.", "E"),
 }
 """The parameters of a run in files and on the command line, by name."""
 

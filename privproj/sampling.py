@@ -87,7 +87,7 @@ class Scheme:
     why_refused: Mapping[NeighboringRelation, str] = field(default_factory=dict)
     """Why a relation is not supported, if there is a specific reason."""
 
-    assumes: str = ""
+    requirements: str = ""
     """Its requirement."""
 
     options: tuple[str, ...] = ()
@@ -134,9 +134,10 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
         default_relation=NeighboringRelation.ZERO_OUT,
-        why_default=f"relation is zero-out: {have} a theorem for zero-out and replace only; under add-remove {shifts}",
+        why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under "
+        f"add-remove {shifts}.",
         why_refused={NeighboringRelation.ADD_REMOVE: refused},
-        assumes=Requirement.FIXED_POSITIONS,
+        requirements=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
         in_positions=True,
         varies_in_size=False,
@@ -163,7 +164,7 @@ WHOLE_DATA = Scheme(relations=tuple(NeighboringRelation), varies_in_size=False, 
 SCHEMES = {
     Sampling.POISSON: Scheme(
         relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
-        assumes=Requirement.POISSON_SAMPLING,
+        requirements=Requirement.POISSON_SAMPLING,
         options=("max_batch_size",),
         draws_records_apart=True,
         varies_in_size=True,
@@ -173,10 +174,10 @@ SCHEMES = {
     Sampling.FIXED: Scheme(
         relations=(NeighboringRelation.REPLACE,),
         default_relation=NeighboringRelation.REPLACE,
-        why_default="relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then "
-        "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip, which is half of "
-        "the sigma/C that a DP-SGD program is given",
-        assumes=Requirement.FIXED_SIZE_SAMPLING,
+        why_default="The relation is replace, because fixed-size sampling has a theorem for no other relation. The "
+        "noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is the "
+        "scale).",
+        requirements=Requirement.FIXED_SIZE_SAMPLING,
         varies_in_size=False,
         is_one_sided=False,
     ),
@@ -190,7 +191,7 @@ SCHEMES = {
             "compares a batch with the record to one without it; use relation=zero-out, which keeps the number of "
             "records too"
         },
-        assumes=Requirement.BALLS_IN_BINS_SAMPLING,
+        requirements=Requirement.BALLS_IN_BINS_SAMPLING,
         options=("batches", "batches_per_record"),
         needs={"batches": "a number of batches in an epoch, with balls-in-bins sampling"},
         counts_epochs=True,

@@ -48,7 +48,10 @@ FIRST_STEP = 1e-12  # first relative step from the end of a search
 CLOSED_FORM_MARGIN = 1e-7
 
 # note on the least noise multiplier
-LEAST_NOISE_NOTE = "even the least noise that is tried meets this target, which allows the release of whole records"
+LEAST_NOISE_NOTE = (
+    "The smallest noise multiplier of the search meets this target. The target allows the release of whole records. "
+    "Use a smaller epsilon or delta."
+)
 
 ROUGH_NOISE_RTOL = 1e-5  # relative, of a noise multiplier that is only compared in four digits
 
@@ -490,7 +493,7 @@ def _solve_rate(query: Composition, target: FullTarget) -> Result:
     sampling = query.only.run.sampling
     search = Search(lambda x: query.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
     x, _ = search.least(search.guess(100.0), low=1.0, high=MOST_RARE, rtol=1e-7)
-    all_fits = ("even the whole data set at every step meets the target",) if x == 1.0 else ()
+    all_fits = ("Sampling rate 1 meets the target: every step may use the whole dataset.",) if x == 1.0 else ()
     return _largest_result(query, "rate", search, x, 1.0 / x, warnings=(*query.notes, *all_fits))
 
 
@@ -517,12 +520,12 @@ def _largest_result(
 def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
     """Return the result of a calibration in which no value meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
-    why = f"nothing meets this target; expected a larger {larger}, or an easier run"
+    why = f"No value meets this target. Use a larger {larger}, or a run with fewer steps."
     count = getattr(query.only.mechanism, "adaptive_clipping_sigma", None)
     if quantity == "sigma" and count is not None:
         why = (
-            f"with any noise the count that adapts the clip spends more than the target, got deviation {count:g}; "
-            "expected a larger adaptive_clipping_sigma"
+            f"The count for adaptive clipping, with adaptive_clipping_sigma {count:g}, exceeds the target at any noise "
+            "multiplier. Use a larger adaptive_clipping_sigma."
         )
     warnings = (*query.notes, why)
     return build_result(query, quantity, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})

@@ -51,7 +51,7 @@ class Comparison:
             return {"bound": self.bound.name, "status": str(self.bound.status), "reason": self.reason}
         facts = {"bound": result.bound, result.quantity: result.value}
         facts |= {"status": str(result.status), "side": str(result.side)}
-        return {**facts, "promises": "; ".join(result.promises), "reason": self.reason}
+        return {**facts, "data_assumptions": "; ".join(result.data_assumptions), "reason": self.reason}
 
 
 def compare(

@@ -272,7 +272,7 @@ def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
     query = composition_of(mechanism, None, {})
-    note = f"add beta={beta:g} to delta, and normalize the vector again after the noise"
+    note = f"Add beta={beta:g} to delta, and normalize the vector again after adding the noise."
     source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
     interval = Enclosure(value, math.inf)
     return build_result(query, "gain", value, interval, side=Side.LOWER, warnings=(note,), source=source)

@@ -111,7 +111,7 @@ def solve_gdp_mu(query: Composition, target: Target) -> Result:
     numerics = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
     fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **numerics}, "side": side, **target.fields()}
     if fit.mu == math.inf:
-        note = f"no finite mu at this slack; expected a larger slack or {query.remedy}"
+        note = f"No mu is finite at this slack. Use a larger slack or {query.remedy}."
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     return build_result(query, "gdp_mu", fit.mu, **fields)
 

@@ -283,11 +283,14 @@ class Phase:
         """The warnings of every result of this phase."""
         notes, rank = (*self.mechanism.notes(), *self.run.notes), getattr(self.mechanism, "change_rank", None) or 1
         if rank > 1 and DataAssumption.DIFFERENCE_RANK.at(k=1) in self.bound.assumptions(self.mechanism):
-            notes += (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
+            notes += (
+                f"This bound holds only if neighboring sums differ by a matrix of rank 1, but change_rank is {rank}. "
+                "Use another bound.",
+            )
         return notes
 
     @property
-    def promises(self) -> tuple[str, ...]:
+    def data_assumptions(self) -> tuple[str, ...]:
         """The assumptions on the data; empty for a bound that holds for all data."""
         of_bound = tuple(assumption.text for assumption in self.bound.assumptions(self.mechanism))
         if self.run.group_size == 1:
@@ -309,7 +312,7 @@ class Phase:
     def run_requirements(self) -> tuple[str, ...]:
         """The requirements of the number on the run."""
         run, bound, mechanism = self.run, self.bound, self.mechanism
-        requirements: list[str] = [run.scheme.assumes] if run.scheme.assumes else []
+        requirements: list[str] = [run.scheme.requirements] if run.scheme.requirements else []
         if run.public_size:
             requirements.append(Requirement.PUBLIC_DATASET_SIZE)
         if run.is_planned:

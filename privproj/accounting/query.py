@@ -37,7 +37,9 @@ SOLVED_FOR = {
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
 }  # by calibration: the names of the parameter that it finds, which must therefore not be given
 
-ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbors, so epsilon 0 is met"
+ZERO_EPSILON_NOTE = (
+    "delta is at least the total variation distance of neighboring outputs, so epsilon is 0. Use a smaller delta."
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Composition:
         phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
         discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
             composer choose it.
-        assumes: Further requirements of every number of this run.
+        requirements: Further requirements of every number of this run.
 
     Raises:
         InvalidParameterError: There is no phase, or the phases have different relations or group sizes.
@@ -67,7 +69,7 @@ class Composition:
 
     phases: tuple[Phase, ...]
     discretization: float | None = None
-    assumes: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
     has_batch_notes: ClassVar[bool] = True  # whether results state what truncated and shuffled batches cost
 
     def __post_init__(self) -> None:
@@ -197,20 +199,20 @@ class Composition:
     def run_requirements(self) -> tuple[str, ...]:
         """The requirements of the joint number on the runs of the phases and their order."""
         if self.is_plain:
-            return (*self.assumes, *self.phases[0].run_requirements)
+            return (*self.requirements, *self.phases[0].run_requirements)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
         plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
         of_phases = (text for phase in self.phases for text in phase.run_requirements if text not in FIXED_SCHEDULES)
-        return unique((*self.assumes, *of_phases, *planned))
+        return unique((*self.requirements, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
         """Return the fields of a result that describe the query: mechanism, run, bound and source."""
         phases, run_requirements = self.phases, self.run_requirements
-        assumes = unique(text for phase in phases for text in phase.mechanism_requirements)
+        requirements = unique(text for phase in phases for text in phase.mechanism_requirements)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
-            "run": {**run, "assumes": run_requirements},
+            "run": {**run, "requirements": run_requirements},
             "source": "; ".join(unique(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
@@ -220,7 +222,7 @@ class Composition:
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
             fields["bound"] = " + ".join(unique(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
-        return {"mechanism": {**released, "assumes": assumes}, **fields}
+        return {"mechanism": {**released, "requirements": requirements}, **fields}
 
     # --- queries --------------------------------------------------------------------------------------
 
@@ -414,8 +416,8 @@ def build_result(
 ) -> Result:
     """Build the result of a query: every result of the package is built here.
 
-    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome refused. A value
-    whose rounding errors are measured, not proved, is conditional.
+    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome unsupported. A
+    value whose rounding errors are measured, not proved, is conditional.
 
     Args:
         query: The composition that was evaluated.
@@ -434,7 +436,7 @@ def build_result(
         **query.named(),
         "bound_version": max((phase.bound.version for phase in phases), default=1),
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "promises": unique(promise for phase in phases for promise in phase.promises),
+        "data_assumptions": unique(promise for phase in phases for promise in phase.data_assumptions),
         "outcome": Outcome.OK,
         "warnings": query.notes,
         **({} if curve is None else {"numerics": numerics_of(curve)}),
@@ -442,12 +444,12 @@ def build_result(
     }
     warnings, numerics = [*result["warnings"]], result.get("numerics")
     if numerics is not None and value is not None:
-        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["promises"]:
-            result["promises"] = (*result["promises"], Requirement.MEASURED_ROUNDING)
+        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["data_assumptions"]:
+            result["data_assumptions"] = (*result["data_assumptions"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
-            unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "
-            warnings.append(unused + "which composes nothing on a grid here")
+            unused = f"discretization={query.grid_step:g} had no effect: "
+            warnings.append(unused + f"{result['bound']} does not compose on a grid here.")
     if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
         from privproj.accounting.batch_notes import WHOLE_BATCHES, describe_batches
 
@@ -459,7 +461,7 @@ def build_result(
     refuted = unique(phase.bound.reason for phase in phases if not phase.bound.guarantees(phase.mechanism))
     if refuted and value is not None:
         warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
-        result |= {"side": Side.NONE, "outcome": Outcome.REFUSED, "interval": UNKNOWN}
+        result |= {"side": Side.NONE, "outcome": Outcome.UNSUPPORTED, "interval": UNKNOWN}
     return Result(**{**result, "warnings": tuple(warnings)})
 
 
@@ -530,7 +532,7 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
-        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {query.remedy}"
+        note = f"This bound gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     if interval.upper == 0.0:
         fields["warnings"] = (*query.notes, ZERO_EPSILON_NOTE)

@@ -190,7 +190,7 @@ class Choice:
         }
         sizes = {"released_numbers": self.utility.released, "gradient_numbers": self.utility.of}
         return {"name": self.name, "algorithm": self.algorithm, "rank": self.rank, **utility, **sizes,
-                "answer": self.result.as_dict()}  # fmt: skip
+                "result": self.result.as_dict()}  # fmt: skip
 
 
 class _Way(NamedTuple):

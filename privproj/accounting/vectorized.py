@@ -71,8 +71,8 @@ class ColumnResult:
         bound: The name of the bound.
         bound_version: Its version, which changes whenever a value of the bound may change.
         status: The weakest :class:`privproj.Status` of the bound in any row.
-        promises: The assumptions on the data for all rows, as texts.
-        assumes: All requirements on the program, as texts.
+        data_assumptions: The assumptions on the data for all rows, as texts.
+        requirements: All requirements on the program, as texts.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
         asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
         find_lower: Computes ``lower`` when it is first read, because a search for lower ends takes additional time.
@@ -91,8 +91,8 @@ class ColumnResult:
     bound: str
     bound_version: int
     status: Status
-    promises: tuple[str, ...]
-    assumes: tuple[str, ...]
+    data_assumptions: tuple[str, ...]
+    requirements: tuple[str, ...]
     source: str
     asked: dict[str, Any]
     find_lower: Callable[[], Array] = field(compare=False)
@@ -338,14 +338,14 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """Return the union of assumptions and requirements of all rows, and their weakest status and side."""
-    assumes = (words for phase in phases for words in (*phase.mechanism_requirements, *phase.run_requirements))
+    requirements = (words for phase in phases for words in (*phase.mechanism_requirements, *phase.run_requirements))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
         "bound": bound.name,
         "bound_version": bound.version,
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "promises": unique(words for phase in phases for words in phase.promises),
-        "assumes": unique(assumes),
+        "data_assumptions": unique(words for phase in phases for words in phase.data_assumptions),
+        "requirements": unique(requirements),
         "source": bound.citation,
     }
 

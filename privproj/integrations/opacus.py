@@ -54,7 +54,7 @@ class ProjectionAccountant:
     """An accountant for Opacus. Steps with equal noise, rate and mechanism are composed jointly.
 
     Attributes:
-        assumes: The assumptions of every result, as sentences.
+        requirements: The assumptions of every result, as sentences.
         history: The releases in order, as tuples of mechanism, sampling rate and number of steps. A noise multiplier
             may stand in place of a mechanism, as Opacus' calibration writes it.
 
@@ -66,7 +66,7 @@ class ProjectionAccountant:
     (20, 0.45)
     """
 
-    assumes: ClassVar[tuple[str, ...]] = (
+    requirements: ClassVar[tuple[str, ...]] = (
         "Poisson sampling under the neighboring relation add-remove",
         Requirement.PUBLIC_DATASET_SIZE,
         Requirement.FIXED_SCHEDULE,

@@ -69,15 +69,18 @@ OPENING = {
 }
 
 # warning for noise from a known seed
-INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
+INSECURE = (
+    "The noise came from a known seed, so nothing is protected: anyone who knows the seed can subtract the noise. "
+    "Train without insecure_seed."
+)
 
 # warning for a line that a crash cut short
-CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
+CUT_SHORT = "A crash cut off a line of this ledger. The line counts as a release."
 
 # warning for a phase that made fewer or more steps than planned
 STOPPED = (
-    "phase {name} made {steps} of {planned} planned steps: if that was decided by looking at outputs, the epsilon to "
-    "quote is that of the plan"
+    "Phase {name} made {steps} of {planned} planned steps. If outputs influenced this decision, report the epsilon of "
+    "the plan."
 )
 
 
@@ -98,11 +101,11 @@ class Budget(Protocol):
     The class is called with the entries of the target, the ``relation`` and the ``group_size`` of the phases.
 
     Attributes:
-        assumes: The assumption that takes the place of a plan fixed in advance.
+        requirements: The assumption that takes the place of a plan fixed in advance.
         report: Which epsilon may be reported.
     """
 
-    assumes: str
+    requirements: str
     report: str
 
     def spend(self, release: Phase) -> None:
@@ -334,13 +337,13 @@ class Account:
         return replace(self, phases=phases)
 
     @property
-    def assumes(self) -> tuple[str, ...]:
+    def requirements(self) -> tuple[str, ...]:
         """Assumptions about the run as a whole, besides those of its phases."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
         assumed = {Requirement.PUBLIC_SUBSPACE: self.public_subspace}
         if self.is_adaptive:
-            assumed[budget_type(self.target or {}).assumes] = True  # pyright: ignore
+            assumed[budget_type(self.target or {}).requirements] = True  # pyright: ignore
         assumed[fixed_schedule(adapts=adapts)] = planned and not self.is_adaptive
         assumed[Requirement.ONLY_THIS_RUN if self.alone else Requirement.ONLY_THIS_LEDGER] = True
         return tuple(text for text, holds in assumed.items() if holds)
@@ -427,17 +430,17 @@ class Account:
             The result with further assumptions and warnings.
         """
         # The assumption on the plan covers all phases, including one without a release.
-        plans = [requirement for requirement in self.assumes if requirement in FIXED_SCHEDULES]
-        of_mechanism: Any = result.mechanism["assumes"]
-        run_requirements: Any = result.run["assumes"]
+        plans = [requirement for requirement in self.requirements if requirement in FIXED_SCHEDULES]
+        of_mechanism: Any = result.mechanism["requirements"]
+        run_requirements: Any = result.run["requirements"]
         of_run = tuple(
             requirement
             for requirement in run_requirements
             if not plans or requirement not in FIXED_SCHEDULES or requirement in plans
         )
         notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
-        return replace(result, mechanism=mechanism, run={**result.run, "assumes": of_run}, warnings=tuple(notes))
+        mechanism: Any = {**result.mechanism, "requirements": tuple(dict.fromkeys((*of_mechanism, *self.requirements)))}
+        return replace(result, mechanism=mechanism, run={**result.run, "requirements": of_run}, warnings=tuple(notes))
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:

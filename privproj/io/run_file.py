@@ -124,7 +124,7 @@ def releases_text(result: Result) -> list[str]:
         if added:
             key, kind = added
             return kind.text(of[key]) + (", once" if run["steps"] == 1 else f", {run['steps']} times")
-        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
+        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'requirements')})"
 
     if phases is None:
         return [words(result.run, result.mechanism, str(result.mechanism["name"]))]

@@ -37,7 +37,7 @@ class Mechanism:
     * ``name``: the name on the command line and in files.
     * ``summary``: one line for tables.
     * ``example``: parameters of an example, as ``name=value`` pairs.
-    * ``assumes``: the requirements on the program.
+    * ``requirements``: the requirements on the program.
     * ``default_relation``: the neighboring relation if none is given; None for add-remove.
     * ``poisson``: whether Poisson sampling has an amplification theorem.
     * ``remedy``: what makes epsilon smaller, for error messages.
@@ -50,7 +50,7 @@ class Mechanism:
     name: ClassVar[str]
     summary: ClassVar[str]
     example: ClassVar[str]
-    assumes: ClassVar[tuple[str, ...]] = ()
+    requirements: ClassVar[tuple[str, ...]] = ()
     default_relation: ClassVar[str | None] = None
     poisson: ClassVar[bool] = True
     remedy: ClassVar[str] = "more noise"
@@ -218,7 +218,7 @@ class ClippedSum(NoisyMechanism):
     """
 
     adaptive_clipping_sigma: float | None = parameter(
-        DEVIATION, "Noise on the sum of +-1/2 (clipped or not) that adapts the clip.", "S", is_rare=True
+        DEVIATION, "Noise standard deviation of the count for adaptive clipping.", "S", is_rare=True
     )
 
     @property

@@ -153,7 +153,7 @@ class Bound:
         """
         of_mechanism = (
             requirement
-            for requirement in mechanism.assumes
+            for requirement in mechanism.requirements
             if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
         )
         return (*of_mechanism, *((Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()))

@@ -35,7 +35,7 @@ class Gaussian(ClippedSum):
     name = "gaussian"
     summary = "Plain Gaussian mechanism (DP-SGD)."
     example = "noise_multiplier=1"
-    assumes = (Requirement.PER_RECORD_CLIPPING,)
+    requirements = (Requirement.PER_RECORD_CLIPPING,)
 
 
 def representation(mechanism: ClippedSum) -> PrivacyProfile:

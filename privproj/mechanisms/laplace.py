@@ -34,7 +34,7 @@ class Laplace(NoisyMechanism):
     name = "laplace"
     summary = "Plain Laplace mechanism."
     example = "noise_multiplier=2"
-    assumes = (Requirement.L1_SENSITIVITY,)
+    requirements = (Requirement.L1_SENSITIVITY,)
     deviation_over_scale = math.sqrt(2.0)  # noise of scale b has the standard deviation sqrt(2) b
     noise_multiplier: float | None = parameter(
         NOISE, "z = noise scale / sensitivity in the 1-norm.", "Z", is_needed=True, is_found=True

@@ -1,8 +1,8 @@
 """Map published training methods to the mechanisms that account for them or, if refuted, replace them.
 
 ``privproj explain NAME`` and ``privproj bounds NAME`` read this table, errors for an unknown mechanism name its
-entries, and ``docs/how-to-choose.md`` lists them. The rows are in ``methods.toml``, and in the files of this name of
-optional features.
+entries, and ``docs/published-methods.md`` is written from it. The rows are in ``methods.toml``, and in the files of
+this name of optional features.
 """
 
 import re
@@ -21,10 +21,10 @@ class _Method:
     Attributes:
         name: The name in the literature.
         also: Names of other methods with the same entry.
-        mechanisms: The mechanisms that account for it, the most common one first.
-        released: What an adversary observes who sees all steps, in a sentence.
-        accounted: How to account for it, in a sentence.
-        mistake: A common mistake, in a sentence.
+        mechanisms: The mechanisms that account for it, the most common one first; empty if none does.
+        released: What an adversary observes who sees all steps.
+        accounted: How to account for it.
+        mistake: A common mistake.
         source: The paper.
         refuted: The counterexample to its privacy claim, in a clause; empty unless the claim is refuted.
     """
@@ -81,7 +81,10 @@ def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: s
             f"{method.name} is refuted, not a guarantee: {method.refuted}; use {mechanisms}, and see "
             "docs/not-a-guarantee.md for the counterexample"
         )
-    advice = f"{method.name} is accounted as {mechanisms}, as `privproj explain {method.name}` says"
+    of_method = (
+        f"{method.name} is accounted as {mechanisms}" if mechanisms else f"no mechanism accounts for {method.name}"
+    )
+    advice = f"{of_method}, as `privproj explain {method.name}` says"
     return InvalidParameterError(parameter, name, "a mechanism", advice)
 
 

@@ -41,11 +41,13 @@ class PublicSketch(NoisyMechanism):
     summary = "Gaussian sketch known to all, noise after."
     example = "rank=16 noise_multiplier=5"
     finds_rank = True
-    assumes = (Requirement.FRESH_SKETCH, Requirement.CLIPPING_BEFORE_SKETCH, Requirement.SECRET_SKETCH_SEED)
+    requirements = (Requirement.FRESH_SKETCH, Requirement.CLIPPING_BEFORE_SKETCH, Requirement.SECRET_SKETCH_SEED)
     with_rank = "falls"
     rank: int | None = parameter(whole_number(high=10**6), "Rows of the sketching matrix.", "R")
-    dim: int | None = parameter(whole_number(high=10**12), "Columns of the sketching matrix; plays no role.", "D")
-    fixed_projection: bool = flag("One sketching matrix for all steps.")
+    dim: int | None = parameter(
+        whole_number(high=10**12), "Columns of the sketching matrix (does not change the result).", "D"
+    )
+    fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:
         """Return the utility of ``Y A``, whose mean is ``Q``, or None without ``dim``.

@@ -1,4 +1,4 @@
-"""What a number takes for granted is said exactly where it is; and what happens where it does not hold."""
+"""Results list their requirements and data assumptions exactly where they apply."""
 
 import json
 import math
@@ -29,12 +29,12 @@ FROM_RUN = ("FIXED_POSITIONS", "PUBLIC_DATASET_SIZE", "FIXED_SCHEDULE", "FRESH_P
 
 
 def present(found):
-    """The names of the assumptions in a list of sentences."""
+    """Return the names of the requirements in a list of texts."""
     return {name for name, words in WORDS.items() if words in found}
 
 
 def stated(text):
-    """The names of the requirements that a text has in full or by their short names."""
+    """Return the names of the requirements that a text has in full or by their short names."""
     flat = " ".join(text.split())
     names = {name for name, short in SHORT.items() if re.search(rf"(?<![\w-]){short}(?![\w-])", flat)}
     return names | {name for name, words in WORDS.items() if words in flat}
@@ -93,7 +93,7 @@ RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero
 
 
 def expected(mechanism, words, relation):
-    """The assumptions that these words and this relation bring in, from their definitions."""
+    """Return the requirements that these options and this relation have by definition."""
     kind = MECHANISMS[mechanism]
     partition, bins = "partition" in words or "shuffle" in words, "bins" in words
     epochs, sampled = partition or bins, partition or bins or "--sampling-rate" in words
@@ -120,13 +120,13 @@ def expected(mechanism, words, relation):
 
 
 @pytest.mark.parametrize("bound", GUARANTEES, ids=lambda bound: f"{bound.mechanism.name}.{bound.name}")
-def test_no_answer_leaves_unsaid_what_its_mechanism_has_done(bound):
+def test_every_guarantee_has_requirements(bound):
     assert bound.requirements(bound.mechanism)
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", pytest.param(M2_SHAPE, marks=pytest.mark.slow)])
-def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, tmp_path, mechanism):
-    """Also over phases of which one adapts its clip, at every door that lists assumptions."""
+def test_adaptive_clipping_excludes_fixed_schedule(run, tmp_path, mechanism):
+    """Also over phases of which one adapts its clip, in every command that lists requirements."""
     words = f"{mechanism} --adaptive-clipping-sigma 9 --steps 4"
     name, *own = mechanism.split()
     given = dict(zip([word[2:].replace("-", "_") for word in own[::2]], map(float, own[1::2]), strict=True))
@@ -144,7 +144,7 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
         assert "FIXED_SCHEDULE" not in found, line
 
 
-def test_a_grid_that_has_no_effect_is_said(run):
+def test_unused_discretization_gives_warning(run):
     lines = (
         "epsilon gaussian --noise-multiplier 4 --delta 1e-5",
         "sigma gaussian --epsilon 1 --delta 1e-5 --steps 9",
@@ -163,7 +163,7 @@ COSTLY = ("mixture-rdp", "beta-tail", "known-projection-rank1", "wishart", "per-
 
 
 @pytest.mark.parametrize("mechanism", full_if(MECHANISMS, lambda words: any(word in words for word in COSTLY)))
-def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
+def test_requirements_appear_exactly_where_they_apply(run, mechanism):
     answered = 0
     for words in RUNS:
         for relation in RELATIONS:
@@ -172,10 +172,10 @@ def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
                 continue
             answered += 1
             shown = json.loads(out)
-            said = [*shown["mechanism"]["assumes"], *shown["run"]["assumes"]]
+            said = [*shown["mechanism"]["requirements"], *shown["run"]["requirements"]]
             assert len(said) == len(set(said))
             assert present(said) == expected(mechanism, words, shown["run"]["relation"]), (words, relation)
-            assert present(shown["run"]["assumes"]) == present(said) & set(FROM_RUN)
+            assert present(shown["run"]["requirements"]) == present(said) & set(FROM_RUN)
     assert answered >= 6
 
 
@@ -185,19 +185,19 @@ def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
 @pytest.mark.parametrize(
     "words", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50 --epochs 1", "--relation replace"]
 )
-def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
+def test_text_curve_and_report_match_json(run, mechanism, words):
     code, out, _ = run(f"epsilon {mechanism} {words} --delta 1e-3 --json")
     if code == 3:
         assert "exact-rank1" in mechanism and "replace" in words
         return
     result = json.loads(out)
-    said = [*result["mechanism"]["assumes"], *result["run"]["assumes"]]
+    said = [*result["mechanism"]["requirements"], *result["run"]["requirements"]]
     text = " ".join(run(f"epsilon {mechanism} {words} --delta 1e-3 -v")[1].split())
     assert all(sentence in text for sentence in said)
     assert stated(run(f"epsilon {mechanism} {words} --delta 1e-3")[1]) >= present(said)
     bound = "" if "--bound" in mechanism else f"--bound {result['bound']}"
     curve = json.loads(run(f"curve {mechanism} {bound} {words} --points 2 --style json")[1])
-    assert curve["results"][0]["assumes"] == said
+    assert curve["results"][0]["requirements"] == said
     table = " ".join(run(f"curve {mechanism} {bound} {words} --points 2")[1].split())
     statement = " ".join(run(f"report {mechanism} {words} --delta 1e-3")[1].split())
     compared = " ".join(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1].split())
@@ -208,35 +208,35 @@ def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
         assert re.search(rf"assumes: (\([^()]*\b{own}\b[^()]*\) )?{re.escape(sentence)}", compared), sentence
 
 
-def test_several_releases_and_several_phases_are_planned_in_advance(run):
+def test_several_releases_require_fixed_schedule(run):
     shown = json.loads(run("epsilon gaussian --noise-multiplier 5 --steps 3 --delta 1e-3 --json")[1])
-    assert present(shown["run"]["assumes"]) == {"FIXED_SCHEDULE"}
+    assert present(shown["run"]["requirements"]) == {"FIXED_SCHEDULE"}
     steps = privproj.steps(Gaussian(noise_multiplier=5.0), epsilon=1.0, delta=1e-3)
-    assert present(steps.run["assumes"]) == {"FIXED_SCHEDULE"}
+    assert present(steps.run["requirements"]) == {"FIXED_SCHEDULE"}
     one = {"mechanism": "gaussian", "noise_multiplier": 5}
-    assert from_data({"phase": [one]}).epsilon(delta=1e-3).run["assumes"] == ()
+    assert from_data({"phase": [one]}).epsilon(delta=1e-3).run["requirements"] == ()
     both = from_data({"phase": [one, one]}).epsilon(delta=1e-3)
-    assert present(both.run["assumes"]) == {"FIXED_SCHEDULE"}
+    assert present(both.run["requirements"]) == {"FIXED_SCHEDULE"}
 
 
 @pytest.mark.full
-def test_a_public_subspace_is_said_to_be_public(run, tmp_path):
+def test_dp_sft_requires_public_subspace(run, tmp_path):
     line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
     for extra, there in (("", False), (" --public", True)):
-        assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["assumes"]) == there
+        assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["requirements"]) == there
         assert ("public-subspace" in run(line + extra)[1]) == there
     path = tmp_path / "plan.toml"
     assert run(f"{line} --public -o {path}")[0] == 0 and "public subspace" in path.read_text()
     budget = {"epsilon": 4, "delta": 1e-5, "sampling_rate": 0.1, "steps": (2, 2)}
-    assert WORDS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["assumes"]
+    assert WORDS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["requirements"]
 
 
-def test_a_run_file_keeps_what_its_numbers_assume():
+def test_run_file_keeps_requirements():
     entry = {"mechanism": "gaussian", "noise_multiplier": 5, "batch_size": 10, "dataset_size": 100, "epochs": 1}
     first = from_data({"phase": [entry]})
     again = from_data({"phase": [phase.as_dict() for phase in first.phases]})
     assert first.delta(epsilon=1.0).run == again.delta(epsilon=1.0).run
-    assert WORDS["PUBLIC_DATASET_SIZE"] in again.delta(epsilon=1.0).run["assumes"]
+    assert WORDS["PUBLIC_DATASET_SIZE"] in again.delta(epsilon=1.0).run["requirements"]
     parted = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "sampling": "partition"}]})
     again = from_data({"phase": [phase.as_dict() for phase in parted.phases]})
     assert again.delta(epsilon=1.0).run["sampling"] == "partition"
@@ -244,10 +244,10 @@ def test_a_run_file_keeps_what_its_numbers_assume():
         from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "public_size": "false"}]})
 
 
-def test_misalignment_of_a_mean_names_the_number_of_records_it_is_for(run):
+def test_alignment_mean_states_number_of_records(run):
     line = "alignment mean --norm-bound 1 --norm-floor .1 --records 5000"
     shown = json.loads(run(line + " --json")[1])
-    assert any("5000 records" in words and "smallest batch" in words for words in shown["assumes"])
+    assert any("5000 records" in words and "smallest batch" in words for words in shown["requirements"])
     assert "5000 records" in run(line)[1] and "Poisson" in run(line)[1]
     batch = json.loads(run(line.replace("5000", "50") + " --json")[1])
     few, many = (
@@ -262,14 +262,14 @@ def test_misalignment_of_a_mean_names_the_number_of_records_it_is_for(run):
     assert run(f"epsilon wishart --dim 9 --rank 2 --misalignment 1e-5 {poisson} --delta .1")[0] == 3
 
 
-def test_laplace_noise_multiplier_is_a_scale_not_a_deviation(run):
+def test_laplace_noise_multiplier_is_a_scale(run):
     """With a standard deviation entered as the scale, epsilon would be sqrt(2) times too small."""
     out = " ".join(run("epsilon laplace --noise-multiplier 2 --relation replace --clip 3 --delta 1e-5 -v")[1].split())
     assert "noise multiplier = scale/(2C)" in out and "sigma/(2C)" not in out
     assert "(for Laplace noise its scale) over 2C" in out and "sqrt(2) 2 z C = 16.98" in out
 
 
-def test_replace_states_what_the_noise_multiplier_is(run):
+def test_replace_states_meaning_of_noise_multiplier(run):
     line = "epsilon gaussian --noise-multiplier 2 --sampling fixed --sampling-rate .1 --steps 1 --clip 3 --delta 1e-3"
     out = run(line)[1]
     assert "neighbors: replace one record; noise multiplier = sigma/(2C)" in out
@@ -280,7 +280,7 @@ def test_replace_states_what_the_noise_multiplier_is(run):
     assert "2C" not in phases
 
 
-def test_training_says_that_the_number_of_records_is_public():
+def test_training_requires_public_dataset_size():
     torch = needs("torch")
     from unit.training.helpers import data, mlp, own, private
 
@@ -293,7 +293,7 @@ def test_training_says_that_the_number_of_records_is_public():
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-        said = present(optimizer.epsilon(1e-3).assumes)
+        said = present(optimizer.epsilon(1e-3).requirements)
         assert "PUBLIC_DATASET_SIZE" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
         optimizer.close()
 
@@ -309,19 +309,21 @@ RUNS_OF_TRAINING = {
         ("m2", {"layer": "64x4x2", "clipping": "per-layer", "noise_multiplier": 9.0}, {"steps": 1}),
         ("gaussian", {"noise_multiplier": 9.0, "adaptive_clipping_sigma": 9.0}, {"steps": 2, "public_size": True}),
     ],
-    "a promise": [("m2", {"dim": 64, "rank": 4, "noise_multiplier": 9.0, "bound": "exact-rank1"}, {"steps": 2})],
+    "an assumption on the data": [
+        ("m2", {"dim": 64, "rank": 4, "noise_multiplier": 9.0, "bound": "exact-rank1"}, {"steps": 2}),
+    ],
 }  # fmt: skip
 """Runs as lists of phases: mechanism, parameters, run."""
 
 
 def said_of(run, path, line):
-    """What a door prints as assumed of the program, as text and, where it has JSON, there too."""
+    """Return the requirements that a command prints, as text and, if it has JSON, in JSON too."""
     code, out, err = run(line)
     assert code == 0, err
     flat = " ".join(out.split())
     found = stated(flat) - {"ONE_RECORD_PER_USER"}
     if line.split()[0] in ("ledger", "verify"):
-        assert present(json.loads(run(f"{line} --json")[1])["assumes"]) - {"ONE_RECORD_PER_USER"} == found
+        assert present(json.loads(run(f"{line} --json")[1])["requirements"]) - {"ONE_RECORD_PER_USER"} == found
     return found
 
 
@@ -346,8 +348,8 @@ def test_ledger_verify_and_run_list_the_same_requirements(run, tmp_path, name):
     assert sets == 2 * [{*of_plan, "ONLY_THIS_LEDGER"}]
 
 
-def test_a_ledger_knows_all_that_its_training_assumes(run, tmp_path):
-    """That the number of records is public, and a subspace where there is one: in the file, not in memory alone."""
+def test_ledger_keeps_requirements_of_training(run, tmp_path):
+    """A public dataset size and a public subspace are in the file, not in memory alone."""
     needs("torch", "opacus")
     import torch
     from unit.training.helpers import data, mlp, own, private
@@ -362,17 +364,17 @@ def test_a_ledger_knows_all_that_its_training_assumes(run, tmp_path):
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-        known = present(optimizer.epsilon(1e-3).assumes)
+        known = present(optimizer.epsilon(1e-3).requirements)
         optimizer.close()
         assert "PUBLIC_DATASET_SIZE" in known and ("PUBLIC_SUBSPACE" in known) == (subspace is not None)
-        for door in ("ledger", "verify"):
-            assert said_of(run, path, f"{door} {path} --delta 1e-3") == known
+        for command in ("ledger", "verify"):
+            assert said_of(run, path, f"{command} {path} --delta 1e-3") == known
 
 
 # --- sides ----------------------------------------------------------------------------------------
 
 
-def test_exact_is_said_only_where_the_bound_is_the_truth_for_the_release():
+def test_side_is_exact_only_for_the_true_value():
     shown = {
         "gaussian": privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=0.5),
         "public sketch": privproj.delta(
@@ -386,17 +388,17 @@ def test_exact_is_said_only_where_the_bound_is_the_truth_for_the_release():
     for name, found in shown.items():
         seen = name in ("m1", "m2")
         assert found.side == ("upper bound" if seen else "exact")
-        assert found.as_dict()["encloses"] == ("the value of the named bound" if seen else "the true value")
-        assert (WORDS["KNOWN_PROJECTION"] in found.mechanism["assumes"]) == seen
+        assert found.as_dict()["interval_contains"] == ("the value of the named bound" if seen else "the true value")
+        assert (WORDS["KNOWN_PROJECTION"] in found.mechanism["requirements"]) == seen
 
 
 @pytest.mark.parametrize(("bound", "side"), [(None, "exact"), (0.5, "upper bound"), (0.8, "exact")])
-def test_the_secret_sketch_is_exact_only_where_the_worst_column_is_allowed(bound, side):
+def test_sketch_is_exact_only_if_worst_column_is_allowed(bound, side):
     column = Sketch(rank=4, eigen_floor=0.25, sensitivity=0.5, frobenius_bound=bound, noise_sigma=1.0)
     assert privproj.delta(column, epsilon=0.1, bound="exact-rank1").side == side
 
 
-def test_the_release_without_its_projection_tells_less():
+def test_m2_without_its_projection_leaks_less():
     """M2 with d = 2, r = 1, one column, all zero against norm 1: by quadrature over |z|^2 ~ chi2_2 and the angle."""
     logs = np.linspace(-14.0, 5.0, 1501)
     g = np.exp(logs)
@@ -420,14 +422,14 @@ def test_the_release_without_its_projection_tells_less():
 
 
 def shift_of_epoch(records, neighbor, size):
-    """The distance of the batch sums of one epoch, consecutive chunks of ``size``, absent batches being zero."""
+    """Return the distance of the batch sums of one epoch in chunks of ``size``; absent batches are zero."""
     count = max(math.ceil(len(x) / size) for x in (records, neighbor))
     sums = [[sum(x[i * size : (i + 1) * size]) for i in range(count)] for x in (records, neighbor)]
     return math.dist(*sums)
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
-def test_a_partition_into_chunks_costs_one_release_under_zero_out_and_not_under_add_remove(size):
+def test_partition_costs_one_release_under_zero_out_only(size):
     records = [1.0 if i % (2 * size) < size else -1.0 for i in range(200)]
     epochs = {"steps": 3, "sampling": "partition"}
     printed = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, **epochs).value
@@ -442,10 +444,10 @@ def test_a_partition_into_chunks_costs_one_release_under_zero_out_and_not_under_
     with pytest.raises(UnsupportedError, match="shift every later batch"):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="add-remove", **epochs)
     flipped = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace", **epochs)
-    assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["assumes"]
+    assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["requirements"]
 
 
-def test_a_partition_is_kept_and_its_relation_said(run):
+def test_partition_output_states_relation(run):
     for line in ("epsilon gaussian --noise-multiplier 1", "sigma m2 --dim 64 --rank 4 --epsilon 1"):
         shown = json.loads(run(f"{line} --sampling partition --delta 1e-5 --json")[1])
         assert (shown["run"]["sampling"], shown["run"]["relation"]) == ("partition", "zero-out")
@@ -463,7 +465,7 @@ def test_a_partition_is_kept_and_its_relation_said(run):
     {"kind": privproj.PublicSketch, "rank": 8, "noise_multiplier": 1.0}, {"kind": Sketch, "rank": 8, "gamma": 50.0},
 ])  # fmt: skip
 @pytest.mark.parametrize("steps", [1, 2])
-def test_one_projection_for_a_partition_is_refused(kind, steps):
+def test_fixed_projection_with_partition_is_unsupported(kind, steps):
     given = dict(kind)
     fixed = given.pop("kind")(**given, fixed_projection=True)
     with pytest.raises(UnsupportedError, match="every batch of an epoch") as caught:
@@ -472,11 +474,11 @@ def test_one_projection_for_a_partition_is_refused(kind, steps):
     assert named in str(caught.value)
     if "--bound" in named:
         again = privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps, bound=named.split()[1])
-        assert WORDS["FRESH_PROJECTION_PER_BATCH"] not in again.assumes
+        assert WORDS["FRESH_PROJECTION_PER_BATCH"] not in again.requirements
 
 
-def test_one_projection_for_an_epoch_lets_a_later_batch_carry_the_whole_norm():
-    """The second batch's query follows the span that the first batch showed."""
+def test_shared_projection_loses_amplification_in_epoch():
+    """The query of the second batch lies in the span that the first batch revealed."""
     rng = np.random.default_rng(3)
     dim, rank, z = 64, 4, 1.0
     frame = np.linalg.qr(rng.standard_normal((dim, rank)))[0]

@@ -43,7 +43,7 @@ def test_a_largest_batch_takes_the_number_of_records_with_it():
     assert run_from(given) == {**given, "public_size": True}
     assert run_from({**SIZES, "epochs": 1, "max_batch_size": 20})["dataset_size"] == 95
     answer = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, **given)
-    assert Run(**given).public_size and Requirement.PUBLIC_DATASET_SIZE in answer.run["assumes"]
+    assert Run(**given).public_size and Requirement.PUBLIC_DATASET_SIZE in answer.run["requirements"]
 
 
 CONTRADICTIONS = [

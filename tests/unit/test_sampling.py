@@ -49,7 +49,7 @@ def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(schem
 
 @pytest.mark.parametrize("scheme", Sampling)
 def test_what_a_scheme_takes_for_granted_is_said_once_with_every_answer(scheme):
-    said = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).assumes
-    assert said.count(SCHEMES[scheme].assumes) == 1
-    others = {record.assumes for record in SCHEMES.values()} - {SCHEMES[scheme].assumes}
+    said = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).requirements
+    assert said.count(SCHEMES[scheme].requirements) == 1
+    others = {record.requirements for record in SCHEMES.values()} - {SCHEMES[scheme].requirements}
     assert not others & set(said)

@@ -157,7 +157,7 @@ def _question_of(result: Result) -> Composition:
     if phases is None:
         parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
         entry = {**parameters, "mechanism": parameters.pop("name"), "bound": result.bound, **result.run}
-        phases = [{key: value for key, value in entry.items() if key != "assumes" and value is not None}]
+        phases = [{key: value for key, value in entry.items() if key != "requirements" and value is not None}]
     return _question_from({"phase": phases})
 
 
@@ -391,9 +391,11 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     _check_answered(result)
     flint = import_extra("flint", "a certificate", "certify")
     # A proof in balls does not depend on the rounding of floats.
-    if Requirement.MEASURED_ROUNDING in result.promises:
-        promises = tuple(requirement for requirement in result.promises if requirement != Requirement.MEASURED_ROUNDING)
-        result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
+    if Requirement.MEASURED_ROUNDING in result.data_assumptions:
+        promises = tuple(
+            requirement for requirement in result.data_assumptions if requirement != Requirement.MEASURED_ROUNDING
+        )
+        result = replace(result, data_assumptions=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
     if is_run(question.phases):
         result, question, run = _prove_run(result, question)

@@ -67,10 +67,10 @@ class Queries(Group):
     members = "epsilon, delta, sigma or run"
 
 
-command = Queries("certify", help="Prove an epsilon, delta or sigma in ball arithmetic (extra: certify).")
+command = Queries("certify", help="Prove epsilon, delta or sigma in ball arithmetic (extra: certify).")
 
 for quantity in ("epsilon", "delta", "sigma"):
-    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
+    clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), proof_option(), clip]
     command.add_command(CertifiedQueries(quantity, partial(certify_query, quantity), options))
 
@@ -87,7 +87,7 @@ for quantity in ("epsilon", "delta", "sigma"):
 def certify_run(
     file: str, epsilon: float | None, delta: float | None, output: str | None, json: bool, verbose: bool
 ) -> int:
-    """Epsilon or delta of a run file: phases composed jointly, in ball arithmetic.
+    """Prove epsilon or delta of a run file in ball arithmetic.
 
     \b
     Example:

@@ -482,7 +482,7 @@ class _BudgetQuery(Composition):
         """Return the fields of a result that describe the filter and the counted releases."""
         budget, fields = self.budget, super().named()
         fields["mechanism"]["filter"] = budget.parameters()
-        shared = {"relation": budget.relation, "group_size": budget.group_size, "assumes": self.run_requirements}
+        shared = {"relation": budget.relation, "group_size": budget.group_size, "requirements": self.run_requirements}
         kind = "gaussian-filter" if budget.order is None else "renyi-filter"
         bound = f"{kind} ({fields['bound']})" if fields["bound"] else kind
         run = {**run_of_several(self.phases), **shared}

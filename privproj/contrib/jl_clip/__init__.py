@@ -14,16 +14,16 @@ class _ProbeRequirement(RequirementText):
 
     FRESH_PROBES = (
         "fresh-probes",
-        "the probes are drawn afresh for each release, independently of the data and of all that shaped the gradients; "
-        "the records of a batch may share them",
+        "New probes are drawn for each release, independently of the data and of everything that the gradients depend "
+        "on. The records of a batch may share them.",
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",
-        "the norm that is estimated is that of the record's whole gradient, over all that is released",
+        "The estimated norm is the norm of the record's whole gradient, over all parameters that are released.",
     )
     SECRET_PROBE_SEED = (
         "secret-probe-seed",
-        "the seed of the probes cannot be guessed by anyone who can shape the data",
+        "Nobody who can influence the data can guess the seed of the probes.",
     )
 
 
@@ -52,7 +52,7 @@ class JLClip(NoisyMechanism):
     name = "jl-clip"
     summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
     example = "probes=30 noise_multiplier=2"
-    assumes = tuple(_ProbeRequirement)
+    requirements = tuple(_ProbeRequirement)
     remedy = "more noise or more probes"
     probes: int | None = parameter(
         whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True

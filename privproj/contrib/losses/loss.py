@@ -49,7 +49,7 @@ class PrivacyLoss(Composition):
     Args:
         phases: The phases in their order, as those of a schedule.
         discretization: The grid step of the composition of the phases; None lets the composer choose.
-        assumes: Further assumptions of every result.
+        requirements: Further assumptions of every result.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import privacy_loss

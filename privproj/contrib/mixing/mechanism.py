@@ -14,18 +14,18 @@ class _MixingRequirement(RequirementText):
 
     CLIPPED_ROWS = (
         "clipped-rows",
-        "every record is one row, whose norm is clipped to B before anything is computed from it",
+        "Every record is one row, and its norm is clipped to B before anything is computed from it.",
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "the sketch has noise of variance sigma^2 = max(0, G B^2 - l), where G is --gamma, and l the least eigenvalue "
-        "of X^T X as it was released (the rows of X are the records); its noise has deviation Z B^2, where Z is "
-        "--eigen-noise",
+        "The noise of the sketch has variance sigma^2 = max(0, G B^2 - l). Here G is --gamma, and l is the released "
+        "least eigenvalue of X^T X, where the rows of X are the records. The noise on l has standard deviation Z B^2, "
+        "where Z is --eigen-noise.",
     )
     SECRET_STAGES = (
         "secret-stages",
-        "the sketching matrix and both noises are secret, drawn afresh for each release and used once: nothing else "
-        "that was computed from them is released",
+        "The sketching matrix and both noises are secret, drawn anew for each release, and used once. Nothing else "
+        "that was computed from them is released.",
     )
 
 
@@ -59,7 +59,7 @@ class Mixing(Mechanism):
     example = "rank=100 gamma=65 eigen_noise=7"
     finds_rank = True
     can_be_sampled = False
-    assumes = tuple(_MixingRequirement)
+    requirements = tuple(_MixingRequirement)
     default_relation = "add-remove"
     poisson = False
     remedy = "more noise (a larger gamma or eigen_noise)"

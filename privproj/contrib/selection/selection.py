@@ -448,7 +448,10 @@ def _with_comparison(question: _SelectionQuery, result: Result, target: Target) 
             numerics[name] = solve_epsilon(query, target).value
     warnings, of_all = result.warnings, numerics.get("epsilon_of_all_trials")
     if of_all is not None and result.value is not None and of_all <= result.value:
-        warnings = (*warnings, f"exactly {count} trials, all of them released, cost no more: fix their number instead")
+        warnings = (
+            *warnings,
+            f"Releasing all trials has no larger epsilon. Fix the number of trials at {count}.",
+        )
     return replace(result, numerics=numerics, warnings=warnings)
 
 

@@ -269,10 +269,10 @@ def _fields(statement: Statement) -> dict[str, Any]:
         ),
         "advantage": _percent_rounded_up(advantage_bound),
         "done": (*done, *((f"a filter fixed in advance: {listed(filter_parameters)}",) if filter_parameters else ())),
-        **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
+        **{name: getattr(result, name) for name in ("bound", "source", "requirements", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
-        "promises": tuple(text for text in result.promises if text != Requirement.MEASURED_ROUNDING),
-        "rounding": tuple(text for text in result.promises if text == Requirement.MEASURED_ROUNDING),
+        "data_assumptions": tuple(text for text in result.data_assumptions if text != Requirement.MEASURED_ROUNDING),
+        "rounding": tuple(text for text in result.data_assumptions if text == Requirement.MEASURED_ROUNDING),
         "persons": assumed_of_persons(result),
         "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {text}" for name, text in texts.items()),
         "missing": (", ".join(name for name in AUTHOR_WORDS if name not in texts),) * (len(texts) < len(AUTHOR_WORDS)),
@@ -303,7 +303,7 @@ def _best_attack(rate: float, most: float, them: str) -> str:
 
 def _other_bound(other: Result, factor: float) -> str:
     """Return the result of another bound, for experts."""
-    status_and_assumptions = "; ".join((str(other.status), *other.promises))
+    status_and_assumptions = "; ".join((str(other.status), *other.data_assumptions))
     return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({status_and_assumptions})"
 
 
@@ -502,8 +502,8 @@ def compare_with_ledger(
         of_ledger = account.epsilon(float(claimed.delta or 0.0))
         most = float(claimed.value or 0.0) * (1 + ROUNDING_RTOL)
         claims[COVERED] = of_ledger.usable and float(of_ledger.value or 0.0) <= most
-        stated_assumptions = {*claimed.promises, *claimed.assumes, *OF_THE_LEDGER}
-        claims[SAME_FOUNDATION] = {*of_ledger.promises, *of_ledger.assumes} <= stated_assumptions
+        stated_assumptions = {*claimed.data_assumptions, *claimed.requirements, *OF_THE_LEDGER}
+        claims[SAME_FOUNDATION] = {*of_ledger.data_assumptions, *of_ledger.requirements} <= stated_assumptions
     if "delta" in target:
         claims[SAME_DELTA] = float(claimed.delta or 0.0) <= float(target["delta"])
     named = statement.statement.author_words

@@ -50,27 +50,35 @@ class M1(NoisyMechanism):
     summary = "Clip and project first, then add noise (large rank)."
     example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
-    assumes = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
+    requirements = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
     with_rank = "falls"
-    dim: int | None = parameter(whole_number(high=10**7), "Side of the layer that is projected.", "D", is_needed=True)
+    dim: int | None = parameter(whole_number(high=10**7), "Projected dimension of the layer.", "D", is_needed=True)
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
-    columns: int | None = parameter(whole_number(high=10**7), "The layer's other side.", "M")
+    columns: int | None = parameter(whole_number(high=10**7), "Other dimension of the layer.", "M")
     misalignment: float | None = parameter(
-        MISALIGNMENT, "Promise on a unit vector (columns 1): 1 - cos of neighbors.", "M"
+        MISALIGNMENT, "Assumption on unit vectors (one column): upper bound of 1 - cosine of neighboring vectors.", "M"
     )
     span_dim: int | None = parameter(
-        WHOLE, "Promise: the unchanged columns span this many dimensions.", "K", is_rare=True
+        WHOLE, "Assumption: dimension of the span of the unchanged columns.", "K", is_rare=True
     )
     residual_norm: float | None = parameter(
-        SIZE, "Norm of the changed column orthogonal to them.", "K[,K']", is_rare=True
+        SIZE, "Norm of the part of the changed column that is orthogonal to this span.", "K[,K']", is_rare=True
     )
     other_residual_norm: float | None = parameter(SIZE)
-    residual_misalignment: float | None = parameter(MISALIGNMENT, "Promise: 1 - cos of these parts.", "M", is_rare=True)
-    shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0, is_rare=True)
-    changed_columns: int = parameter(
-        whole_number(high=10**7), "Columns that change (a chain).  [default: 1]", "C", default=1, is_rare=True
+    residual_misalignment: float | None = parameter(
+        MISALIGNMENT, "Assumption: upper bound of 1 - cosine of these orthogonal parts.", "M", is_rare=True
     )
-    fixed_projection: bool = flag("One projection for all steps.")
+    shift_in_span: float = parameter(
+        SIZE, "Assumption: upper bound of the change within the span.", "A", default=0.0, is_rare=True
+    )
+    changed_columns: int = parameter(
+        whole_number(high=10**7),
+        "Number of columns that change, one after the other.  [default: 1]",
+        "C",
+        default=1,
+        is_rare=True,
+    )
+    fixed_projection: bool = flag("Use one projection for all steps.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

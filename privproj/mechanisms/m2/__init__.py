@@ -137,12 +137,12 @@ class M2(ClippedSum):
     summary = "Clip the whole gradient, add noise, then project it to a fresh small subspace."
     example = "dim=2048 rank=16 noise_multiplier=0.3814"
     finds_rank = True
-    assumes = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
-    dim: int | None = parameter(whole_number(high=10**12), "Side of the layer that is projected.", "D")
+    requirements = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
+    dim: int | None = parameter(whole_number(high=10**12), "Projected dimension of the layer.", "D")
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
-        "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
+        "N layers, projected from dimension D to rank R. DxD is not projected. Repeat for several shapes.",
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
@@ -150,14 +150,14 @@ class M2(ClippedSum):
     )
     clipping: Literal["joint", "per-layer"] = parameter(
         one_of("joint", "per-layer"),
-        "One clip C for all layers, or one each (C^2 is the sum of their squares).",
+        "One clipping norm C for all layers, or one for each layer (C^2 is the sum of their squares).",
         default="joint",
     )
-    columns: int | None = parameter(whole_number(high=10**12), "The layer's other side.", "M", is_rare=True)
+    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the layer.", "M", is_rare=True)
     change_rank: int | None = parameter(
-        whole_number(), "Promise: one record changes the gradient by at most this rank.", "K"
+        whole_number(), "Assumption: largest rank of the difference between neighboring gradients.", "K"
     )
-    fixed_projection: bool = flag("One projection for all steps.")
+    fixed_projection: bool = flag("Use one projection for all steps.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", read_layers(self.layers))
@@ -197,20 +197,20 @@ class M2(ClippedSum):
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
-            return ["no layer is projected, so this is the Gaussian profile"]
+            return ["No layer is projected, so the result is that of the Gaussian mechanism."]
         if self.unprojected and self.layers:
             return [
-                "an unprojected tensor shares the joint clip: the whole norm may sit there, so this is the Gaussian "
-                "profile; freeze it, fold it into a projected matrix, or use per-layer clipping"
+                "An unprojected tensor shares the clipping norm, so the result is that of the Gaussian mechanism. "
+                "Freeze the tensor, project it, or use per-layer clipping."
             ]
         if self.unprojected:
-            return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
+            return ["rank equals dim, so the result is that of the Gaussian mechanism. Use a smaller rank."]
         shared = min((layer.rank for layer in self.layers if layer.count > 1), default=0)
         slim = [layer for layer in self.layers if layer.count == 1 and layer.rank < min(shared, layer.dim)]
         if slim:
             return [
-                f"{slim[0].dim}x{slim[0].rank} is a layer projected to rank {slim[0].rank}, not the shape of a matrix: "
-                f"a trained tensor of that side which is not projected is {slim[0].dim}x{slim[0].dim}"
+                f"Layer {slim[0].dim}x{slim[0].rank} means dimension {slim[0].dim} projected to rank {slim[0].rank}, "
+                f"not the shape of a matrix. For a tensor that is not projected, write {slim[0].dim}x{slim[0].dim}."
             ]
         return []
 

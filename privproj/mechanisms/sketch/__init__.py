@@ -52,7 +52,7 @@ class Sketch(Mechanism):
     example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False
-    assumes = (Requirement.SECRET_SKETCH, Requirement.QUERY_INDEPENDENT_OF_SKETCH)
+    requirements = (Requirement.SECRET_SKETCH, Requirement.QUERY_INDEPENDENT_OF_SKETCH)
     default_relation = "replace"
     poisson = False
     remedy = "more noise (a larger gamma)"
@@ -60,24 +60,32 @@ class Sketch(Mechanism):
     gamma: float | None = parameter(
         number(high=1e15, open_low=True), "(eigenvalue floor + noise)/change, instead of the five options below.", "G"
     )
-    eigen_floor: float = parameter(number(), "Promise: smallest eigenvalue of Q Q^T.  [default: 0]", "LAM", default=0.0)
-    frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
-    sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbors.", "BS")
-    sketch_sigma: float | None = parameter(
-        SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
+    eigen_floor: float = parameter(
+        number(), "Assumption: smallest eigenvalue of Q Q^T.  [default: 0]", "LAM", default=0.0
     )
-    noise_sigma: float | None = parameter(SIZE, "Deviation of the noise.", "SG")
+    frobenius_bound: float | None = parameter(SIZE, "Upper bound of the Frobenius norm |Q|_F.", "BF")
+    sensitivity: float | None = parameter(SIZE, "Upper bound of |Q - Q'|_F for neighboring datasets.", "BS")
+    sketch_sigma: float | None = parameter(
+        SIZE, "Standard deviation of the entries of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
+    )
+    noise_sigma: float | None = parameter(SIZE, "Standard deviation of the noise.", "SG")
     eigenvalues: int | None = parameter(
         whole_number(high=10**12), "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.", "N", is_rare=True
     )
     layer_count: int = parameter(
-        whole_number(high=10**6), "Independent sketches in one release.  [default: 1]", "L", default=1, is_rare=True
+        whole_number(high=10**6),
+        "Number of independent sketches in one release.  [default: 1]",
+        "L",
+        default=1,
+        is_rare=True,
     )
     step_smoothness: float | None = parameter(
         SIZE, "Learning rate times smoothness (lora-by-design).", "EB", is_rare=True
     )
-    enforced: bool = flag("Clipping enforces both norms (no promise then, at eigen floor 0).")
-    fixed_projection: bool = flag("One sketching matrix for all steps.")
+    enforced: bool = flag(
+        "Declare that clipping enforces both norms. Without an eigenvalue floor, no assumption remains."
+    )
+    fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 
     @property
     def projects_apart(self) -> bool:

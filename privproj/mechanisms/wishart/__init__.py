@@ -39,7 +39,7 @@ class Wishart(Mechanism):
     summary = "A vector multiplied by a fresh Wishart matrix, no noise added."
     example = "dim=1000 rank=16 misalignment=8e-6"
     finds_rank = True
-    assumes = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)
+    requirements = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)
     default_relation = "replace"
     poisson = False
     remedy = "a smaller misalignment"
@@ -47,12 +47,14 @@ class Wishart(Mechanism):
     dim: int | None = parameter(whole_number(high=10**7), "Dimension of the vector.", "D", is_needed=True)
     rank: int | None = parameter(whole_number(high=10**7), "Degrees of freedom of the matrix (may exceed D).", "R")
     misalignment: float | None = parameter(
-        number(low=1e-15, high=2.0, open_high=True), "Promise: 1 - cos of neighboring vectors is at most this.", "M"
+        number(low=1e-15, high=2.0, open_high=True),
+        "Assumption: upper bound of 1 - cosine of neighboring vectors.",
+        "M",
     )
-    alignment: float | None = parameter(NUMBER, "The same promise as a cosine.", "RHO")
+    alignment: float | None = parameter(NUMBER, "The same assumption as a cosine.", "RHO")
     norm_ratio: float = parameter(
         number(low=1.0, high=1e6),
-        "Promise: norms of neighboring vectors differ by at most this factor.",
+        "Assumption: largest ratio of the norms of neighboring vectors.",
         "K",
         default=1.0,
     )

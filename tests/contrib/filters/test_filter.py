@@ -285,9 +285,9 @@ def test_filter_result_lists_counted_releases():
     assert str(budget.epsilon(1e-5).status) == "proved"
     budget.spend(Sketch(rank=4, gamma=100.0), steps=3)
     found = budget.epsilon(1e-5)
-    assert str(found.status) == "conditional" and found.promises and found.run["steps"] == 5
+    assert str(found.status) == "conditional" and found.data_assumptions and found.run["steps"] == 5
     assert found.bound == "renyi-filter (gaussian.rdp + sketch.rdp-best)"
-    assert Requirement.FIXED_FILTER in found.assumes and Requirement.FIXED_SCHEDULE not in found.assumes
+    assert Requirement.FIXED_FILTER in found.requirements and Requirement.FIXED_SCHEDULE not in found.requirements
     assert found.mechanism["filter"] == {"order": 8.0, "budget": budget.budget, "spent": budget.spent}
     assert [phase["steps"] for phase in found.mechanism["phases"]] == [2, 3]
     assert found.value == Filter(epsilon=6.0, delta=1e-5, order=8).epsilon(1e-5).value

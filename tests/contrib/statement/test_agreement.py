@@ -246,7 +246,7 @@ def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, c
             INCOMPLETE, 3, 30, 27,
         )  # fmt: skip
         flat = " ".join(said.split())
-        for words in (*found["assumes"], *found["claims"], *found["unproved"], found["claim"], found["found"]):
+        for words in (*found["requirements"], *found["claims"], *found["unproved"], found["claim"], found["found"]):
             assert words in flat
         assert max(map(len, said.splitlines())) <= 100
     assert spoken[0] == spoken[1]

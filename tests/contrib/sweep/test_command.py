@@ -44,11 +44,14 @@ def test_sweep_prints_assumptions_of_its_rows(run, tmp_path):
     said = " ".join(out.split())
     assert code == 0 and "promise: (bound=beta-tail sampling_rate=0.1" in said
     found = json.loads(run(f"sweep {tmp_path}/grid.json -o {tmp_path}/again.csv --json")[1])
-    asked, kept = privproj.M2(dim=64, rank=4, noise_multiplier=1, change_rank=2), {"assumes": set(), "promises": set()}
+    asked, kept = (
+        privproj.M2(dim=64, rank=4, noise_multiplier=1, change_rank=2),
+        {"requirements": set(), "data_assumptions": set()},
+    )
     for bound, run_of in (("rank-free", {"sampling_rate": 0.1}), ("beta-tail", {})):
         answer = privproj.epsilon(asked, delta=1e-5, bound=bound, steps=5, **run_of)
-        kept["assumes"] |= set(answer.assumes)
-        kept["promises"] |= set(answer.promises)
+        kept["requirements"] |= set(answer.requirements)
+        kept["data_assumptions"] |= set(answer.data_assumptions)
     assert all(words in said for sentences in kept.values() for words in sentences)
     assert all(set(found[name]) == sentences for name, sentences in kept.items())
 
@@ -78,11 +81,11 @@ def test_corners_fall_back_to_a_valid_point():
 
 
 def test_corners_of_rate_and_steps_queries_are_runs():
-    one_by_one = "each record joins each batch on its own"
+    independently = "Each record is in each batch independently"
     for query, given in (("rate", {"steps": 10}), ("steps", {"sampling_rate": 0.1})):
         (question, *_) = asked_of(query, delta=1e-5, epsilon=[1, 2], **given).values()
-        words = " ".join(build_result(question, query, 1.0).assumes)
-        assert one_by_one in words and "do not depend on earlier outputs" in words
+        words = " ".join(build_result(question, query, 1.0).requirements)
+        assert independently in words and "do not depend on earlier outputs" in words
 
 
 def sweep_of(keys):

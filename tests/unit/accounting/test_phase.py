@@ -39,9 +39,9 @@ def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
     results = [
         build_result(query, "epsilon", 1.0, side=query.side(curve)) for query, curve in zip(asked, curves, strict=True)
     ]
-    for name in ("side", "status", "promises", "source", "outcome", "bound_version"):
+    for name in ("side", "status", "data_assumptions", "source", "outcome", "bound_version"):
         assert getattr(results[0], name) == getattr(results[1], name), name
-    assert set(results[0].assumes) == set(results[1].assumes)
+    assert set(results[0].requirements) == set(results[1].requirements)
 
 
 def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
@@ -69,7 +69,7 @@ def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
     question = Composition((phase,)) if name == "run" else composition_of_phase(phase)
     value = question.curve().epsilon(-11.0).upper
     found = build_result(question, "epsilon", value)
-    assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.REFUSED)
+    assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.UNSUPPORTED)
     assert any("NOT A GUARANTEE" in words for words in found.warnings) and found.upper is None
 
 

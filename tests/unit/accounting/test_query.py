@@ -56,7 +56,7 @@ def test_group_of_records():
     alone, pair = eps_of(m2(0.5)), privproj.epsilon(m2(0.5), delta=1e-5, group_size=2, **RUN)
     assert pair.value > alone
     assert pair.status == "conditional"
-    assert "at most 2 records" in pair.promises[0]
+    assert "at most 2 records" in pair.data_assumptions[0]
     one = {"delta": 1e-5, "steps": 50}
     paired = privproj.epsilon(Gaussian(noise_multiplier=2.0), group_size=2, sampling_rate=0.1, **one).value
     assert paired < privproj.epsilon(Gaussian(noise_multiplier=1.0), sampling_rate=0.19, **one).value
@@ -250,7 +250,7 @@ def test_one_line_of_what_is_no_guarantee_says_so():
     refuted = privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
     promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
-    assert all(words in str(promised) for words in promised.promises) and promised.promises
+    assert all(words in str(promised) for words in promised.data_assumptions) and promised.data_assumptions
 
 
 def test_an_answer_reads_as_one_line():

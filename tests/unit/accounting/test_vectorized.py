@@ -175,7 +175,13 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
         for noise in (1e-12, 0.3, 1.0, 1e12):
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = composition_of(mechanism, bound.name, {}).only
-            words = phase.notes, phase.promises, phase.mechanism_requirements, phase.run_requirements, phase.status
+            words = (
+                phase.notes,
+                phase.data_assumptions,
+                phase.mechanism_requirements,
+                phase.run_requirements,
+                phase.status,
+            )
             checks = bound.check(mechanism), bound.is_exact(mechanism), bound.guarantees(mechanism)
             has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
             said.add((*words, *checks, *has))
@@ -278,7 +284,7 @@ def test_what_a_bound_refuses_is_refused_and_what_is_promised_is_said():
     found = privproj.epsilons(
         M2, dim=64, rank=4, columns=8, change_rank=[1, 2], noise_multiplier=1.0, delta=1e-5, bound="beta-tail"
     )
-    assert found.status is Status.CONDITIONAL and len(found.promises) == 2
+    assert found.status is Status.CONDITIONAL and len(found.data_assumptions) == 2
     assert privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=1.0, delta=1e-5).status is Status.PROVED
 
 
@@ -318,7 +324,7 @@ def test_every_name_of_an_answer_is_an_array_of_its_shape():
     found = privproj.sigmas(PublicSketch, rank=[4, 8], epsilon=1.0, delta=1e-5)
     for name in ("value", "lower", "log10_delta", "outcome"):
         assert getattr(found, name).shape == (2,)
-    assert found.bound == "rank-free" and found.assumes and "C" in found.source
+    assert found.bound == "rank-free" and found.requirements and "C" in found.source
 
 
 def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
@@ -332,7 +338,9 @@ def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
         assert inside.value.tolist() == beside.value.tolist() and inside.value.shape == (2, 2)
     one = privproj.epsilons(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=[1e-5, 1e-6])
     scalar = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=1e-6)
-    assert one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.promises == scalar.promises
+    assert (
+        one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.data_assumptions == scalar.data_assumptions
+    )
     with pytest.raises(InvalidParameterError, match="rank once"):
         privproj.epsilons(M2(**asked), rank=3, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="a parameter of m2"):

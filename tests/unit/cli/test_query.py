@@ -42,6 +42,11 @@ def test_json_is_one_valid_object(run, line):
     assert (shown["value"] is None) == (code in (3, 4, 5))
 
 
+def joined(text):
+    """Return a text without its line breaks."""
+    return " ".join(text.split())
+
+
 def test_sigma_with_a_clip_is_doubled_under_replace(run):
     base = "sigma gaussian --epsilon 1 --delta 1e-5 --clip 3 --json"
     plain, doubled = (json.loads(run(base + extra)[1]) for extra in ("", " --relation replace"))
@@ -67,9 +72,9 @@ def test_a_head_that_was_written_by_its_shape_is_noticed(run):
 
 def test_layers_that_are_all_unprojected_are_not_told_of_a_joint_clip(run):
     line = "epsilon m2 --layer 64x64x2 --noise-multiplier 1 --delta 1e-5"
-    assert "joint clip" in run(line)[1]
+    assert "shares the clipping norm" in joined(run(line)[1])
     apart = run(f"{line} --clipping per-layer")[1]
-    assert "no layer is projected" in apart and "joint clip" not in apart
+    assert "No layer is projected" in apart and "shares the clipping norm" not in apart
 
 
 def test_batches_and_epochs(run):
@@ -226,14 +231,15 @@ def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
 def test_what_compare_prints(run):
     _, out, _ = run(f"compare {M2} --delta 1e-5")
     lines = out.splitlines()
-    assert lines[0].startswith("epsilon of m2 at delta 1e-05; add-remove; one release")
-    assert "  beta-tail        needs --columns" in lines
-    assert "promise: (exact-rank1) every record changes the layer's gradient by a matrix of rank at most 1" in lines
+    pattern = r"epsilon = [\d.]+  \(smallest without an assumption on the data, rank-free; upper bound, delta = 1e-05\)"
+    assert re.fullmatch(pattern, lines[0])
+    assert "  neighbors: add or remove one record" in lines
+    assert "beta-tail (needs --columns)" in out and "  assumes:   (exact-rank1) " in out
 
 
 def test_a_refuted_bound_is_named_with_where_the_reason_is(run):
     code, out, err = run("compare wishart-matrix --dim 64 --rank 16 --columns 8 --delta 1e-5")
-    assert code == 3 and "refuted" in out and "privproj bounds wishart-matrix.early-matrix" in out
+    assert code == 3 and "refuted" in out and "privproj bounds wishart-matrix.early-matrix" in joined(out)
     assert err.count("early-matrix") == 1 and err.count("\n") == 1
     assert "reason:" in run("bounds wishart-matrix.early-matrix")[1]
 

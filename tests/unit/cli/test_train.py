@@ -235,7 +235,7 @@ def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
         _, optimizer, _ = private(mlp(), x, y, steps=1, noise_multiplier=noise, ledger=str(tmp_path / "ledger.jsonl"))
         optimizer._turn.open(0)
         optimizer.step()
-        assumed = optimizer.epsilon(1e-5).mechanism["assumes"]
+        assumed = optimizer.epsilon(1e-5).mechanism["requirements"]
         assert (Requirement.FIXED_SCHEDULE in assumed) == (noise == 5.0)
         optimizer.close()
 

@@ -259,16 +259,16 @@ def test_unexpected_ledger_line_is_rejected(path, line, capsys):
 def test_stopped_run_has_epsilon_of_plan(path, capsys):
     spend(path, 7)
     account = read_ledger(path)
-    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["requirements"]
     assert any("7 of 20 planned steps" in note for note in account.epsilon(1e-5).warnings)
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
     assert shown["epsilon_of_plan"] == known == shown["planned"]["value"] > shown["epsilon"]
-    assert Requirement.FIXED_SCHEDULE in shown["assumes"] and "of the plan" in shown["quote"]
+    assert Requirement.FIXED_SCHEDULE in shown["requirements"] and "of the plan" in shown["report"]
     assert (shown["steps"], shown["steps_left"], shown["steps_planned"]) == (7, 13, 20)
     for part in ("planned", "so_far"):
-        assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["assumes"]
+        assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["requirements"]
     assert exit_code(["ledger", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert Requirement.FIXED_SCHEDULE in said and "quote: the epsilon of the plan" in said
@@ -276,10 +276,10 @@ def test_stopped_run_has_epsilon_of_plan(path, capsys):
 
 def test_completed_run_assumes_no_fixed_plan(path, capsys):
     spend(path, 20)
-    assert Requirement.FIXED_SCHEDULE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE not in read_ledger(path).epsilon(1e-5).mechanism["requirements"]
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["assumes"] == list(read_ledger(path).epsilon(1e-5).assumes)
+    assert shown["requirements"] == list(read_ledger(path).epsilon(1e-5).requirements)
     assert shown["epsilon_of_plan"] == shown["epsilon"]
 
 
@@ -287,17 +287,19 @@ def test_planned_account_completes_every_phase(path):
     spend(path, 7)
     spend(path, 5, SECOND)
     account = read_ledger(path)
-    assert account.assumes == (Requirement.FIXED_SCHEDULE, Requirement.ONLY_THIS_LEDGER) and len(account.stopped) == 1
+    assert (
+        account.requirements == (Requirement.FIXED_SCHEDULE, Requirement.ONLY_THIS_LEDGER) and len(account.stopped) == 1
+    )
     assert [steps for _, steps in account.planned.phases] == [20, 5]
     assert (account.spent, account.left, account.planned.spent) == (12, 0, 25)
     assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
-    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["requirements"]
 
 
 def test_abandoned_phase_is_not_part_of_plan(path):
     spend(path, 0)
     spend(path, 5, SECOND)
-    assert read_ledger(path).assumes == (Requirement.ONLY_THIS_LEDGER,)
+    assert read_ledger(path).requirements == (Requirement.ONLY_THIS_LEDGER,)
     assert [steps for _, steps in read_ledger(path).planned.phases] == [5]
 
 

@@ -182,7 +182,7 @@ def test_verify_ledger_reports_misplaced_lines(path):
         {"planned": True},
         {"epsilon": 0.1},
         {"discretization": 0.1},
-        {"assumes": []},
+        {"requirements": []},
     ],
     ids=ascii,
 )

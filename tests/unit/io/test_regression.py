@@ -224,8 +224,14 @@ def test_check_report_has_status_and_assumptions(tmp_path, capsys, limit):
     answer = entries_from({"bound": [{**WISHART, **limit}]})[0].ask()
     checked(tmp_path, [{**WISHART, **limit}], "--junit", str(junit))
     printed, report = " ".join(capsys.readouterr().out.split()), ElementTree.parse(junit).findtext(".//system-out")
-    assert answer.promises and answer.assumes and report is not None
-    for words in (repr(answer.value), str(answer.status), str(answer.side), *answer.promises, *answer.assumes):
+    assert answer.data_assumptions and answer.requirements and report is not None
+    for words in (
+        repr(answer.value),
+        str(answer.status),
+        str(answer.side),
+        *answer.data_assumptions,
+        *answer.requirements,
+    ):
         assert words in printed and words in report
 
 
@@ -234,7 +240,7 @@ def test_check_prints_one_line_per_entry(tmp_path, capsys):
     assert checked(tmp_path, entries) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:5] for line in lines[:5]] == ["ok   "] * 5 and lines[-1] == "5 of 5 entries hold"
-    assert len(set(lines)) == len(lines) and any(line.startswith("assumes: all that is") for line in lines)
+    assert len(set(lines)) == len(lines) and any(line.startswith("assumes: Everything that is") for line in lines)
 
 
 @pytest.mark.parametrize("text", ["[[bound", "", "[[bound]]\nname = 'a\\u001b[2K\\n'\nat_most = 1", None])

@@ -143,7 +143,7 @@ def test_schemas_list_every_sampling_and_run_key():
     result = json.loads((files("privproj") / "schema.json").read_text())["properties"]["run"]["properties"]
     assert phase["sampling"]["enum"] == [*Sampling] == [name for name in result["sampling"]["enum"] if name]
     own = {field.name for field in fields(Run)} - {"discretization", "split", "notes"}
-    assert own <= set(phase) and set(result) == {*own, "assumes"}
+    assert own <= set(phase) and set(result) == {*own, "requirements"}
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(kind for kind, _ in bound_names()))

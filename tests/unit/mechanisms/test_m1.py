@@ -242,7 +242,7 @@ def test_column_bounds_are_ordered():
     for k in (0, 30):
         mechanism = column(k)
         found, rule = privproj.epsilon(mechanism, delta=1e-5, bound="column-exact"), eps_of(mechanism, "column")
-        assert found.status == "conditional" and (k == 0 or f"span {k} dimensions" in found.promises[0])
+        assert found.status == "conditional" and (k == 0 or f"span {k} dimensions" in found.data_assumptions[0])
         assert found.value <= rule <= eps_of(mechanism, "column", split="even")
         assert rule < eps_of(column(k, changed_columns=2, z=5.0 * math.sqrt(0.5)), "column")
 

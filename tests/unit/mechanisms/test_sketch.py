@@ -126,7 +126,7 @@ def test_sketch_releases_add_their_ranks():
 def test_layers_of_sketches_require_independence(bound):
     layers = {n: Sketch(rank=4, gamma=50, eigenvalues=2, layer_count=n) for n in (1, 2)}
     asks = {
-        n: Requirement.INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).assumes
+        n: Requirement.INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).requirements
         for n, one in layers.items()
     }
     assert asks == {1: False, 2: True}
@@ -136,9 +136,9 @@ def test_enforced_norms_make_sketch_bounds_proved():
     given = {"rank": 16, "frobenius_bound": 1.0, "sensitivity": 0.01, "noise_sigma": 1.0}
     assert privproj.epsilon(Sketch(**given, enforced=True), delta=1e-5).status == "proved"
     promised = privproj.epsilon(Sketch(**given), delta=1e-5)
-    assert promised.status == "conditional" and len(promised.promises) == 2
+    assert promised.status == "conditional" and len(promised.data_assumptions) == 2
     floor = privproj.epsilon(Sketch(**given, enforced=True, eigen_floor=0.1), delta=1e-5)
-    assert floor.status == "conditional" and "lambda_min" in floor.promises[0] and floor.value < promised.value
+    assert floor.status == "conditional" and "lambda_min" in floor.data_assumptions[0] and floor.value < promised.value
     assert promised.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
 
 
