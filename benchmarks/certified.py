@@ -109,7 +109,7 @@ def compared(found):
 
 def drawn(found):
     """A setting in words."""
-    parameters = {k: v for k, v in found.mechanism.items() if k != "assumes"}
+    parameters = {k: v for k, v in found.mechanism.items() if k != "requirements"}
     return f"{found.quantity} {parameters} {found.bound} epsilon={found.epsilon!r} log10_delta={found.log10_delta!r}"
 
 

@@ -109,7 +109,7 @@ def answer(setting):
     try:
         result = privproj.evaluate(setting.quantity, **parameters)
     except privproj.PrivprojError as error:
-        return getattr(error, "outcome", "refused"), None, None, None
+        return getattr(error, "outcome", "unsupported"), None, None, None
     of_delta = setting.quantity.endswith(".delta")
     return str(result.outcome), result.value, result.lower, result.log10_delta if of_delta else None
 

@@ -1,4 +1,4 @@
-"""Implement ``privproj alignment`` and ``privproj lora-noise``: assumptions of wishart, and moments of LoRA."""
+"""Implement ``privproj alignment`` and ``privproj lora-noise``: misalignment for wishart, and moments of LoRA."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,32 +13,35 @@ from privproj.result import round_outward
 from . import render
 from .options import Group, command_with, json_option, options_from
 
-command = Group("alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent.")
+command = Group(
+    "alignment", help="Bound the misalignment that the wishart mechanism assumes, and the cost of projected descent."
+)
 
 
 # The mean of a batch differs more between neighboring datasets than the mean of all records.
 BATCHES = (
-    "for a release on {records:g} records, no fewer: where batches are sampled or the data partitioned, take as "
-    "--records the size of the smallest batch, and no Poisson sampling, whose batches may be of any size"
+    "every release uses at least {records:g} records. With sampled batches or a partition, set --records to the size "
+    "of the smallest batch. Do not use Poisson sampling: its batches can have any size."
 )
 
-MISALIGNMENT = "misalignment", "1 - cosine: 0 is the same direction, 1 a right angle, 2 the opposite"
-CONDITION = "condition number", "largest over smallest eigenvalue: 1 is best"  # label and scale of a result
+MISALIGNMENT = "misalignment", "1 - cosine, from 0 to 2"
+CONDITION = "condition number", "upper bound of largest eigenvalue / smallest eigenvalue"  # label and scale of a result
 
 
 def helper(
-    ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, assumes: str = ""
+    ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, requirement: str = ""
 ) -> None:
-    """Add one command for a helper: it prints a number, its interpretation, and its assumptions on the parameters.
+    """Add one command for a helper: it prints a number, a note, and its requirement.
 
     ``short`` describes the helper in the list of commands.
     """
     label, scale = quantity
 
     def run(json: bool, **options: Any) -> int:
-        record = {label: ask(**options), "note": note, "assumes": [assumes.format(**options)] if assumes else []}
-        lines = [f"{label} = {round_outward(record[label])}  ({scale})", f"  {note}"]
-        lines += render.labeled({"assumes": record["assumes"]})
+        requirements = [requirement.format(**options)] if requirement else []
+        record = {label: ask(**options), "note": note, "requirements": requirements}
+        lines = [f"{label} = {round_outward(record[label])}  ({scale})"]
+        lines += render.label_lines({"note": note, "requires": requirements})
         click.echo(render.as_json(record) if json else "\n".join(lines))
         return 0
 
@@ -50,23 +53,24 @@ def helper(
 helper(
     alignment.mean_misalignment,
     MISALIGNMENT,
-    "Misalignment of normalized means, from the least norm of a mean.",
-    "promise that no mean is shorter than the norm floor; pass this as --misalignment",
+    "Bound the misalignment of normalized means from a lower bound of their norms.",
+    "pass this value as --misalignment. It holds if the norm of every mean is at least --norm-floor.",
     "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
     BATCHES,
 )
 helper(
     alignment.preprocessed_misalignment,
     MISALIGNMENT,
-    "What is left of a misalignment after noise and normalizing again.",
-    "after adding the noise and normalizing again; pass this as --misalignment and add beta to delta",
+    "Bound the misalignment after adding noise and normalizing again.",
+    "pass this value as --misalignment, and add --beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
 )
 helper(
     alignment.descent_condition,
     CONDITION,
-    "How much more slowly projected gradient descent may converge.",
-    "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
+    "Bound the slowdown of projected gradient descent.",
+    "gradient descent along M grad may converge more slowly by this factor. The bound fails with probability at most "
+    "2 * --failure.",
     "descent --dim 100 --rank 10000 --failure 1e-3",
 )
 
@@ -81,10 +85,10 @@ def lora_noise_command(json: bool, **options: Any) -> int:
     """
     moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
     lines = [f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}"]
-    lines.append("  of one entry of the noise term, in the unit of the gradient row")
-    if moments.rank_rate is not None:
-        lines.append(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
-    lines.append(f"  this is {moments.warning}")
+    rate = moments.rank_rate
+    distance = "" if rate is None else f"O({rate:.4g}) in total variation, with an unknown constant"
+    parts = {"unit": "that of the gradient row, for one entry of the noise term", "distance to Gaussian": distance}
+    lines += [*render.label_lines(parts), *render.wrap_line("warning: ", f"this is {moments.warning}")]
     click.echo(render.as_json(asdict(moments)) if json else "\n".join(lines))
     return 0
 

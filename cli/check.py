@@ -9,9 +9,9 @@ from privproj.io.files import check_not_same_file, read_bounded, read_data, writ
 from privproj.io.regression import Entry, change_text, entries_from
 from privproj.lazy import import_extra
 
-from .options import Once, command_with, file_argument, json_option, option
+from .options import Once, command_with, file_argument, json_option, option, requirements_option
 from .output import complain, one_line, write
-from .render import as_json, assumption_lines, fit_line, wrap_line
+from .render import as_json, fit_line, requirement_lines, wrap_line
 
 OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the pre-commit hook
 
@@ -19,14 +19,15 @@ OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the 
 @command_with(
     "check",
     file_argument(nargs=-1),
-    option("--update", "Rewrite expect and bound_version with today's values, nothing else.", is_flag=True),
-    Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
+    option("--update", "Rewrite expect and bound_version with the current values.", is_flag=True),
+    Once(["--junit"], help="Write a JUnit report to a file.", metavar="FILE"),
     json_option(),
+    requirements_option(),
 )
-def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
-    """Test bounds for regressions in CI: evaluate every query of the files again and compare the results.
+def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool, verbose: bool) -> int:
+    """Evaluate every query of the files again, and compare the results with the expected values.
 
-    A folder stands for its files *bounds.toml.
+    In a folder, privproj checks all files that match *bounds.toml.
 
     The exit code is 1 if an entry is out of its tolerance, exceeds its limit, has another status than the expected one,
     or has no result. It is 2 if a file is malformed.
@@ -46,13 +47,13 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
       expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
       rtol = 1e-3
       at_most = 1.2
-      status = "proved" # or "conditional"; without it both pass, and assumptions on the data are printed
-      bound_version = 5 # tells whether the bound of a changed number has changed; --update sets it
+      status = "proved" # or "conditional"; without it, both pass
+      bound_version = 5 # shows whether the bound of a changed value has changed; --update sets it
     """
     names = files_of(file)
     for name in names:
         if update and not name.endswith(".toml"):
-            raise InvalidParameterError("FILE", name, "a TOML file with --update")
+            raise InvalidParameterError("FILE", name, "a TOML file if --update is given")
         check_not_same_file("--junit", junit, name)
     entries, errors = checked(names, junit)
     if update and not errors:
@@ -62,9 +63,9 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
     if json:
         write(as_json({"results": records(entries), "held": sum(held), "entries": len(held), "errors": errors}))
     elif entries:
-        write(as_text(entries, named=len(names) > 1, update=update and not errors))
-        rewritten = ", what moved rewritten" if update and not errors else ""
-        write(f"{sum(held)} of {len(held)} entries hold{rewritten}")
+        write(as_text(entries, named=len(names) > 1, update=update and not errors, verbose=verbose))
+        rewritten = " (changed values were rewritten)" if update and not errors else ""
+        write(f"{sum(held)} of {len(held)} entries pass{rewritten}")
     codes = [complain(words, 2) for words in errors.values()]
     return max(codes, default=0 if all(held) else 1)
 
@@ -77,7 +78,7 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
             raise InvalidParameterError("FILE", "nothing", "a file or a folder")
         inner = sorted(map(str, Path(name).rglob(OF_A_FOLDER))) if Path(name).is_dir() else [name]
         if not inner:
-            raise InvalidParameterError("FILE", name, f"a folder with files {OF_A_FOLDER}")
+            raise InvalidParameterError("FILE", name, f"a folder that contains files {OF_A_FOLDER}")
         files += inner
     return tuple(dict.fromkeys(files))
 
@@ -89,7 +90,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
     """
     verdicts, errors = [], {}
     if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # a pipe cannot be rewritten
-        write_text(junit, as_junit([], {"privproj check": "it came to no end"}))
+        write_text(junit, as_junit([], {"privproj check": "did not finish"}))
     for name in files:
         try:
             entries = entries_from(read_data(name), name)
@@ -102,47 +103,57 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
     return verdicts, errors
 
 
-def as_text(entries: list[Entry], *, named: bool, update: bool) -> str:
-    """Return the verdict on each entry with remarks, and at the end the assumptions of all values."""
-    lines, assumed = [], {}
+def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = False) -> str:
+    """Return one line for each entry, details of failed entries, and each warning once.
+
+    With ``verbose``, details of every entry and its requirements.
+    """
+    lines, warnings = [], dict[str, None]()
     for entry in entries:
-        place = f"{entry.file}: " if named else ""
-        lines += fit_line(line(entry, place)[:5], line(entry, place)[5:])
+        text = line(entry, f"{entry.file}: " if named else "")
+        lines += fit_line(text[:5], text[5:])
         for label, words in remarks(entry, update):
-            lines += wrap_line(f"     {label}: ", words)
-        if entry.result is not None:
-            assumed[place + str(entry.name)] = entry.result.assumes
-    return "\n".join([*lines, *assumption_lines(assumed)])
+            if label == "warning":
+                warnings[words] = None
+            else:
+                lines += wrap_line(f"     {label + ':':<10} ", words)
+        if verbose and entry.result is not None:
+            lines += wrap_line("     requires:  ", *requirement_lines(entry.result.requirements, True))
+    return "\n".join([*lines, *wrap_line("warning: ", *warnings)])
 
 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the query of a failed entry, what --update rewrote, and assumptions and warnings, each after its label."""
+    """Yield the problem and query of a failed entry, rewritten values, assumptions on the data and warnings."""
     if not entry.holds:
         question = entry.asked
         words = ", ".join(f"{key}={value}" for key, value in question.items() if key != "mechanism")
-        yield "asked", f"{entry.query} of {question['mechanism']}, {words}"
+        yield "problem", entry.problem
+        yield "query", f"{entry.query} of {question['mechanism']}, {words}"
     for key, now in entry.rewritten.items() if update else ():
         old = entry.expected.get(key)
         by = f" ({change_text(old, now)})" if key == "expect" and old is not None else ""
         yield "rewritten", f"{key} = {old!r}, now {now!r}{by}"
     if entry.result is not None:
-        yield from (("promise", words) for words in entry.result.promises)
+        yield from (("assumes", words) for words in entry.result.data_assumptions)
         yield from (("warning", words) for words in entry.result.warnings)
 
 
 def records(entries: list[Entry]) -> list[dict[str, Any]]:
     """Return the verdicts as plain values."""
-    names = ("file", "name", "holds", "problem", "query", "asked", "expected", "seconds")
-    return [{**{name: getattr(entry, name) for name in names}, "answer": entry.result} for entry in entries]
+    names = ("file", "name", "holds", "problem", "query", "expected", "seconds")
+    return [
+        {**{name: getattr(entry, name) for name in names}, "parameters": entry.asked, "result": entry.result}
+        for entry in entries
+    ]
 
 
 def line(entry: Entry, place: str = "") -> str:
     """Return one line on whether an entry holds, with its value and bound."""
-    mark, result, answer = "ok  " if entry.holds else "FAIL", entry.result, "no value"
+    mark, result, value = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
         of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
-        answer = f"{result.quantity} = {result.value!r} ({of})"
-    return f"{mark} {place}{entry.name}: {answer}" + (f"; {entry.problem}" if entry.problem else "")
+        value = f"{result.quantity} = {result.value!r}  ({of})"
+    return f"{mark} {place}{entry.name}: {value}"
 
 
 def updated(file: str, entries: list[Entry]) -> str:
@@ -168,12 +179,12 @@ def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
     for entry in entries:
         case = Tree.SubElement(suite, "testcase", classname=entry.file, name=entry.name, time=f"{entry.seconds:.3f}")
         rests = [line(entry), *(f"{label}: {words}" for label, words in remarks(entry))]
-        rests += [f"assumes: {words}" for words in (entry.result.assumes if entry.result else ())]
+        rests += [f"requires: {words}" for words in (entry.result.requirements if entry.result else ())]
         if entry.problem:
             Tree.SubElement(case, "failure", message=entry.problem).text = "\n".join(rests)
         Tree.SubElement(case, "system-out").text = "\n".join(rests)
     for file, words in errors.items():
-        case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")
+        case = Tree.SubElement(suite, "testcase", classname=file, name="file is valid")
         Tree.SubElement(case, "error", message=words)
     return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

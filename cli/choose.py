@@ -9,7 +9,7 @@ from privproj.parameters import parameters_of
 from privproj.result import round_outward
 
 from . import output, render
-from .options import SectionedCommand, option, option_of, options_from
+from .options import SectionedCommand, option, option_of, options_from, requirements_option
 from .query import (
     COMPUTED,
     json_option,
@@ -19,52 +19,59 @@ from .query import (
 
 # meaning of the columns of the table
 LEGEND = {
-    "noise": "how many times as much noise as DP-SGD's the update has, at this privacy",
-    "missed": "what projecting does to the update, over its square, in one step and, averaged by fresh projections, "
-    "over the run",
-    "order": "missed in the run, plus the square of noise: as if DP-SGD's noise, averaged over the run, were as large "
-    "as the update. With many records a batch it matters less; only an experiment says how accurate a model is",
-    "clips": "with clips per layer a record is cut more whose gradient sits in few layers, and layers that are "
-    "projected less have less of the noise: a noise below 1 is no better model",
-    "size": "numbers of a release beside those of the gradient: what is kept and sent for a step",
-    "not here": "lora-fa, lora-resampled, prism and dp-sft train a part of the weights, with dp-sgd's noise "
-    "multiplier; flora keeps a projection for several steps, and so averages less",
+    "noise": "standard deviation of the noise on the update, as a multiple of that of DP-SGD at the same privacy",
+    "error": "projection error E|U - S|^2 / |S|^2 of one step, and of the run averaged over fresh projections",
+    "ranking": "error of the run + noise^2, a heuristic that does not predict accuracy",
+}
+# further explanations of the table, for --verbose
+DETAILS = {
+    "heuristic": "It assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise matters "
+    "less for large batches. Only an experiment measures accuracy.",
+    "per-layer clipping": "Records whose gradient is concentrated in few layers are clipped harder. Layers that are "
+    "projected less get less of the noise. A noise below 1 does not mean a better model.",
+    "size": "numbers in one release, in percent of the numbers in the gradient",
+    "not listed": "lora-fa, lora-resampled, prism and dp-sft train part of the weights, with DP-SGD's noise "
+    "multiplier. flora uses one projection for several steps, so its error averages out more slowly.",
 }
 
 
-def table(rows: tuple[Choice, ...]) -> str:
+def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
     """Return the rows as text, best first, with the legend and the requirements of the algorithms."""
-    run: Any = rows[0].result.run
-    title = f"training with {rows[0].result.target_words}: {render.run_words(run)}; best first"
-    head = ("algorithm", "rank", "noise multiplier", "noise", "missed: step", "run", "size")
+    first = rows[0].result
+    title = f"training algorithms at {first.target_words}, best first  ({render.run_line(first)})"
+    head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
-    # An algorithm assumes what any of its ranks assumes.
-    assumed = {name: dict.fromkeys(w for row in rows if row.name == name for w in row.result.assumes) for name in named}
+    # An algorithm requires what any of its ranks requires.
+    required = {
+        name: list(dict.fromkeys(text for row in rows if row.name == name for text in row.result.requirements))
+        for name in named
+    }
     plain = next(row for row in rows if row.rank is None)
+    bounds = {f"{name}: {of.mechanism['name']}, {render.bound_text(of)}": None for name, of in named.items()}
     parts = {
         **LEGEND,
-        "rests on": [
-            f"{name}: {of.mechanism['name']}, {of.bound} ({of.status}); {render.relation_words(of)}"
-            for name, of in named.items()
-        ],
-        "assumes": render.each_with_owners(assumed),
-        "warning": plain.result.warnings,
+        **(DETAILS if verbose else {}),
+        "assumes": render.each_with_owners({name: of.data_assumptions for name, of in named.items()}),
+        "bound": [*bounds] if verbose else (),
+        "neighbors": [*dict.fromkeys(map(render.neighbors_text, named.values()))],
+        "requires": render.requirements_of(required, verbose),
     }
-    return "\n".join([*render.fit_line("", title), *lines, *render.labeled(parts)])
+    lines += render.label_lines(parts)
+    return "\n".join([*render.fit_line("", title), *lines, *render.wrap_line("warning: ", *plain.result.warnings)])
 
 
 def cells(row: Choice) -> tuple[str, ...]:
     """Return the cells of one row of the table."""
     utility, noise = row.utility, round_outward(row.result.value or 0.0)
     missed = f"{utility.projection_error:.4g}", render.two_digits(utility.projection_error_of_run)
-    part = f"{100.0 * utility.released / utility.of:.3g} %" if utility.released and utility.of else "-"
+    part = f"{100.0 * utility.released / utility.of:.3g}" if utility.released and utility.of else "-"
     return row.name, str(row.rank or "-"), noise, f"{utility.noise_over_dp_sgd:.3f}", *missed, part
 
 
 def choose_algorithm(
-    layer: Any, rank: Any, epsilon: float, delta: float, json: bool, plot: str | None, **options: Any
-) -> int:
+    layer: Any, rank: Any, epsilon: float, delta: float, json: bool, verbose: bool, plot: str | None, **options: Any
+) -> int:  # fmt: skip
     """Compare all training algorithms at one epsilon and delta by the noise and the error of their updates.
 
     \b
@@ -74,14 +81,14 @@ def choose_algorithm(
     rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **take_run(options, "sigma"))
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    output.write(render.as_json({"choices": [*rows]}) if json else table(rows))
+    output.write(render.as_json({"choices": [*rows]}) if json else table(rows, verbose))
     return 0
 
 
 def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
     """Plot the error of the mean update against the rank, one line for each algorithm."""
     if len(ranks) < 2:
-        raise InvalidParameterError("--plot", path, "several --rank with --plot")
+        raise InvalidParameterError("--plot", path, "omitted with a single --rank", "give several ranks to plot them")
     errors = {(row.name, row.rank): row.utility.error for row in rows if row.algorithm}
     names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
     columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}
@@ -95,13 +102,14 @@ choose_command = SectionedCommand(
     {
         "Layers": [
             option_of("layers", parameters_of(M2)["layers"], required=True),
-            option("--rank", "Ranks to try, in place of the layers' own.", metavar="R", multiple=True),
+            option("--rank", "Try this rank instead of those of --layer. May be repeated.", metavar="R", multiple=True),
         ],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
         "Target": options_from(choose, "epsilon", "delta"),
         "Answer": [
             json_option(),
-            option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", metavar="FILE"),
+            requirements_option(),
+            option("--plot", "Write a plot of the error against the rank (.png, .svg, .pdf).", metavar="FILE"),
         ],
     },
     callback=choose_algorithm,

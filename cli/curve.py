@@ -48,7 +48,7 @@ def answers(
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
     """Return the epsilons, or the false positive rates, at which the curve is drawn."""
-    count = integer("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
+    count = integer("points", 41 if points is None else points, "an integer from 2 to 2000", 2, 2000)
     if kind == "trade-off":
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
     top = privacy_epsilon(5.0 if epsilon_max is None else epsilon_max, zero=False, name="epsilon_max")
@@ -57,24 +57,28 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
 
 @dataclass(frozen=True)
 class Table:
-    """A table: results with their JSON form, rows with the header first, notes, and the number of digits."""
+    """A table: results with their JSON form, rows with the header first, labeled notes, and a rounding function."""
 
     results: list[Result]
     records: list[Any]
     rows: list[list[Any]]
-    notes: list[str]
+    notes: dict[str, Any]
     say: Callable[[Any], str]
 
     def text(self, style: str | None) -> str:
-        """Return the table as JSON, as CSV with all digits, or as text with the bounds and their assumptions."""
+        """Return the table as JSON, as CSV with all digits, or as text with the bounds and their requirements."""
         if style == "json":
             return render.as_json({"results": self.records})
         if style == "csv":
             return "\n".join(",".join(map(str, row)) for row in self.rows)
         cells = [[cell if isinstance(cell, str) else self.say(cell) for cell in row] for row in self.rows]
-        assumed = render.assumption_lines({result.bound: result.assumes for result in self.results})
-        rests = render.wrap_line("rests on: ", *map(render.foundation_line, self.results))
-        return "\n".join([*render.table_lines(">", cells), *assumed, *rests, *self.notes])
+        results = {result.bound: result for result in self.results}
+        parts = {
+            **self.notes,
+            "bound": ", ".join(map(render.bound_text, self.results)),
+            **render.several_results(results),
+        }
+        return "\n".join([*render.table_lines(">", cells), *render.label_lines(parts)])
 
 
 def show_curves(
@@ -87,7 +91,7 @@ def show_curves(
     for name, value in {**axis, "plot": plot, "delta": delta}.items():
         if value is not None and name not in TAKEN[shape]:
             wrong = f"--{name.replace('_', '-')}"
-            raise InvalidParameterError(wrong, value, f"no {wrong} with --what {shape}")
+            raise InvalidParameterError(wrong, value, f"omitted with --what {shape}")
     if shape == "gdp":
         table = table_of_mu(mechanism, run, bound, DEFAULT_SLACK if delta is None else delta)
     else:
@@ -117,17 +121,17 @@ def table_of_curves(
     columns = {result.bound: points for points, result in curves}
     if plot is not None:
         draw(plot, x, columns, name, label, mechanism.name)
-    facts = ("status", "promises", "assumes", "warnings")
+    facts = ("status", "data_assumptions", "requirements", "warnings")
     records = [
         {"bound": result.bound, name: x, label: points, **{key: as_plain_value(getattr(result, key)) for key in facts}}
         for points, result in curves
     ]
-    scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
+    scale = ", all rates from 0 to 1" if "rate" in name else ""
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
     # Epsilons and rates are rounded outward too: deltas hold at or beyond the printed epsilon, false negative rates at
     # or before the printed rate.
     say = partial(round_outward, up=shape == "delta")
-    return Table([result for _, result in curves], records, rows, [f"in each column: {label}{scale}"], say)
+    return Table([result for _, result in curves], records, rows, {"columns": f"{label}{scale}"}, say)
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
@@ -139,21 +143,23 @@ def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], s
     for one in results:
         numbers = float(one.value or 0.0), float(one.delta or 0.0), one.numerics["exact_from"], one.numerics["regret"]
         rows.append([one.bound, str(one.status), *numbers])
-    return Table(results, results, rows, render.wrap_line("meaning: ", *render.GDP_NOTES), round_outward)
+    return Table(results, results, rows, {"meaning": render.GDP_NOTES}, round_outward)
 
 
 command = QueryGroup(
     "curve",
     show_curves,
     [
-        bound_option("A bound to draw; may be repeated; all: every bound.", multiple=True),
-        option("--what", "What to draw.  [default: delta]", type=OneOf(["delta", "trade-off", "gdp"])),
-        option("--delta", "Slack of the mu of --what gdp.  [default: 1e-9]", metavar="D0"),
-        option("--epsilon-max", "Largest epsilon.  [default: 5]", metavar="E", is_rare=True),
-        option("--points", "Number of points.  [default: 41]", metavar="N", is_rare=True),
-        option("--style", "How to print.  [default: table]", type=OneOf(["table", "csv", "json"])),
+        bound_option(
+            "Evaluate this bound. Repeat the option for several bounds; all stands for every bound.", multiple=True
+        ),
+        option("--what", "Choose the curve.  [default: delta]", type=OneOf(["delta", "trade-off", "gdp"])),
+        option("--delta", "Set the slack of --what gdp.  [default: 1e-9]", metavar="D0"),
+        option("--epsilon-max", "Set the largest epsilon.  [default: 5]", metavar="E", is_rare=True),
+        option("--points", "Set the number of points.  [default: 41]", metavar="N", is_rare=True),
+        option("--style", "Choose the format.  [default: table]", type=OneOf(["table", "csv", "json"])),
         Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
-        Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
+        Once(["--plot"], help="Write a plot (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
     ],
 )
 

@@ -68,8 +68,8 @@ def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
 
 def _requirements() -> list[dict[str, Any]]:
     """Return an entry for each requirement of the package and of its optional features."""
-    others = [scheme.assumes for scheme in SCHEMES.values()]
-    others += [member for name in mechanism_names() for member in mechanism_named(name).assumes]
+    others = [scheme.requirements for scheme in SCHEMES.values()]
+    others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
     texts = {short: text for text in (*Requirement, *others) if (short := short_name(text))}
     return [{"name": name, "means": f"{text[0].upper()}{text[1:].rstrip('.')}."} for name, text in texts.items()]
 
@@ -113,8 +113,8 @@ def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def meaning_of(scheme: Scheme) -> str:
     """Return the description of a sampling scheme: its requirement, and the relations that it supports."""
-    default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
-    return f"{scheme.assumes} It works with {' and '.join(scheme.relations)}.{default}"
+    default = f" Default: {scheme.why_default}" if scheme.why_default else ""
+    return f"{scheme.requirements} It works with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     matches = matches or [entry for entry in every if any(spelling(text) in wanted for text in entry.get("texts", ()))]
     if not matches:
         names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
-        raise unknown_name("WORD", word, "a term", names, "`privproj explain` lists them")
+        raise unknown_name("WORD", word, "term", names, "`privproj explain` lists them")
     return matches
 
 
@@ -261,7 +261,7 @@ def bounds_command(name: str | None, json: bool) -> int:
             if "." in str(name)
             else [bound for _, bound in bound_names()]
         )
-        raise unknown_name("NAME", name, "a bound", names, "`privproj bounds` lists them")
+        raise unknown_name("NAME", name, "bound", names, "`privproj bounds` lists them")
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
         return 0

@@ -12,7 +12,7 @@ from privproj.result import Result, round_outward
 from privproj.run import percent
 
 from . import render
-from .options import command_with, file_argument, json_option, option, options_from
+from .options import command_with, file_argument, json_option, option, options_from, requirements_option
 from .output import write
 from .query import EXIT_CODES
 
@@ -20,11 +20,12 @@ from .query import EXIT_CODES
 @command_with(
     "ledger",
     file_argument(),
-    option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
+    option("--delta", "Set delta.  [default: that of the ledger]", metavar="D"),
     json_option(),
+    requirements_option(),
 )
-def ledger_command(file: str, delta: float | None, json: bool) -> int:
-    """Print the ledger of a training run: the releases, epsilon so far and of the plan, and which epsilon to report.
+def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) -> int:
+    """Print the epsilon of a training run so far, the epsilon of its plan, and which of them to report.
 
     If the run was calibrated, the ledger has a target epsilon and delta; --delta selects another delta.
     `privproj verify FILE` checks the ledger as a document.
@@ -43,7 +44,7 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
         raise
     summary["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
     budget = account.budget() if account.is_adaptive else None
-    write(render.as_json(summary) if json else ledger_text(summary, budget.labels() if budget else {}))
+    write(render.as_json(summary) if json else ledger_text(summary, budget.labels() if budget else {}, verbose))
     return 0 if summary["so_far"] is None else EXIT_CODES[summary["so_far"].outcome]
 
 
@@ -58,7 +59,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
-        raise InvalidParameterError("--delta", "nothing", "--delta, since the ledger has no target")
+        raise InvalidParameterError("--delta", "nothing", "a delta", "the ledger has no target: try --delta 1e-6")
     return delta
 
 
@@ -74,8 +75,8 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "delta": delta,
         "epsilon": so_far.value if so_far else 0.0,
         "epsilon_of_plan": planned.as_dict()["value"],
-        "quote": budget.report if budget else QUOTE[bool(account.stopped), account.spent > 0],
-        "assumes": list(planned.assumes),
+        "report": budget.report if budget else report_text(account, so_far, planned),
+        "requirements": list(planned.requirements),
         "warnings": list(dict.fromkeys((*(so_far.warnings if so_far else ()), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
@@ -83,29 +84,32 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     }
 
 
-# Which epsilon to report, by whether steps are missing (or too many) and whether there is a release.
-QUOTE = {
-    (False, True): "either: all planned steps were made, so both are one",
-    (True, True): "the epsilon of the plan; the one so far only if no output had a part in the decision to stop",
-    (True, False): "the epsilon of the plan, once anything is released",
-}
+def report_text(account: Account, so_far: Result | None, planned: Result) -> str:
+    """Return which epsilon to report, with the reason."""
+    of_plan = round_outward(planned.value or 0.0)
+    if so_far is None:
+        return f"{of_plan}, the epsilon of the plan, as soon as anything is released"
+    if not account.stopped:
+        return f"{of_plan} (all planned steps completed)"
+    number = round_outward(so_far.value or 0.0)
+    return f"{of_plan}, the epsilon of the plan ({number} only if no output influenced the decision to stop)"
 
 
-def ledger_text(summary: dict[str, Any], budget: dict[str, str]) -> str:
+def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:
     """Return the summary of a ledger as text, with the labels of its budget."""
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
-    goal = "" if summary["target_epsilon"] is None else f", target {summary['target_epsilon']:g}"
+    goal = "" if summary["target_epsilon"] is None else f", target epsilon {summary['target_epsilon']:g}"
+    share = f" ({percent(steps / planned)})" if planned > 0 else ""
+    of_plan = f"epsilon {round_outward(summary['planned'].value)} after all planned steps"
     parts = {
-        "released": f"{steps} steps" + (f" ({percent(steps / planned)} of the plan)" if planned > 0 else ""),
-        "left": f"{summary['steps_left']} planned steps",
-        "plan": f"epsilon {round_outward(summary['planned'].value)} after all planned steps{goal}",
+        "released": f"{steps} of {planned} planned steps{share}{goal}",
+        "planned": "" if steps == planned else of_plan,
         **budget,
-        "quote": summary["quote"],
-        "assumes": summary["assumes"],
-        "warning": summary["warnings"],
+        "report": summary["report"],
+        "requires": render.requirement_lines(summary["requirements"], verbose),
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
-    return "\n".join([*first, *render.labeled(parts)])
+    return "\n".join([*first, *render.label_lines(parts), *render.wrap_line("warning: ", *summary["warnings"])])
 
 
 # --- a run file ---------------------------------------------------------------------------------------
@@ -116,8 +120,9 @@ def ledger_text(summary: dict[str, Any], budget: dict[str, str]) -> str:
     file_argument(),
     *options_from(remaining, "epsilon", "delta"),
     json_option(),
+    requirements_option(),
 )
-def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
+def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbose: bool) -> int:
     """Print how much of a budget a run file has spent, and how many more steps fit.
 
     Phases with `planned = true` have not happened yet. Each of them is compared with the budget after all phases that
@@ -128,22 +133,23 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> in
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
     schedule = from_data(read_data(file), file)
-    summary = {**plan_record(schedule, epsilon, delta), "epsilon": epsilon, "delta": delta}
-    write(render.as_json(summary) if json else remaining_text(summary))
+    summary, of_plan = plan_record(schedule, epsilon, delta)
+    summary |= {"epsilon": epsilon, "delta": delta}
+    write(render.as_json(summary) if json else remaining_text(summary, of_plan, verbose=verbose))
     return 0 if summary["fits"] else 4
 
 
-def plan_record(schedule: Composition, epsilon: float, delta: float) -> dict[str, Any]:
-    """Return the spent part of a budget and the steps that each phase may still take, for a plan fixed in advance."""
+def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:
+    """Return the record of a plan fixed in advance, and the epsilon of the plan."""
     rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
     adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)
-    return record(schedule, rows, of_plan, spent, fixed_schedule(adapts=adapts))
+    return record(schedule, rows, of_plan, spent, fixed_schedule(adapts=adapts)), of_plan
 
 
 def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
-    """Return the spent part of a budget, the steps that each phase may still take, and the assumptions."""
+    """Return the spent part of a budget, the steps that each phase may still take, and the requirements."""
     fields = of_plan.as_dict()
     phases = [
         {
@@ -160,27 +166,37 @@ def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent:
         "epsilon_planned": of_plan.value if any(phase.planned for phase in schedule.phases) else None,
         "fits": all(row.more_steps and not row.would_exceed for row in rows),
         "phases": phases,
-        **{name: fields[name] for name in ("bound", "status", "promises", "warnings")},
+        **{name: fields[name] for name in ("bound", "status", "data_assumptions", "warnings")},
         "relation": of_plan.run["relation"],
-        "assumes": list(dict.fromkeys((assumed, *of_plan.assumes))),
+        "requirements": list(dict.fromkeys((assumed, *of_plan.requirements))),
     }
 
 
-def remaining_text(summary: dict[str, Any], labels: dict[str, str] | None = None) -> str:
+def remaining_text(
+    summary: dict[str, Any], plan: Result, labels: dict[str, str] | None = None, verbose: bool = False
+) -> str:
     """Return the record as text, with further labeled lines before the phases."""
-    of = f"of {summary['epsilon']:g} at delta {summary['delta']:g}"
-    lines = [f"spent: epsilon {round_outward(summary['epsilon_spent'])} {of}"]
+    spent, budget = (
+        round_outward(summary["epsilon_spent"]),
+        f"{plan.side}, budget {summary['epsilon']:g}, delta = {summary['delta']:g}",
+    )
+    lines = [f"epsilon spent = {spent}  ({budget})", *render.label_lines({"assumes": summary["data_assumptions"]})]
     if summary["epsilon_planned"] is not None:
-        lines.append(f"planned: epsilon {round_outward(summary['epsilon_planned'])} {of}, all phases together")
-    lines += render.labeled(labels or {})
-    fits = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
+        lines.append(f"  planned:   epsilon {round_outward(summary['epsilon_planned'])} after all phases")
+    lines += render.label_lines(labels or {})
+    fits = {None: "", True: "; the planned steps exceed the budget", False: "; the planned steps fit"}
     for entry in summary["phases"]:
-        after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
-        words = f"{entry['more_steps']} more {entry['unit']} fit{after}{fits[entry['would_exceed']]}"
-        lines.append(f"  {entry['phase']}: {words}")
-    lines += render.fit_line("  rests on: ", f"{summary['bound']} ({summary['status']}); {summary['relation']}")
-    parts = {"promise": summary["promises"], "assumes": summary["assumes"], "warning": summary["warnings"]}
-    return "\n".join(lines + render.labeled(parts))
+        after = f" after {', '.join(entry['after'])}" if entry["after"] else ""
+        unit = entry["unit"] if entry["more_steps"] != 1 else entry["unit"].removesuffix("s")
+        lines.append(
+            f"  {entry['phase'] + ':':<10} {entry['more_steps']} more {unit} fit{after}{fits[entry['would_exceed']]}"
+        )
+    parts = {
+        "bound": f"{summary['bound']} ({summary['status']})",
+        "neighbors": render.neighbors_text(plan),
+        "requires": render.requirement_lines(summary["requirements"], verbose),
+    }
+    return "\n".join([*lines, *render.label_lines(parts), *render.wrap_line("warning: ", *summary["warnings"])])
 
 
 COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}

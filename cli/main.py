@@ -8,7 +8,7 @@ from itertools import filterfalse
 
 import click
 
-from privproj.errors import EXIT_CODES, InvalidParameterError, PrivprojError, QueryError, nearest_names
+from privproj.errors import EXIT_CODES, InvalidParameterError, PrivprojError, QueryError
 from privproj.parameters import is_printable
 from privproj.plugins import load, plugin_table
 from privproj.version import __version__
@@ -18,41 +18,41 @@ from .output import complain
 
 # commands whose result is one number; they share a file
 ONE_NUMBER = {
-    "epsilon": "Epsilon of a release or a run, at a given delta.",
-    "delta": "Delta of a release or a run, at a given epsilon.",
-    "sigma": "Smallest noise multiplier that meets a target.",
-    "steps": "Largest number of steps that meets a target.",
-    "rate": "Largest sampling rate that meets a target.",
-    "rank": "Ranks of the projection that meet a target.",
-    "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
+    "epsilon": "Compute epsilon at a given delta.",
+    "delta": "Compute delta at a given epsilon.",
+    "sigma": "Find the smallest noise multiplier that meets a target.",
+    "steps": "Find the largest number of steps that meets a target.",
+    "rate": "Find the largest sampling rate that meets a target.",
+    "rank": "Find the ranks of the projection that meet a target.",
+    "misalignment": "Find the largest misalignment that meets a target.",
 }
 
 # commands with their help in one line, under the headings of ``privproj --help``
 GROUPS = {
     "Numbers": {
         **ONE_NUMBER,
-        "choose": "What to train with: every algorithm at one epsilon.",
-        "compare": "Every bound of a mechanism, side by side.",
-        "curve": "delta(epsilon) or the trade-off curve: table, CSV, picture.",
+        "choose": "Compare training algorithms at the same privacy.",
+        "compare": "Compare all bounds of a mechanism.",
+        "curve": "Print or plot delta(epsilon) or the trade-off curve.",
     },
     "Runs": {
-        "run": "Epsilon or delta of a run file: phases composed jointly.",
-        "remaining": "How much of a budget is spent, and how many steps still fit.",
-        "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
+        "run": "Compute epsilon or delta of a run with several phases.",
+        "remaining": "Print the spent budget and the number of steps that still fit.",
+        "dp-sft": "Calibrate the noise of both stages of DP-SFT.",
     },
     "Reports": {
-        "explain": "What a word, an exit code or a bound of an answer means.",
-        "bounds": "The catalogue of bounds: formula, source, status, promises.",
+        "explain": "Explain a term, requirement, warning, bound or exit code.",
+        "bounds": "List the bounds with formula, source, status and requirements.",
     },
     "Training and audits": {
-        "train": "Train with the computed noise, and report what was spent.",
-        "ledger": "What a training run has spent, and what is left.",
-        "alignment": "Where the promise of the wishart mechanism comes from.",
-        "lora-noise": "Moments of LoRA's noise term; a diagnostic, no guarantee.",
+        "train": "Train a small model privately, and report epsilon.",
+        "ledger": "Print the epsilon of a training run from its ledger.",
+        "alignment": "Bound the misalignment that the wishart mechanism assumes.",
+        "lora-noise": "Compute moments of LoRA's noise term (not a guarantee).",
     },
     "Checks": {
-        "check": "Regression test for CI: asks every bound of a file again.",
-        "verify": "Check a ledger, or another document that privproj wrote.",
+        "check": "Compare results with expected values in CI.",
+        "verify": "Check a ledger, a certificate or a privacy statement.",
     },
 }
 
@@ -70,7 +70,7 @@ def command_groups() -> dict[str, dict[str, str]]:
 
 EPILOG = f"""\b
 Exit codes: {", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
-`privproj explain 3` says more of one, `privproj explain` lists all words."""
+`privproj explain 3` explains exit code 3. `privproj explain` lists all terms."""
 
 
 class LazyGroup(Group):
@@ -113,9 +113,9 @@ SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="privproj")
 def cli() -> None:
-    """Account for the privacy of random projections and LoRA.
+    """Compute the privacy of random projections, LoRA and DP-SGD.
 
-    Every number is printed with its bound, the status of the bound, and the assumptions on your data.
+    Each result states its bound, its requirements and its assumptions on the data.
 
     \b
     Example:
@@ -140,7 +140,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
     try:
         # File names, for example, must be printable.
         for word in filterfalse(is_printable, words):
-            raise InvalidParameterError("WORD", ascii(word)[:60], "words that can be printed on one line")
+            raise InvalidParameterError("argument", ascii(word)[:60], "printable text without line breaks")
         return run_command(words)
     except click.ClickException as error:
         return complain(usage_words(error), 2)
@@ -150,12 +150,12 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
     except RecursionError:
-        return complain("expected a file whose tables are not nested so deeply", 2)
+        return complain("the tables of the file are nested too deeply", 2)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
-        return complain(f"expected a computable query, got an undefined value ({error}); please report it", 5)
+        return complain(f"the computation failed ({error}). Please report this command as a bug.", 5)
     except OSError as error:
         place = error.filename or "the standard output"
-        return complain(f"expected a file that can be read or written, got {place}; {error.strerror}", 2)
+        return complain(f"cannot read or write {place}: {error.strerror}", 2)
 
 
 def run_command(words: list[str]) -> int:
@@ -192,35 +192,36 @@ USUAL_NAMES = {
     **dict.fromkeys(("-q", "--q", "--rate", "--sample-rate"), ("--sampling-rate",)),
     **dict.fromkeys(("--max-grad-norm", "--clip-norm", "-c"), ("--clip", "--max-grad-norm")),
     **dict.fromkeys(("-n", "--n", "--samples", "--records"), ("--dataset-size",)),
+    **dict.fromkeys(("-b", "--batch"), ("--batch-size",)),
+    **dict.fromkeys(("--shuffle", "--poisson", "--balls-in-bins", "--partition"), ("--sampling",)),
 }
 
 
 def usage_words(error: click.ClickException) -> str:
-    """Return the message of a usage error, with a suggestion for an unknown option."""
+    """Return the message of click for a usage error; an unknown option may have a better hint."""
     context = getattr(error, "ctx", None)
-    if context is None or not isinstance(error, click.NoSuchOption | click.MissingParameter):
-        remedy = f"; `{context.command_path} --help` says what it takes" if context else ""
-        return error.format_message().removesuffix(".") + remedy
-    path = context.command_path
-    if isinstance(error, click.MissingParameter):
-        name = error.param.get_error_hint(context).replace("'", "") if error.param else "a value"
-        return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
-    if isinstance(context.command, Group) and context.parent:
-        expected = f"{context.command.members} right after `{path}`"
-        return f"expected {expected}, got {error.option_name}; `{path} --help` lists them"
+    hint = _hint(error, context) if context and isinstance(error, click.NoSuchOption) else ""
+    message = f"No such option '{error.option_name}'. {hint}" if hint else error.format_message()  # pyright: ignore
+    message += "" if message[-1] in ".?!)" else "."
+    return f"{message} Try '{context.command_path} --help' for help." if context else message
+
+
+def _hint(error: click.NoSuchOption, context: click.Context) -> str:
+    """Return a hint for an unknown option; empty if that of click is the best."""
     from privproj.accounting.query import SOLVED_FOR
 
-    option, names = error.option_name, options_of(context)
+    option, names, path = error.option_name, options_of(context), context.command_path
+    if isinstance(context.command, Group) and context.parent:
+        return f"Name {context.command.members} before the options."
     ours = USUAL_NAMES.get(option)
     quantity = (context.parent and context.parent.info_name) or ""
-    for name in {option, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
-        return f"expected no {name}: it is what `{path}` finds"
-    near = [name for name in ours if name in names] if ours else []
-    if not near and (owners := _neighbors_with(option, context)):
-        return f"expected an option of `{path}`, got {option}; it is an option of {', '.join(owners)}"
-    near = near if ours else nearest_names(option, names)
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
-    return f"expected an option of `{path}`, got {option}; {remedy}"
+    if {option, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
+        return f"`{path}` computes this value."
+    for name in ours or ():
+        if name in names:
+            return f"Did you mean '{name}{option.replace('--', ' ') if name == '--sampling' else ''}'?"
+    owners = _neighbors_with(option, context)
+    return f"It is an option of {', '.join(owners)}." if owners else ""
 
 
 def options_of(context: click.Context) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from privproj.errors import InvalidParameterError, PrivprojError, unknown_name
+from privproj.errors import InvalidParameterError, PrivprojError, UnknownNameError, unknown_name
 from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_number
 
 
@@ -16,11 +16,11 @@ def parse_number(option: str, text: str) -> float:
     try:
         number = float(text.replace("_", "?") if text.isascii() else "?")
     except ValueError:
-        remedy = "write 10 % as 0.1, 10^-5 as 1e-5, and 100,000 or 100k as 100000 or 1e5"
+        remedy = "write 10 % as 0.1, 10^-5 as 1e-5, and 100k as 1e5"
         raise InvalidParameterError(option, repr(text), "a number", remedy) from None
     has_digits = any(c in "123456789" for c in text.lower().split("e")[0])
     if not math.isfinite(number) or (number == 0.0 and has_digits):
-        reason = f"it is too {'large' if number else 'small, and underflows'} in double precision" if has_digits else ""
+        reason = f"the number is too {'large' if number else 'small'} for double precision" if has_digits else ""
         raise InvalidParameterError(option, text, "a finite number", reason)
     return number
 
@@ -52,12 +52,11 @@ class OneOf(click.Choice):
         name = param.opts[0] if param is not None else "value"
         name = name if name.startswith("-") else name.upper()
         if value.startswith("shuffl") and "shuffle" in self.choices:
-            remedy = "write shuffle, which costs one release per epoch; balls-in-bins, with its own loader, costs less"
-            raise InvalidParameterError(name, value, "a sampling", remedy)
-        raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
+            raise UnknownNameError(name, value, "sampling scheme", "did you mean 'shuffle'?")
+        raise unknown_name(name, value, f"value of {name}", map(str, self.choices))
 
 
-WORKERS = Number(whole_number("a whole number from 1 to 256", 1, 256).check)  # number of processes
+WORKERS = Number(whole_number("an integer from 1 to 256", 1, 256).check)  # number of processes
 
 # a file or a folder, completed by the shell and checked when it is opened
 PATH = click.Path(readable=False)
@@ -85,9 +84,7 @@ class Once(click.Option):
         values = opts.get(self.name)
         if isinstance(values, list) and not self.multiple:
             if len(set(values)) > 1:
-                raise InvalidParameterError(
-                    self.opts[0], " and ".join(map(str, values)), f"one value of {self.opts[0]}"
-                )
+                raise InvalidParameterError(self.opts[0], " and ".join(map(str, values)), "given once")
             opts = {**opts, self.name: values[0]}
         return super().consume_value(ctx, opts)
 
@@ -156,13 +153,18 @@ def type_of(annotation: Any) -> click.ParamType:
 
 def json_option() -> Once:
     """Return the option for JSON."""
-    return option("--json", "JSON instead of text.", is_flag=True)
+    return option("--json", "Print JSON instead of text.", is_flag=True)
 
 
 def verbose_option() -> Once:
     """Return the option for details."""
-    help_text = "Lower bound, other bounds, utility, numerics, source, and requirements in full."
+    help_text = "Print also the lower bound, other bounds, utility, numerics and source, and explain each requirement."
     return Once(["--verbose", "-v"], help=help_text, is_flag=True)
+
+
+def requirements_option() -> Once:
+    """Return the option for the full text of requirements."""
+    return Once(["--verbose", "-v"], help="Print all details, and explain each requirement.", is_flag=True)
 
 
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
@@ -189,14 +191,14 @@ class Group(click.Group):
 
     def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         """Return the error for an unknown name."""
-        return unknown_name("COMMAND", name, "a command", names, remedy)
+        return unknown_name("COMMAND", name, "command", names, remedy)
 
 
 class SectionedCommand(click.Command):
     """A command with options under headings; rare ones are shown by ``--help-all`` only."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
-        words, last = "Show this message with all options, the rare ones too.", list(sections)[-1]
+        words, last = "Show this message with all options.", list(sections)[-1]
         helping = click.Option(
             ["--help-all"], help=words, is_flag=True, is_eager=True, expose_value=False, callback=self._show_all
         )

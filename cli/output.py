@@ -68,7 +68,7 @@ def draw(
     """Draw one line for each column, with these settings of the axes, and write the plot to a file."""
     ending = path.rpartition(".")[2].lower()
     if ending not in ("png", "svg", "pdf"):
-        raise InvalidParameterError("--plot", path, "a file name ending in .png, .svg or .pdf")
+        raise InvalidParameterError("--plot", path, "a file name that ends in .png, .svg or .pdf")
     import_extra("matplotlib", "--plot", "plot").use("Agg")
     from matplotlib import pyplot
 

@@ -31,6 +31,7 @@ from .options import (
     option,
     option_of,
     parse_number,
+    requirements_option,
     verbose_option,
 )
 from .output import complain, write
@@ -53,7 +54,7 @@ def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
 
 
 # exit code by outcome
-EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
+EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.UNSUPPORTED: 0, Outcome.VACUOUS: 4}
 
 COMPUTED = ("discretization", "split")  # options of the computation, not of the run
 
@@ -71,8 +72,8 @@ def adapter_options(mechanism: str) -> list[Once]:
     """Return the options that read a PEFT adapter; gaussian only checks it."""
     if mechanism not in ("gaussian", "m2"):
         return []
-    help_text = "A saved PEFT LoRA directory (local files): says what is trained."
-    words = "With --from-peft: whole gradients were clipped and projected, not its factors."
+    help_text = "Read the trained layers from a saved PEFT LoRA directory."
+    words = "Confirm that whole gradients were clipped and projected, not LoRA factors."
     return [
         option("--from-peft", help_text, metavar="DIR", is_rare=True),
         *([option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []),
@@ -95,7 +96,7 @@ def target_options(quantity: str) -> list[Once]:
     return [option_of(name, TARGET_PARAMETERS[name], required=name == needed) for name in asked]
 
 
-def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
+def bound_option(words: str = "Use this bound. `privproj bounds` lists all bounds.", **settings: Any) -> Once:
     """Return the option that names a bound."""
     of_mechanism = completing(lambda mechanism: [name for kind, name in bound_names() if kind == mechanism])
     return option("--bound", words, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
@@ -103,7 +104,9 @@ def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **s
 
 def refuted_option() -> Once:
     """Return the option that evaluates a refuted bound."""
-    return option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True, is_rare=True)
+    return option(
+        "--allow-refuted", "Evaluate a refuted bound. The number is not a guarantee.", is_flag=True, is_rare=True
+    )
 
 
 class QueryGroup(Group):
@@ -280,15 +283,18 @@ def take_adapter(
     confirmation that whole gradients were clipped and projected.
     """
     if from_peft is None:
-        raise InvalidParameterError("--from-peft", "nothing", "--from-peft with --whole-gradients")
+        raise InvalidParameterError(
+            "--from-peft", "nothing", "a folder", "--whole-gradients applies to the adapter in --from-peft DIR"
+        )
     if values.get("layer"):
-        raise InvalidParameterError("--from-peft", from_peft, "either --from-peft or --layer, not both")
+        raise InvalidParameterError("--from-peft", from_peft, "omitted if --layer is given")
     projects = "layers" in kind.__dataclass_fields__
     if projects and not whole_gradients:
         raise UnsupportedError(
-            f"a saved PEFT directory is evidence that LoRA's factors were trained, which {kind.name} does not account "
-            f"for, got --from-peft={from_peft}; use gaussian, or say --whole-gradients if each record's whole gradient "
-            "was clipped and projected to these ranks"
+            f"{kind.name} does not account for training LoRA factors, which the "
+            f"saved adapter {from_peft} indicates. Use "
+            "the mechanism gaussian, or pass --whole-gradients if each record's "
+            "whole gradient was clipped and projected"
         )
     from privproj.integrations.peft import layers_from_peft
 
@@ -306,9 +312,9 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
     """Return the result with the standard deviation of the noise, if there is a clipping norm."""
     if clip is None:
         return result
-    norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
+    norm = real("clip", clip, "a number above 0", 0.0, 1e100, open_low=True)
     if "noise_multiplier" not in vars(mechanism):
-        raise InvalidParameterError("clip", clip, "no clip, since this mechanism has no noise multiplier")
+        raise InvalidParameterError("clip", clip, "omitted for a mechanism without a noise multiplier")
     if result.noise_multiplier is None:
         return result
     # standard deviation = sigma * z * sensitivity; the sensitivity is C, or 2 C under replace
@@ -316,7 +322,7 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
     return replace(result, noise_std=mechanism.deviation_over_scale * result.noise_multiplier * norm * factor)
 
 
-def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: Any) -> int:
+def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, verbose: bool, **target: Any) -> int:
     """Evaluate every bound of a mechanism and sort the results.
 
     Bounds without an assumption on the data come first, and tighter bounds come before looser ones.
@@ -324,22 +330,21 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
     rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
-    write(render.as_json(records) if json else render.comparison_text(rows))
+    write(render.as_json(records) if json else render.comparison_text(rows, verbose))
     if not any(row.result and row.result.value is not None for row in rows):
-        first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
-        complain(f"no bound gives a number here: {rows[0].bound.name}: {first}", 0)
-    outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
-    return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
+        complain(f"no bound supports this query. The first of them: {rows[0].reason}", 0)
+    outcomes = {row.result.outcome if row.result else Outcome.UNSUPPORTED for row in rows}
+    return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.UNSUPPORTED} else 4
 
 
 def _query_group(quantity: str) -> QueryGroup:
     """Build the command of a quantity that is one number."""
-    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
+    clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
     return QueryGroup(quantity, partial(evaluate_query, quantity), options)
 
 
 COMMANDS = {
     **{quantity: _query_group(quantity) for quantity in QUANTITIES},
-    "compare": QueryGroup("compare", compare_bounds, [json_option()]),
+    "compare": QueryGroup("compare", compare_bounds, [json_option(), requirements_option()]),
 }

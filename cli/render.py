@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import Requirement, short_name
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.run import ASSUMED_POISSON, run_words
+from privproj.run import ASSUMED_POISSON, Run, run_words
 from privproj.sampling import IN_EPOCHS
 
 if TYPE_CHECKING:
@@ -83,22 +83,37 @@ def answer_text(
             "numerics": numerics_words(result),
             "source": f"{result.source}; version {result.bound_version}",
         }
-    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result, verbose)}
+    requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
     lines += label_lines({**parts, **details, "certified": certified_words(result), **requirements})
     return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
 
 
-def requirement_names(result: Result, verbose: bool | None) -> list[str]:
-    """Return the short names of the requirements of a result, and how to read them in full."""
-    names = [short_name(text) or text for text in result.assumes]
-    hint = "(`privproj explain NAME` explains each)" if verbose is None else "(-v explains each)"
-    return [", ".join(names), hint] if names else []
+def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
+    """Return the short names of requirements on one line, or with ``verbose`` the text of each after its name.
+
+    ``verbose`` is None for a command that has no option for it.
+    """
+    return requirements_of({"": texts}, verbose)
 
 
-def requirement_texts(result: Result) -> list[str]:
-    """Return the requirements of a result in full, each after its short name."""
-    return [f"{name}: {text}" if (name := short_name(text)) else text for text in result.assumes]
+def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None) -> list[str]:
+    """Return the requirements of several results, with the owners of those that not all results have."""
+    owners: dict[str, list[str]] = {}
+    for name, texts in texts_of.items():
+        for text in texts:
+            owners.setdefault(text, []).append(name)
+    lines = []
+    for text, names in owners.items():
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        which = "" if len(names) == len(texts_of) else f" ({', '.join(names[:MOST_NAMES])}{more})"
+        short = short_name(text)
+        lines.append(f"{short}{which}: {text}" if verbose and short else f"{short or text}{which}")
+    if verbose or not lines:
+        return lines
+    return [
+        ", ".join(lines) + (" (`privproj explain NAME` explains each)" if verbose is None else " (-v explains each)")
+    ]
 
 
 def noise_words(result: Result) -> str:
@@ -110,37 +125,38 @@ def noise_words(result: Result) -> str:
     return f"standard deviation {formula} = {round_outward(result.noise_std)} for the given clip C"
 
 
-def closing(result: Result) -> dict[str, tuple[str, ...]]:
-    """Return requirements and warnings by their labels."""
-    return {"assumes": result.assumes, "warning": result.warnings}
-
-
 def result_lines(result: Result) -> list[str]:
     """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
-    parts = {"assumes": result.promises, "bound": bound_text(result), "run": run_line(result)}
+    parts = {"assumes": result.data_assumptions, "bound": bound_text(result), "run": run_line(result)}
     return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result)})]
 
 
 def bound_text(result: Result) -> str:
     """Return the name of the bound with its status."""
-    is_conditional = result.promises and result.status is Status.CONDITIONAL
+    is_conditional = result.data_assumptions and result.status is Status.CONDITIONAL
     return f"{result.bound} ({'proved under this assumption' if is_conditional else result.status})"
 
 
 def run_line(result: Result) -> str:
-    """Return the number of steps and the sampling of a run."""
-    run: Any = result.run
+    """Return the number of steps and the sampling of the run of a result."""
+    return run_line_of(result.run, result.warnings)
+
+
+def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
+    """Return the number of steps and the sampling of a run; the warnings tell whether the sampling was assumed."""
+    run = {**Run().parameters(), **run}
+    rate, sampling = run["sampling_rate"], run["sampling"]
     steps = "1 step" if run["steps"] == 1 else f"{run['steps']} steps"
-    if run["sampling"] in IN_EPOCHS:
+    if sampling in IN_EPOCHS:
         return run_words(run)
-    if run["sampling_rate"] is None:
+    if rate is None:
         return steps
-    if run["sampling"] is None:
+    if sampling is None:
         return f"{steps} on the whole dataset"
-    name = {"poisson": "Poisson", "fixed": "fixed-size"}.get(run["sampling"], run["sampling"])
+    name = {"poisson": "Poisson", "fixed": "fixed-size"}.get(sampling, sampling)
     truncated = f", at most {run['max_batch_size']} of {run['dataset_size']} records" if "max_batch_size" in run else ""
-    assumed = " (assumed)" if ASSUMED_POISSON in result.warnings else ""
-    return f"{steps}, {name} sampling at rate {run['sampling_rate']:.4g}{truncated}{assumed}"
+    assumed = " (assumed)" if ASSUMED_POISSON in warnings else ""
+    return f"{steps}, {name} sampling at rate {rate:.4g}{truncated}{assumed}"
 
 
 def neighbors_text(result: Result) -> str:
@@ -148,7 +164,7 @@ def neighbors_text(result: Result) -> str:
     run: Any = result.run
     verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
     records = "one record" if run["group_size"] == 1 else f"up to {run['group_size']} records of one user"
-    if Requirement.REPLACE_SENSITIVITY not in run["assumes"]:
+    if Requirement.REPLACE_SENSITIVITY not in run["requirements"]:
         return f"{verb} {records}"
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{verb} {records}; noise multiplier = {noise}/(2C)"
@@ -255,14 +271,6 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     return lines
 
 
-def labeled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
-    """Return each text after its label, wrapped, the label before every text; empty texts are omitted."""
-    lines = []
-    for label, sentences in parts.items():
-        lines += wrap_line(f"  {label + ':':<9} ", *([sentences] if isinstance(sentences, str) else sentences))
-    return lines
-
-
 def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
     """Return each text after the label, wrapped; none for an empty text.
 
@@ -306,24 +314,8 @@ def headline(result: Result) -> str:
         side = f"{'smallest' if smallest else 'largest'} that meets {target}"
     elif target:
         side = f"{side}, {at}"
-    only = ", only under an assumption on the data" if result.promises else ""
+    only = ", only under an assumption on the data" if result.data_assumptions else ""
     return f"{name} {number}  ({side}){only}" if number.startswith("<") else f"{name} = {number}  ({side}){only}"
-
-
-def foundation_line(result: Result) -> str:
-    """Return bound, status, assumptions, relation and run in one line."""
-    # A refuted bound does not state that it has no assumption.
-    nothing = ", no promise on the data" if result.side is not Side.NONE else ""
-    promises = "; promise: " + "; ".join(result.promises) if result.promises else nothing
-    return f"{result.bound} ({result.status}{promises}); {relation_words(result)}; {run_words(result.run)}"
-
-
-def relation_words(result: Result) -> str:
-    """Return the relation, and the definition of the noise multiplier under replace."""
-    run: Any = result.run
-    doubled = Requirement.REPLACE_SENSITIVITY in run["assumes"]
-    noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
-    return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
 
 def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:
@@ -347,57 +339,67 @@ def utility_text(utility: "Utility") -> list[str]:
 
 def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
-    from privproj.io.run_file import releases_text
+    from privproj.io.run_file import phase_kind, releases_text
 
-    lines = [*fit_line("", headline(result)), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
+    lines = fit_line("", headline(result))
+    lines += label_lines({"assumes": result.data_assumptions, "bound": bound_text(result)})
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
-        lines += fit_line(f"  {phase['name']}: ", text)
+        shown = text if verbose or phase_kind(phase) else f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
+        lines += fit_line(f"  {phase['name'] + ':':<10} ", shown)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
-        parts["regret"] = f"at most {regret}; no slack where both error rates are at least {rate}"
-        parts["meaning"] = GDP_NOTES
+        parts["regret"] = f"at most {regret}; the slack is needed only where an error rate is below {rate}"
+        parts["meaning"] = GDP_NOTES if verbose else ()
     return answer_text(result, parts, lines, verbose)
 
 
 GDP_NOTES = (
-    "the true delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon, and f(a) >= G_mu(a) - slack at every false "
-    "positive rate a, with f the least false negative rate of an attack and G that of two Gaussians at distance mu",
-    "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate from which there is none",
-    "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
+    "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon. G_mu is the privacy profile of mu-GDP.",
+    "f(a) >= g(a) - slack at every false positive rate a. f is the smallest false negative rate of an attack, and g is "
+    "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate.",
+    "regret: an upper bound, over all priors, of the success probability of the best attack on mu-GDP minus that of "
+    "the best attack that the bound allows.",
 )
 
 
-def comparison_text(rows: "Sequence[Comparison]") -> str:
-    """Return the query, a table of values, assumptions in full, and why other bounds have no value."""
-    answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
-    lines, table = [], []
-    for result in answered:
-        value: Any = result.value
-        rounded = delta_shown(value) if result.quantity == "delta" else round_outward(value)
-        table.append((rounded, result.bound, str(result.status)))
-    if answered:
-        first, relations = answered[0], ", ".join(dict.fromkeys(map(relation_words, answered)))
-        asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
-        lines += wrap_line("", f"{asked}; {relations}; {run_words(first.run)}")
+def several_results(results: Mapping[str, Result], verbose: bool | None = None) -> dict[str, Any]:
+    """Return the labeled lines that results of one query by several bounds share, by label."""
+    first = next(iter(results.values()))
+    return {
+        "assumes": each_with_owners({name: result.data_assumptions for name, result in results.items()}),
+        "run": run_line(first),
+        "neighbors": [*dict.fromkeys(map(neighbors_text, results.values()))],
+        "requires": requirements_of({name: result.requirements for name, result in results.items()}, verbose),
+    }
+
+
+def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
+    """Return the smallest value, a table of all values, what they require, and why other bounds have no value."""
+    results = {row.bound.name: row.result for row in rows if row.result is not None and row.result.value is not None}
+    lines: list[str] = []
+    parts: dict[str, Any] = {}
+    if results:
+        first = next(iter(results.values()))
+        free = [result for result in results.values() if result.usable and result.status is Status.PROVED]
+        if free:
+            by = f"  (smallest without an assumption on the data, {free[0].bound}; "
+            lines += fit_line("", headline(free[0]).replace("  (", by, 1))
+        else:
+            lines += fit_line("", f"{first.quantity} of {first.mechanism['name']} at {first.target_words}")
+        number = delta_shown if first.quantity == "delta" else round_outward
+        table = [(number(result.value), name, str(result.status)) for name, result in results.items()]  # pyright: ignore
         lines += table_lines("><<", [(first.quantity, "bound", "status"), *table])
-    lines += assumption_lines({result.bound: result.promises for result in answered}, "promise")
-    free = [result for result in answered if result.usable and result.status is Status.PROVED]
-    if free:
-        lines += fit_line("", f"smallest without a promise on the data: {free[0].bound}")
-    others = [row for row in rows if row.result is None or row.result.value is None]
-    lines += fit_line("", "bounds that do not answer here, and why:") if others else []
-    lines += table_lines("<", [(f"  {row.bound.name}", row.short or "no number") for row in others])
-    lines += assumption_lines({result.bound: result.assumes for result in answered})
-    warnings = dict.fromkeys(words for result in answered for words in result.warnings)
-    return "\n".join([*lines, *wrap_line("warning: ", *warnings)])
-
-
-def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
-    """Return the assumptions or requirements of several bounds (:func:`each_with_owners`)."""
-    return wrap_line(f"{label}: ", *each_with_owners(assumed))
+        parts = several_results(results, verbose)
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.bound.name not in results:
+            reasons.setdefault((row.reason if verbose else row.short) or "no number", []).append(row.bound.name)
+    parts["no value"] = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    warnings = dict.fromkeys(text for result in results.values() for text in result.warnings)
+    return "\n".join([*lines, *label_lines(parts), *wrap_line("warning: ", *warnings)])
 
 
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
@@ -421,15 +423,15 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 
 def bound_page(bound: "Bound") -> list[str]:
     """Return the page of one bound, in lines."""
-    first = f"{bound.mechanism.name}.{bound.name}, version {bound.version}"
-    promised = "; an answer that rests on a promise of yours is conditional" * (bound.status is Status.PROVED)
+    first = f"{bound.mechanism.name}.{bound.name}  (version {bound.version})"
+    conditional = ", conditional where a result has an assumption on the data" * (bound.status is Status.PROVED)
     rows = {
         "summary": bound.summary,
         "formula": bound.formula,
         "source": bound.citation,
-        "status": f"{bound.status}: `privproj explain {bound.status}` says what that is{promised}",
+        "status": f"{bound.status}{conditional}",
         "reason": bound.reason,
-        "relation": ", ".join(bound.relations),
-        "assumes": " ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
+        "neighbors": ", ".join(bound.relations),
+        "requires": requirement_lines(bound.requirements(bound.mechanism), None),
     }
-    return [first, *labeled(rows), *fit_line("  example:  ", bound.example)]
+    return [first, *label_lines(rows), *fit_line("  example:   ", bound.example)]

@@ -29,11 +29,13 @@ from .query import show
     "run",
     file_argument(),
     *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
-    option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
+    option(
+        "--calibrate", "Scale the noise of all phases to meet --epsilon and --delta, or the attack risk.", is_flag=True
+    ),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
     verbose_option(),
-    option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
+    option("--gdp", "Compute one GDP mu for the run. --delta is the slack.  [default: 1e-9]", is_flag=True),
 )
 def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
@@ -42,8 +44,8 @@ def run_command(
     """Compute epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
     With --calibrate, one factor scales all noise multipliers such that the run meets --epsilon and --delta, or an
-    attack
-    risk: --advantage, or --tpr and --fpr.
+    attack risk
+    (--advantage, or --tpr and --fpr).
 
     \b
     A run file in TOML:
@@ -62,7 +64,9 @@ def run_command(
     of_risk = any(value is not None for value in risk.values())
     if gdp:
         if of_risk or calibrate or epsilon is not None:
-            raise InvalidParameterError("--gdp", True, "--gdp alone, or with --delta as its slack")
+            raise InvalidParameterError(
+                "--gdp", True, "the only target", "only --delta can be given with it, as the slack"
+            )
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
         return show_run(result, schedule, output, json, verbose)
     _check_target(epsilon, delta, of_risk, calibrate)
@@ -92,20 +96,32 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
             missing = "--epsilon" if epsilon is None else "--delta"
-            raise InvalidParameterError(missing, "nothing", "--epsilon and --delta, or a risk, with --calibrate")
+            raise InvalidParameterError(
+                missing, "nothing", "a target", "--calibrate needs --epsilon and --delta, or an attack risk"
+            )
     elif of_risk:
-        raise InvalidParameterError("--calibrate", "nothing", "--calibrate with a risk as the target")
+        raise InvalidParameterError(
+            "--calibrate", "nothing", "a flag", "an attack risk is a target of --calibrate only"
+        )
     elif (epsilon is None) == (delta is None):
-        raise InvalidParameterError("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
+        raise InvalidParameterError(
+            "--delta",
+            delta,
+            "omitted if --epsilon is given, except with --calibrate" if delta is not None else "a delta",
+        )
 
 
 @command_with(
     "dp-sft",
     *options_from(dp_sft, "epsilon", "delta", "sampling_rate", "share"),
-    option("--subspace-steps", "Steps of the search for the subspace.", metavar="T1", required=True),
-    option("--steps", "Steps of the training.", metavar="T2", required=True),
-    option("--budget", "Compose jointly, or split.  [default: joint]", type=OneOf(["joint", "split"])),
-    option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
+    option("--subspace-steps", "Set the number of steps of the subspace search.", metavar="T1", required=True),
+    option("--steps", "Set the number of training steps.", metavar="T2", required=True),
+    option(
+        "--budget",
+        "Compose both stages jointly, or split the budget.  [default: joint]",
+        type=OneOf(["joint", "split"]),
+    ),
+    option("--public", "Declare that the subspace comes from public data.", is_flag=True),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
     verbose_option(),
@@ -122,7 +138,7 @@ def dp_sft_command(
     """
     for name, value in (("--share", options["share"]), ("--budget", budget)):
         if public and value is not None:
-            raise InvalidParameterError(name, value, f"no {name} with --public, which has one stage to pay for")
+            raise InvalidParameterError(name, value, "omitted with --public", "only one stage uses private data")
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
     return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose)

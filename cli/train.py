@@ -22,15 +22,15 @@ from .query import EXIT_CODES
 @command_with(
     "train",
     *(option_of(name, declared) for name, declared in parameters_of(Settings).items()),
-    Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
-    option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
+    Once(["--output", "-o"], help="Set the folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
+    option("--resume", "Resume the run in this folder.", type=str, metavar="DIR"),
     json_option(),
 )
 def command(output: str | None, resume: str | None, json: bool, **options: Any) -> int:
-    """Train on features with the noise multiplier that meets a target, and report epsilon.
+    """Train a linear head or a small network with the noise multiplier that meets a target, and report epsilon.
 
-    The folder of a run contains the ledger (every release is recorded before it is used), the checkpoint and the
-    report. --resume DIR continues an interrupted run.
+    The folder of a run contains the ledger, the checkpoint and the report. The ledger records every release before it
+    is used. --resume DIR continues an interrupted run.
 
     \b
     Example:
@@ -39,13 +39,11 @@ def command(output: str | None, resume: str | None, json: bool, **options: Any) 
     classifier = import_extra("privproj.training.classifier", "`privproj train`", "torch")
     chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if output == "":
-        raise InvalidParameterError("--output", "nothing", "a folder")
+        raise InvalidParameterError("--output", "nothing", "a folder", "name a new folder for the model and its ledger")
     if resume is not None:
         if chosen or output:
             name = next(iter(chosen), "output")
-            raise InvalidParameterError(
-                "--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}"
-            )
+            raise InvalidParameterError("--resume", resume, f"the only option, without --{name.replace('_', '-')}")
         folder = Path(resume)
         settings = classifier.saved_settings(folder)
         processes = classifier.join(settings)
@@ -66,7 +64,7 @@ def command(output: str | None, resume: str | None, json: bool, **options: Any) 
         with bar(training.total, "training", hidden=not processes.first) as step:
             report = training.train(step)
     except KeyboardInterrupt:
-        return complain(f"interrupted; privproj train --resume {folder} goes on with the run", 130)
+        return complain(f"interrupted. Run `privproj train --resume {folder}` to continue.", 130)
     return print_report(report, json) if processes.first else 0
 
 
@@ -83,7 +81,10 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     record = {
         "test_accuracy": outcome["test_accuracy"],
-        **{key: result.as_dict()[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
+        **{
+            key: result.as_dict()[key]
+            for key in ("epsilon", "delta", "bound", "status", "data_assumptions", "warnings")
+        },
         "relation": str(result.run["relation"]),
         **outcome,
     }
@@ -99,10 +100,10 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
 def text(record: dict[str, Any]) -> str:
     """Return accuracy, epsilon with its bound, noise, and the written files as text."""
     result, clips = record["result"], record.get("adaptive_clipping")
-    first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (records kept from training, not protected)"
+    first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (on held-out records, which are not protected)"
     multiplier, deviation = (round_outward(record[name]) for name in ("noise_multiplier", "noise_std"))
     parts = {
-        "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
+        "noise": f"multiplier {multiplier}, standard deviation {deviation} (sum of clipped gradients)",
         "clip": CLIPS.format(**clips) if clips else "",
         "trained": f"{record['steps']} steps in {record['seconds']:.1f} s on {record['device']}",
         "wrote": ", ".join(record["paths"].values()),
@@ -112,8 +113,8 @@ def text(record: dict[str, Any]) -> str:
 
 # lines on adaptive clipping
 CLIPS = (
-    "{first_clip:.4g} at first, to which that standard deviation belongs, and {last_clip:.4g} at last: it follows a "
-    "count of unclipped records with noise of deviation {sigma:g}, which epsilon includes"
+    "{first_clip:.4g} at the first step, {last_clip:.4g} at the last (adaptive clipping). The noise above is that of "
+    "the first step. epsilon includes the noisy count of unclipped records, with noise of standard deviation {sigma:g}."
 )
 
 

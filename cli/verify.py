@@ -1,6 +1,6 @@
 """Implement ``privproj verify``: check a document by its contents and by the files that it names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +14,21 @@ from privproj.sampling import NeighboringRelation
 
 from . import render
 from .ledger import overview, planned_delta
-from .options import command_with, file_argument, json_option, option
+from .options import command_with, file_argument, json_option, option, requirements_option
 from .output import write
 
 NO_KEY = (
-    "that the run was this one: the hashes of a ledger have no key, so whoever has the file can write another run's "
-    "ledger, or cut whole lines off its end"
+    "that the file records this run: its hash chain has no key, so anyone with the file can write another run's ledger "
+    "or cut lines off its end"
 )
-NOT_THE_PROGRAM = "that a program did what the assumptions say"
+NOT_THE_PROGRAM = "that the program met the requirements"
 UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can establish
 MISSING = (
-    "{missing} of {planned} planned releases are not in the ledger: the run was stopped, still goes on, or whole lines "
-    "were cut off the end of the file, and nothing in it can show which"
+    "{missing} of {planned} planned releases are not in the ledger. The run was stopped, is not finished, or lines "
+    "were cut off the end of the file. The file cannot show which."
 )
 
-Rendered = tuple[dict[str, Any], str]  # a verdict as plain values, and as text
+Rendered = tuple[dict[str, Any], Callable[[bool], str]]  # a verdict as plain values and as text (True: details)
 
 File = tuple[bytes, str]  # bytes of a file, and its name for messages
 
@@ -56,23 +56,21 @@ class DocumentKind:
 @command_with(
     "verify",
     file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
-    option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
+    option("--delta", "Set the delta of a ledger.  [default: that of the ledger]", metavar="D"),
     json_option(),
+    requirements_option(),
 )
-def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
-    """Check a ledger, or another document that privproj wrote, also against its ledger and checkpoint.
+def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: bool) -> int:
+    """Check a ledger, a certificate or a privacy statement.
 
-    The contents of the file determine its kind. Only its parameters are trusted: everything else is recomputed and
-    compared, and content that cannot be checked is rejected or fails. The exit code is 1 if a claim
-    fails, and 2 if the file is malformed.
+    privproj trusts only the parameters in the file. It recomputes everything else and compares. The exit code is 1 if a
+    check fails, and 2 if the file is malformed.
 
-    A ledger (`privproj train`): every line has the form that privproj writes and is chained to the lines before it, and
-    the targets hold. The chain has no key: anyone who has the file can write another run's ledger, or cut lines off its
-    end. If planned releases are missing but the file is consistent so far, the exit code is 0, and the verdict states
-    the number of missing releases.
+    In a ledger, every line must have the form that privproj writes and match the hash chain, and the targets must hold.
+    The chain has no key: anyone with the file can write another run's ledger, or cut lines off its end. If planned
+    releases are missing from a consistent file, the exit code is 0, and the verdict states their number.
 
-    A document about a training run is also compared with the ledger and the checkpoint of that run, if you pass them
-    after it.
+    If you pass the ledger and the checkpoint of a training run after its document, privproj compares them too.
 
     \b
     Example:
@@ -83,7 +81,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
     except QueryError as error:
         error.result = {"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}
         raise
-    write(render.as_json(record) if json else text)
+    write(render.as_json(record) if json else text(verbose))
     return 0 if all(record["claims"].values()) else 1
 
 
@@ -99,7 +97,7 @@ def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
     if len(files) > 1 and not verify_both:
         raise InvalidParameterError("FILE", ", ".join(files), "one file, or a document and the ledger of its run")
     if delta is not None and documents:
-        raise InvalidParameterError("--delta", delta, "no --delta, which is for a ledger alone")
+        raise InvalidParameterError("--delta", delta, "omitted unless FILE is a ledger")
     if not documents:
         assert ledger is not None
         return render_ledger(verify_ledger(*ledger), delta)
@@ -130,18 +128,33 @@ def read_document(file: str) -> tuple[str, bytes, str]:
 
 
 def render_verdict(
-    verdict: Verdict, kind: str, what: str, record: dict[str, Any], parts: dict[str, Any], *more: str
+    verdict: Verdict,
+    kind: str,
+    what: str,
+    record: dict[str, Any],
+    parts: dict[str, Any],
+    details: dict[str, Any] | None = None,
+    more: Iterable[str] = (),
 ) -> Rendered:
-    """Return a verdict as plain values, and as text: a headline, labeled lines, ``more`` lines, and all claims.
+    """Return a verdict as plain values and as text: headline, failed checks, labeled lines, and ``more`` lines.
 
-    A part that is None has its text in the record, under the same name.
+    With details, the text also has the lines of ``details``, all checks, and the requirements in full. A part that is
+    None has its text in the record, under the same name.
     """
-    sentences = {label: record[label] if words is None else words for label, words in parts.items()}
-    lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
-    lines += [*render.labeled(sentences), *more]
-    for sentence, holds in verdict.claims.items():
-        lines += render.wrap_line(f"  {'yes' if holds else 'NO':<10}", sentence)
-    return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, "\n".join(lines)
+    failed = [sentence for sentence, holds in verdict.claims.items() if not holds]
+    passed = [sentence for sentence, holds in verdict.claims.items() if holds]
+
+    def text(verbose: bool) -> str:
+        labels = {**parts, **(details or {})} if verbose else parts
+        shown = {label: record[label] if words is None else words for label, words in labels.items()}
+        warnings = shown.pop("warnings", ())
+        shown["requires"] = render.requirement_lines(shown.get("requires", ()), verbose)
+        lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
+        lines += render.label_lines({"failed": failed, **shown})
+        lines += render.label_lines({"passed": passed if verbose else f"{len(passed)} of {len(verdict.claims)} checks"})
+        return "\n".join([*lines, *more, *render.wrap_line("warning: ", *warnings)])
+
+    return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, text
 
 
 def missing_words(verdict: Verdict, planned: int) -> list[str]:
@@ -161,14 +174,15 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
         "target": target or None,
         **summary,
     }
-    phases = {
+    details = {
         f"phase {i + 1}": f"{steps} of {planned_releases(entry)} releases; planned: {listed(entry, 'name')}"
         for i, (entry, steps) in enumerate(account.phases)
     }
-    parts = {"missing": gap, "unproved": UNPROVED, "claim": None, **phases, "target": listed(target), "quote": None}
-    parts |= {"promise": summary["planned"].promises, "assumes": None, "warning": summary["warnings"]}
+    details["target"] = listed(target)
+    parts = {"missing": gap, "assumes": summary["planned"].data_assumptions, "claim": None, "report": None}
+    parts |= {"unproved": UNPROVED, "requires": summary["requirements"], "warnings": summary["warnings"]}
     what = f"a ledger, {summary['steps']} of {summary['steps_planned']} planned releases"
-    return render_verdict(verdict, "ledger", what, record, parts)
+    return render_verdict(verdict, "ledger", what, record, parts, details)
 
 
 def ledger_claim(summary: dict[str, Any], missing: int) -> str:
@@ -176,10 +190,10 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
     planned, steps = summary["planned"], summary["steps"]
     extent = f"after {steps} releases"
     if missing:
-        here = f"; {round_outward(summary['epsilon'])} after the {steps} that are here" if steps else ""
+        here = f" ({round_outward(summary['epsilon'])} after the {steps} in the ledger)" if steps else ""
         extent = f"after the whole plan{here}"
-    number = f"epsilon is at most {round_outward(planned.value)} at delta {summary['delta']!r}"
-    return f"{number} {extent}; {planned.bound}; relation {unit_words(planned)}"
+    number = f"epsilon <= {round_outward(planned.value)} at delta {summary['delta']!r}"
+    return f"{number} {extent}, bound {planned.bound}, {render.neighbors_text(planned)}"
 
 
 def unit_words(result: Result, more: str = "") -> str:

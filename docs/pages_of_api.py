@@ -1,7 +1,11 @@
-"""The pages of ``docs/api``: every public name with its docstring, read by griffe.
+"""Write the pages of ``docs/api`` from docstrings.
 
-One page per public module. A page is plain Markdown: a heading and a signature for each name, its arguments as a list,
-its example as a block. Nothing is imported but a package whose list is where its names live.
+There is one page per public module. A page is plain Markdown. Each public name has a heading, a signature, a list of
+arguments and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
+names.
+
+A page is plain Markdown. Each public name has a heading, a signature, a list of arguments and an example. A package is
+imported only if its public names are not listed in its source.
 """
 
 import ast
@@ -16,14 +20,14 @@ ROOT = Path(__file__).parent.parent
 API = ROOT / "docs" / "api"
 HEADER = "<!-- Written by docs/build.py from the docstrings: edit those. -->\n"
 MODULES = {
-    "privproj": "questions, mechanisms, answers",
-    "privproj.accounting": "what comparisons, choices and columns return",
-    "privproj.errors": "what is raised on purpose",
-    "privproj.run": "what is said of a run: its steps, its batches, who are neighbors",
+    "privproj": "queries, mechanisms and results",
+    "privproj.accounting": "results of comparisons, rankings and array queries",
+    "privproj.errors": "exceptions",
+    "privproj.run": "training runs: steps, sampling and neighboring relation",
     "privproj.schedule": "runs of several phases",
     "privproj.io": "certificates and ledgers",
     "privproj.training": "the torch adapter (extra `torch`)",
-    "privproj.contrib.audit": "attacks on claims",
+    "privproj.contrib.audit": "attacks that can refute a claimed epsilon",
     "privproj.integrations.dp_accounting": "events and accountants for dp-accounting",
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "layers of a PEFT adapter (extra `peft`)",
@@ -33,45 +37,46 @@ MODULES = {
     "privproj.contrib.jl_clip": "random clipping (DP-SGD-JL)",
     "privproj.contrib.mixing": "Gaussian mixing in two stages",
 }
-"""The public modules; what each lists in ``__all__`` is the public interface."""
+"""The public modules with their contents. The public names of a module are those in its ``__all__``."""
 FOR_USERS = {"Phase": {"as_dict"}, "Composition": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",
              "calibrated", "risk", "gdp_mu", "meets", "more_steps", "remaining"}}  # fmt: skip
-"""Of classes whose other members answer the core: those that a user calls."""
+"""The members for users, for classes whose other members are internal."""
 RETURNS = r"(.*?)(?:\nReturns:\n((?:    [^\n]*(?:\n|$)|\n(?=    ))+)(.*))?"
-"""A docstring: what precedes the returned value, the words about it, what follows."""
+"""A docstring in three parts: the text before the section Returns, this section, and the text after it."""
 FIRST = ("epsilon", "delta", "sigma", "steps", "rate", "rank", "compare", "evaluate", "make_private", "M2", "Gaussian")
-"""Names that most readers look for: they lead their lists, the others follow in order of the alphabet."""
+"""The most used names, which come first; all others are in alphabetical order."""
 WIDTH = 100
-"""Characters up to which a signature stands in one line."""
+"""Characters; a longer signature is split into lines."""
 
 Documented = griffe.Object | griffe.Alias
 
 
 def api_pages() -> dict[Path, str]:
-    """Every page of the Python interface."""
+    """Return the text of every page by its path."""
     package = griffe.load("privproj", search_paths=[ROOT])
     pages = {API / f"{name}.md": _module_page(name, _member(package, name)) for name in MODULES}
     return {API / "README.md": _index(), **pages}
 
 
 def _member(package: Documented, path: str) -> Documented:
-    """The object of a dotted path that begins with the package."""
+    """Return the object at a dotted path, which begins with the name of the package."""
     inner = path.removeprefix("privproj").lstrip(".")
     return package[inner] if inner else package
 
 
 def _index() -> str:
-    """The list of modules."""
+    """Return the list of modules."""
     rows = "\n".join(f'| <a id="{name}"></a>`{name}` | {what} |' for name, what in MODULES.items())
     head = (
-        "Written by `mkdocs serve` or `python docs/build.py` from the docstrings, whose examples are run by the tests; "
-        "`help(privproj.epsilon)` says the same."
+        "One page per public module, with the signature and the docstring of every public name. `mkdocs serve` and "
+        "`python docs/build.py` write the pages. The tests run the examples. `help(privproj.epsilon)` prints the same "
+        "text."
     )
-    return f"{HEADER}\n# Python API\n\n{head}\n\n| module | holds |\n| --- | --- |\n{rows}\n"
+    return f"{HEADER}\n# Python API\n\n{head}\n\n| module | contents |\n| --- | --- |\n{rows}\n"
 
 
 def _module_page(path: str, module: Documented) -> str:
-    """One module with all its public names: functions first, then classes."""
+    """Return the page of a module: functions, classes, exceptions."""
     names = [module[name] for name in module.exports or import_module(path).__all__]
     kinds = {
         "Functions": [m for m in names if m.is_function],
@@ -86,18 +91,18 @@ def _module_page(path: str, module: Documented) -> str:
 
 
 def _place(member: Documented) -> tuple[int, str, str]:
-    """Where a name stands in its list."""
+    """Return the sort key of a name."""
     return FIRST.index(member.name) if member.name in FIRST else len(FIRST), member.name.lower(), member.name
 
 
 def _is_error(member: Documented) -> bool:
-    """True for an exception."""
+    """Return whether a class is an exception."""
     bases = {str(base) for base in member.bases}
     return bool(bases & {"Exception", "ValueError", "PrivprojError", "QueryError"})
 
 
 def _entry(member: Documented, level: int = 3) -> str:
-    """Heading, signature, words, and the public methods of a class."""
+    """Return heading, signature and docstring of a name and of its public methods."""
     parts = [f"{'#' * level} {member.name}", _signature(member), _sections(member)]
     if member.is_class:
         parts += [_entry(m, level + 1) for m in _methods(member)]
@@ -105,7 +110,7 @@ def _entry(member: Documented, level: int = 3) -> str:
 
 
 def _methods(kind: Documented) -> Iterator[Documented]:
-    """Public methods and properties that the class itself defines, in the order of the code."""
+    """Return public methods and properties that the class itself defines."""
     for name, member in kind.members.items():
         is_shown = not name.startswith("_") and name in FOR_USERS.get(kind.name, {name})
         if is_shown and (member.is_function or "property" in member.labels) and member.has_docstring:
@@ -113,7 +118,7 @@ def _methods(kind: Documented) -> Iterator[Documented]:
 
 
 def _signature(member: Documented) -> str:
-    """How it is called, as a block; a property and a class without parameters have none."""
+    """Return the signature as a block, or an empty text if there is none to show."""
     if "property" in member.labels:
         return ""
     parameters = list(_parameters(member))
@@ -125,7 +130,10 @@ def _signature(member: Documented) -> str:
 
 
 def _default_of(text: str) -> str:
-    """The default as it is written; of a field that declares a parameter, the one that it names."""
+    """Return the source of a default value.
+
+    For a declaration by ``parameter`` or ``flag`` it is the source of the declared default.
+    """
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("parameter", "flag"):
         return text
@@ -134,7 +142,10 @@ def _default_of(text: str) -> str:
 
 
 def _parameters(member: Documented) -> Iterator[str]:
-    """Each parameter with its type and default, and the star after which names are needed."""
+    """Return each parameter with its type and default.
+
+    A star precedes keyword-only parameters.
+    """
     starred = False
     for p in member.parameters:
         if p.name in ("self", "cls"):
@@ -149,9 +160,10 @@ def _parameters(member: Documented) -> Iterator[str]:
 
 
 def _sections(member: Documented) -> str:
-    """The docstring as Markdown. The returned value is cut out first: griffe takes what precedes a colon for a type."""
+    """Return a docstring as Markdown."""
     if not member.docstring:
         return ""
+    # griffe takes the text before a colon in Returns for a type, so this section is cut out first.
     before, returned, after = re.fullmatch(RETURNS, member.docstring.value, re.DOTALL).groups()
     parts = [_section(part) for part in _parsed(before, member)]
     parts += [f"**Returns** {_prose(' '.join(returned.split()))}"] if returned else []
@@ -160,14 +172,14 @@ def _sections(member: Documented) -> str:
 
 
 def _parsed(text: str, member: Documented) -> list[griffe.DocstringSection]:
-    """The sections of a part of a docstring."""
+    """Return the sections of a part of a docstring."""
     return griffe.Docstring(text.strip("\n"), parent=member).parse(
         "google", warn_unknown_params=False, warn_missing_types=False
     )
 
 
 def _section(part: griffe.DocstringSection) -> str:
-    """Text, or a list of named things."""
+    """Return a section as Markdown, either a list or prose."""
     kind = part.kind.value
     if kind in ("parameters", "attributes"):
         return f"**{kind.capitalize()}**\n\n" + _items((p.name, p.description) for p in part.value)
@@ -179,12 +191,12 @@ def _section(part: griffe.DocstringSection) -> str:
 
 
 def _items(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of names with their words."""
+    """Return a list of names with their descriptions."""
     return "\n".join(f"* `{name}`: {_prose(' '.join(words.split()))}" for name, words in pairs)
 
 
 def _with_examples(text: str) -> str:
-    """Prose with its doctests as blocks."""
+    """Return prose with doctests as code blocks."""
     blocks = [block for block in text.split("\n\n") if block.strip()]
     return "\n\n".join(
         f"```pycon\n{block.strip()}\n```" if block.lstrip().startswith(">>>") else _prose(block) for block in blocks
@@ -192,6 +204,6 @@ def _with_examples(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Roles and double backticks of docstrings as Markdown code."""
+    """Return text with the roles and double backquotes of docstrings as Markdown code."""
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
     return text.replace("``", "`")

@@ -1,4 +1,7 @@
-"""Write the pages of the bounds from the registry, the notes and the output of every example."""
+"""Write the pages of the bounds.
+
+A page combines the record of a bound, the notes in ``notes.toml`` and the output of the example.
+"""
 
 import contextlib
 import io
@@ -12,6 +15,7 @@ from typing import Any
 from privproj_cli.main import exit_code
 
 from privproj.accounting.phase import phase_for
+from privproj.assumptions import Assumption, short_name
 from privproj.contrib.certify.ball_profiles import ball_entry
 from privproj.errors import PrivprojError, UnsupportedError
 from privproj.mechanisms import Mechanism
@@ -26,38 +30,44 @@ PAGES = DOCS / "bounds"
 HEADER = "<!-- Written by docs/build.py from the registry and docs/notes.toml: edit those. -->\n"
 
 MEANING = {
-    Status.PROVED: "There is a complete proof, and nothing is asked of the data beyond the stated sensitivity. "
-    "For parameters that need one of the promises below it is reported as conditional.",
-    Status.CONDITIONAL: "There is a complete proof, for data sets that keep the promises below. The mechanism does not "
-    "enforce them, so every answer prints them.",
-    Status.ASYMPTOTIC: "The source leaves a constant open, so no number follows. The tool refuses (exit 3).",
-    Status.REFUTED: "There is a counterexample. The tool refuses (exit 3); with `--allow-refuted` a formula that "
-    "can be evaluated is, and the number is marked as no guarantee.",
+    Status.PROVED: "There is a complete proof. It needs no assumption on the data beyond the stated sensitivity.",
+    Status.CONDITIONAL: "There is a complete proof under the assumptions on the data that are listed below. The "
+    "mechanism does not enforce them, so privproj prints them with every number.",
+    Status.ASYMPTOTIC: "The source does not state a constant, so no number follows. privproj does not support this "
+    "bound (exit code 3).",
+    Status.REFUTED: "There is a counterexample. privproj does not support this bound (exit code 3). With "
+    "`--allow-refuted`, privproj evaluates the formula if there is one and marks the number as no guarantee.",
 }
 COMPOSES = {
-    "closed": "A privacy profile. Several fresh releases have a closed form: the same profile at other parameters.",
-    "PrivacyProfile": "A privacy profile. It becomes a pair of privacy loss distributions on a lattice, one that "
-    "dominates and, where lower values are known, one that is dominated; these are composed with every error bounded "
+    "closed": "Several releases with fresh randomness have the same privacy profile at other parameters.",
+    "PrivacyProfile": "The privacy profile becomes a discretized privacy loss distribution that dominates it and, if "
+    "lower values are known, one that it dominates. Both are composed with bounds on all errors "
     "([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
-    "TailLevelsCurve": "Two privacy profiles of independent losses. They are composed like two releases, and over a "
-    "run like twice as many, through privacy loss distributions ([C13](../proofs.md#c13)).",
-    "RenyiCurve": "A Renyi curve. Divergences add order by order; the sum is converted at the best order.",
-    "BestCurve": "Two Renyi curves. Each adds order by order; the smaller converted value is reported.",
-    "ConcentratedCurve": "A concentrated curve: rho adds over releases, and the conversion has a closed form.",
-    "ComposedRule": "An (epsilon, delta) rule, known at one point at a time: the smaller of basic and advanced "
-    "composition, the slack of the latter optimized.",
-    "GoodEventCurve": "A good event for the whole run, and a Gaussian run outside it: the failure is counted once for "
-    "each release, the Gaussian run composes in closed form or through privacy loss distributions.",
-    "single": "One release only: a second one is refused.",
-    "nothing": "Nothing to compose: there is no formula to evaluate.",
+    "TailLevelsCurve": "The privacy loss of one release is the sum of two independent losses with known profiles. They "
+    "are composed like two releases, by privacy loss distributions ([C13](../proofs.md#c13)).",
+    "RenyiCurve": "Renyi divergences of the same order add. The sum is converted to epsilon at the best order.",
+    "BestCurve": "Each of two Renyi curves adds order by order. The smaller converted value is reported.",
+    "ConcentratedCurve": "The values of rho add, and the conversion to epsilon has a closed form.",
+    "ComposedRule": "The bound gives one pair (epsilon, delta) at a time. The smaller result of basic and advanced "
+    "composition is reported, with optimized slack in advanced composition.",
+    "GoodEventCurve": "The probability of failure is counted once for each release. Without a failure, the run is a "
+    "Gaussian run, which is composed in closed form or by privacy loss distributions.",
+    "single": "The bound covers one release only.",
+    "nothing": "There is no formula to compose.",
 }
 CERTIFIED = {
-    None: "No: `privproj certify` refuses this bound.",
-    False: "Yes, one release on the whole data set: `privproj certify` encloses the value by balls "
+    None: "`privproj certify` does not support this bound.",
+    False: "`privproj certify` encloses the value of one release on the whole dataset in ball arithmetic "
     "([C21](../proofs.md#c21)).",
-    True: "Yes, any number of releases on the whole data set: `privproj certify` encloses the value by balls "
+    True: "`privproj certify` encloses the value of any number of releases on the whole dataset in ball arithmetic "
     "([C21](../proofs.md#c21)).",
 }
+
+
+ABOUT_ASSUMPTIONS = "The list covers all forms of these assumptions. Their numbers depend on the parameters."
+ABOUT_REQUIREMENTS = (
+    "A run with sampling or several steps has further requirements. `privproj epsilon -v` prints all of them."
+)
 
 
 @cache
@@ -65,12 +75,14 @@ def notes() -> dict[str, Any]:
     """Return the hand-written notes of the core and of the optional features."""
     own = tomllib.loads((DOCS / "notes.toml").read_text())
     for path in sorted(DOCS.parent.glob("privproj/contrib/*/notes.toml")):
-        own["bounds"] |= tomllib.loads(path.read_text())["bounds"]
+        added = tomllib.loads(path.read_text())
+        for table in ("bounds", "mechanisms"):
+            own[table] |= added[table]
     return own
 
 
 def note(bound: Bound) -> dict[str, Any]:
-    """Return the hand-written notes on one bound: "when", "proof" and "claims", or nothing."""
+    """Return the hand-written notes on one bound, which may be empty."""
     return notes()["bounds"].get(bound.mechanism.name, {}).get(bound.name, {})
 
 
@@ -87,7 +99,10 @@ def variants(bound: Bound) -> list[Mechanism]:
 
 
 def attempt(bound: Bound, mechanism: Mechanism, **run: Any) -> Any:
-    """Return the representation and the run for one mechanism, or None if the bound does not apply."""
+    """Return the representation and the run for one mechanism.
+
+    The result is None if the bound does not apply.
+    """
     try:
         return phase_for(mechanism, bound, {**run, "allow_refuted": True}).release()
     except PrivprojError:
@@ -99,20 +114,41 @@ def fitting(bound: Bound) -> Iterable[Mechanism]:
     return (mechanism for mechanism in variants(bound) if attempt(bound, mechanism))
 
 
-def asked(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
-    """Return the assumptions at these parameters, if the bound covers them."""
+def assumptions_at(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
+    """Return the assumptions on the data at these parameters.
+
+    The result is empty if the bound does not cover the parameters.
+    """
     try:
-        return tuple(one.text for one in bound.assumptions(mechanism)) if attempt(bound, mechanism) else ()
+        return tuple(map(assumption_line, bound.assumptions(mechanism))) if attempt(bound, mechanism) else ()
     except PrivprojError:
         return ()
 
 
-def promises(bound: Bound) -> list[str]:
-    """Return every assumption of any variant once."""
-    found = [text for mechanism in variants(bound) for text in asked(bound, mechanism)]
-    if bound.of_group == "same":
-        found.append("with `--group-size K`: one person contributes at most K records, each clipped on its own")
-    return list(dict.fromkeys(found))
+def assumption_line(assumption: Assumption) -> str:
+    """Return the short name and the text of an assumption."""
+    return f"`{assumption.kind.short}`: {assumption.text.rstrip('.')}."
+
+
+def assumption_lines(bound: Bound) -> list[str]:
+    """Return every assumption on the data of any variant once."""
+    return list(dict.fromkeys(line for mechanism in variants(bound) for line in assumptions_at(bound, mechanism)))
+
+
+def assumptions(bound: Bound) -> str:
+    """Return the assumptions on the data as Markdown."""
+    lines = assumption_lines(bound)
+    stated = f"{bullets(lines)}\n\n{ABOUT_ASSUMPTIONS}" if lines else "None."
+    if bound.of_group is None:
+        return stated
+    return f"{stated} With `--group-size K`, one user contributes at most K records, each clipped separately."
+
+
+def requirements(bound: Bound) -> str:
+    """Return the requirements on the program as Markdown."""
+    lines = [f"`{short_name(text)}`: {text.rstrip('.')}." for text in bound.requirements(bound.mechanism)]
+    stated = bullets(lines) if lines else "None beyond the sensitivity of the query."
+    return f"{stated}\n\n{ABOUT_REQUIREMENTS}"
 
 
 def kind(bound: Bound) -> str:
@@ -153,9 +189,9 @@ def runs(form: Any, run: Run) -> bool:
 
 def subsampling(bound: Bound) -> str:
     """Return the sampling schemes that have a theorem."""
-    words = {"poisson": "Poisson (add-remove, zero-out)", "fixed": "fixed batch size (replace)"}
-    held = [words[s] for s in words if any(sampled(bound, m, s) for m in fitting(bound))]
-    return "Subsampling: " + (" and ".join(held) if held else "none, a sampling rate below 1 is refused") + "."
+    schemes = {"poisson": "Poisson sampling (add-remove, zero-out)", "fixed": "batches of fixed size (replace)"}
+    covered = [text for scheme, text in schemes.items() if any(sampled(bound, m, scheme) for m in fitting(bound))]
+    return "Subsampling: " + (" and ".join(covered) if covered else "not supported") + "."
 
 
 @cache
@@ -181,16 +217,36 @@ def links(claims: list[str]) -> str:
 
 def status(bound: Bound) -> str:
     """Return the status, its meaning, and the reason if the bound is refuted."""
-    reason = "" if bound.status in GUARANTEES else f"\n\nReason: {bound.reason}."
-    return f"`{bound.status}`. {MEANING[bound.status]}{reason}"
+    meaning = f"Status: `{bound.status}`. {MEANING[bound.status]}"
+    if bound.status not in GUARANTEES:
+        return f"{meaning}\n\nReason: {bound.reason}."
+    if bound.status is Status.PROVED and assumption_lines(bound):
+        return f"{meaning} With parameters that state an assumption listed below, privproj reports it as conditional."
+    return meaning
 
 
-def foundations(bound: Bound) -> str:
-    """Return the assumptions on the data and the requirements on the program."""
-    promised = bullets(promises(bound)) or "* none"
-    assumed = bullets(bound.requirements(bound.mechanism)) or "* nothing beyond the sensitivity of the query"
-    head = "Promises (each is printed where it applies; the numbers are those of examples):"
-    return f"{head}\n\n{promised}\n\nAssumed of the program:\n\n{assumed}"
+def source(bound: Bound) -> str:
+    """Return the source of a bound, or the argument of a theorem of privproj."""
+    own, _, argument = bound.source.partition(": ")
+    return f"Source: {own} ({argument})." if own == "privproj" else f"Source: {bound.source}."
+
+
+def theorem(bound: Bound) -> str:
+    """Return the formula, the source and the status of a bound."""
+    formula = note(bound).get("formula", f"```\n{bound.formula}\n```").strip()
+    return f"{formula}\n\n{status(bound)}\n\n{source(bound)}"
+
+
+def release(bound: Bound) -> str:
+    """Return the description of a release, or the summary of the mechanism."""
+    return notes()["mechanisms"].get(bound.mechanism.name, {}).get("release", bound.mechanism.summary).strip()
+
+
+def projection(bound: Bound) -> str:
+    """Return notes on fixed projections and on the option ``--split``."""
+    reuse = "One projection may be used for all releases." if "fixed-projection" in bound.supports else ""
+    split = "`--split` divides delta between two events." if "split" in bound.supports else ""
+    return " ".join(filter(None, (reuse, split)))
 
 
 def composition(bound: Bound) -> str:
@@ -198,15 +254,17 @@ def composition(bound: Bound) -> str:
     default = bound.default_relation or "add-remove"
     entry = ball_entry(bound)
     return bullets(
-        (
-            f"Relations: {', '.join(bound.relations)}; {default} where none is given.",
-            f"Composition: {COMPOSES[kind(bound)]}",
-            subsampling(bound),
-            "Projection: " + ("may be reused." if "fixed-projection" in bound.supports else "as assumed above.")
-            + (" Delta is split between two events (`--split`)." if "split" in bound.supports else ""),
-            "Certificate: " + CERTIFIED[None if entry is None else entry.runs],
+        filter(
+            None,
+            (
+                f"Neighboring relations: {', '.join(bound.relations)} (default: {default}).",
+                f"Composition: {COMPOSES[kind(bound)]}",
+                subsampling(bound),
+                projection(bound),
+                "Certificate: " + CERTIFIED[None if entry is None else entry.runs],
+            ),
         )
-    )  # fmt: skip
+    )
 
 
 def example(bound: Bound) -> str:
@@ -218,20 +276,22 @@ def page(bound: Bound) -> str:
     """Return the page of one bound."""
     words = note(bound)
     claims = links(words.get("claims", [bound.proof] if bound.proof else []))
-    full = f"In full: {claims}." if claims else f"In full: {bound.source}."
+    full = f"Full proof: {claims}." if claims else f"Full proof: {bound.source}."
     proof = "\n\n".join([*([words["proof"].strip()] if "proof" in words else []), full])
+    is_guarantee = bound.status in GUARANTEES
     parts = {
-        "Formula": f"```\n{bound.formula}\n```\n\nSource: {bound.source}.",
-        "Status": status(bound),
-        **({"When to use it": words["when"].strip()} if "when" in words else {}),
-        "What it rests on": foundations(bound),
-        "Runs": composition(bound),
-        "Why it holds" if bound.status in GUARANTEES else "Why it does not hold": proof,
         "Example": example(bound),
+        "Release": release(bound),
+        "Theorem" if is_guarantee else "Claim": theorem(bound),
+        **({"When to use it": words["when"].strip()} if "when" in words else {}),
+        "Requirements on the program": requirements(bound),
+        "Assumptions on the data": assumptions(bound),
+        "Composition and sampling": composition(bound),
+        "Proof" if is_guarantee else "Why the claim is not a guarantee": proof,
     }
     title = f"# {bound.mechanism.name}: {bound.name}\n\n{bound.summary[0].upper()}{bound.summary[1:]}."
     sections = "".join(f"\n## {head}\n\n{text}\n" for head, text in parts.items())
-    return f"{HEADER}\n{title}\n{sections}\nAll bounds: [index](README.md). Version of this bound: {bound.version}.\n"
+    return f"{HEADER}\n{title}\n{sections}\nSee [all bounds](README.md). Version of this bound: {bound.version}.\n"
 
 
 def index(bounds: tuple[Bound, ...]) -> str:
@@ -239,8 +299,8 @@ def index(bounds: tuple[Bound, ...]) -> str:
     rows = "\n".join(
         f'| `{b.mechanism.name}` | <a id="{name_of(b)}"></a>`{b.name}` | {b.status} | {b.summary} |' for b in bounds
     )
-    table = f"| mechanism | bound | status | what it is |\n| --- | --- | --- | --- |\n{rows}\n"
-    return f"{HEADER}\n# The bounds\n\n{notes()['index'].strip()}\n\n{table}"
+    table = f"| mechanism | bound | status | summary |\n| --- | --- | --- | --- |\n{rows}\n"
+    return f"{HEADER}\n# Bounds\n\n{notes()['index'].strip()}\n\n{table}"
 
 
 def bound_pages() -> dict[Path, str]:

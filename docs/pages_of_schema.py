@@ -66,8 +66,8 @@ def schema_pages() -> dict[Path, str]:
     results = re.sub(r'"sampling": \{ "enum": .* \}', drawn, RESULTS.read_text())
     of_results = json.loads(results)["properties"]["run"]["properties"]
     fields = [name for name in run if name in Run.__dataclass_fields__ and name not in (*of_results, *NOT_IN_RESULTS)]
-    # New fields of a run come before "assumes", the last property; the rest of the file keeps its layout.
+    # New fields of a run come before "requirements", the last property; the rest of the file keeps its layout.
     added = "".join(f'        "{name}": {json.dumps(run[name])},\n' for name in fields)
-    run_end = results.index('        "assumes"', results.index('"group_size": {'))
+    run_end = results.index('        "requirements"', results.index('"group_size": {'))
     results = results[:run_end] + added + results[run_end:]
     return {SCHEMA: json.dumps(schema, indent=1) + "\n", RESULTS: results}

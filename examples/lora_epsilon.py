@@ -38,7 +38,7 @@ def main() -> None:
     results = {name: privproj.epsilon(release, delta=DELTA, **RUN) for name, release in releases.items()}
     for name, result in results.items():
         print(f"{name}: epsilon = {result.value} at delta {DELTA:g} ({result.bound}, {result.status})")
-    for requirement in results["per-layer clipping"].assumes:
+    for requirement in results["per-layer clipping"].requirements:
         print("per-layer clipping requires:", requirement)
 
 

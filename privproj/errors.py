@@ -25,9 +25,21 @@ EXIT_CODES = {
     130: "interrupted: stopped with Ctrl-C; a sweep or a training run can go on",
 }  # of the command line, each with its name and its meaning; each error class below has one of these exit codes
 
+EXAMPLES = {
+    "delta": "1e-6",
+    "epsilon": "1",
+    "noise_multiplier": "1.0",
+    "dim": "768",
+    "rank": "16",
+    "misalignment": "1e-6",
+    "steps": "1000",
+    "sampling_rate": "0.01",
+    "advantage": "0.1",
+}  # typical values of parameters that are often missing
+
 
 class PrivprojError(Exception):
-    """Base class of all errors that the package raises; the message is one sentence.
+    """Base class of all errors that the package raises; the message is one line.
 
     Attributes:
         exit_code: The exit code of the command line (:data:`EXIT_CODES`).
@@ -37,7 +49,7 @@ class PrivprojError(Exception):
     ...     epsilon(Gaussian(noise_multiplier=1.0), delta=2.0)
     ... except PrivprojError as error:
     ...     print(f"exit code {error.exit_code}: {error}")
-    exit code 2: expected a number above 0 and below 1, got delta=2
+    exit code 2: delta must be a number above 0 and below 1, got 2.
     """
 
     exit_code = 5
@@ -62,17 +74,20 @@ class QueryError(PrivprojError):
     outcome = "not_converged"
     result: Any = None
 
+    def __init__(self, *reason: str) -> None:
+        super().__init__(*(text if text[-1:] in ".?!" else f"{text}." for text in reason))
+
 
 class InvalidParameterError(PrivprojError, ValueError):
     """Raised for a value outside its domain, and for missing or contradictory parameters.
 
-    It is also a ValueError. The message states what was expected, the name, the value and a remedy, which are
-    attributes too.
+    It is also a ValueError. The message is ``NAME must be CONDITION, got VALUE.`` and a remedy. Its parts are
+    attributes.
 
     Args:
         name: The name of the parameter.
         value: The value that was given.
-        expected: What was expected.
+        expected: The condition that the value must meet, after the words "must be".
         remedy: What to do instead; empty if there is no remedy.
 
     >>> from privproj import Gaussian, InvalidParameterError
@@ -80,7 +95,7 @@ class InvalidParameterError(PrivprojError, ValueError):
     ...     Gaussian(noise_multiplier=-1.0)
     ... except InvalidParameterError as error:
     ...     print(error.name, error.value, error, sep=" | ")
-    noise_multiplier | -1.0 | expected a noise multiplier from 1e-12 to 1e+12, got noise_multiplier=-1
+    noise_multiplier | -1.0 | noise_multiplier must be a number from 1e-12 to 1e+12, got -1.
     """
 
     exit_code = 2
@@ -104,13 +119,58 @@ class InvalidParameterError(PrivprojError, ValueError):
             name: The name to be written, for instance that of an option.
 
         Returns:
-            The message, one sentence.
+            The message, in one line.
         """
-        tail = f"; {self.remedy}" if self.remedy else ""
         if self.is_missing:
-            return f"expected {self.expected}, got {'nothing for' if ': ' in name else 'no'} {name}{tail}"
+            place, leaf = _split(name)
+            remedy = self.remedy or _example(name) or f"give {self.expected}"
+            return f"missing {leaf}{f' in {place}' if place else ''}; {remedy}"
         is_whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
-        return f"expected {self.expected}, got {name}={int(self.value) if is_whole else self.value}{tail}"  # pyright: ignore
+        value = f"{int(self.value) if is_whole else self.value}"  # pyright: ignore
+        place, leaf = _split(name)
+        return f"{f'{place}: ' if place else ''}{leaf} must be {self.expected}, got {value}.{_as_sentence(self.remedy)}"
+
+
+class UnknownNameError(InvalidParameterError):
+    """Raised for a name that does not exist; ``expected`` is what it should name.
+
+    >>> from privproj import Gaussian, InvalidParameterError, epsilon
+    >>> try:
+    ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="analytical")
+    ... except InvalidParameterError as error:
+    ...     print(error)
+    unknown bound 'analytical' of gaussian; did you mean 'analytic'?
+    """
+
+    def sentence(self, name: str) -> str:
+        """Return the message; the location in ``name`` comes after the unknown name."""
+        place, _ = _split(name)
+        noun, _, owner = self.expected.partition(" of ")
+        of_what = (f" of {owner}" if owner else "") + (f" in {place}" if place else "")
+        return f"unknown {noun} {self.value!a}{of_what}; {self.remedy}"
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the location and the name of a parameter: ``"a.toml: entry 2: rank"`` is at ``"a.toml, entry 2"``."""
+    *places, leaf = name.split(": ")
+    return ", ".join(places), leaf
+
+
+def _example(name: str) -> str:
+    """Return a valid value for a missing parameter, as it is written; empty if there is no typical one."""
+    place, leaf = _split(name)
+    value = EXAMPLES.get(leaf.lstrip("-").replace("-", "_"))
+    sign = " = " if place else " " if leaf.startswith("-") else "="
+    return f"try {leaf}{sign}{value}" if value else ""
+
+
+def _as_sentence(remedy: str) -> str:
+    """Return a remedy as a sentence that follows another; empty without a remedy."""
+    if not remedy:
+        return ""
+    first = remedy.split()[0]
+    start = first.capitalize() if first.isalpha() and first.islower() else first
+    return f" {start}{remedy[len(first) :]}{'' if remedy[-1] in '.?!' else '.'}"
 
 
 class MissingPackageError(PrivprojError):
@@ -120,11 +180,11 @@ class MissingPackageError(PrivprojError):
         package: The name of the package.
         needed_by: The feature that needs the package.
         extra: The extra that contains the package.
-        otherwise: What to do instead.
+        otherwise: What to do instead; it follows the command.
 
     >>> from privproj.errors import MissingPackageError
     >>> print(MissingPackageError("matplotlib", "--plot", "plot"))
-    expected matplotlib to be installed, which --plot needs; pip install 'privproj[plot]'
+    --plot needs matplotlib, which is not installed. Run: pip install 'privproj[plot]'
     """
 
     exit_code = 2
@@ -134,27 +194,65 @@ class MissingPackageError(PrivprojError):
 
     def __str__(self) -> str:
         package, needed_by, extra, otherwise = self.args
-        return (
-            f"expected {package} to be installed, which {needed_by} needs; pip install 'privproj[{extra}]'{otherwise}"
-        )
+        return f"{needed_by} needs {package}, which is not installed. Run: pip install 'privproj[{extra}]'{otherwise}"
 
 
 class UnsupportedError(QueryError):
     """Raised if no bound is sound for a query, or if the named bound is not.
 
+    Args:
+        reason: The message.
+        mechanism: The name of the mechanism.
+        sampling: The sampling scheme; None for releases on the whole dataset.
+        relation: The neighboring relation.
+        bound: The name of the bound.
+
     Attributes:
-        result: The :class:`Result` without a value, with the outcome ``refused``; None outside of a query.
+        mechanism: The name of the mechanism; None if the error is not about one mechanism.
+        sampling: The sampling scheme; None for releases on the whole dataset, or if the error is not about a run.
+        relation: The neighboring relation; None if the error is not about a run.
+        bound: The name of the bound; None if the error is not about one bound.
+        result: The :class:`Result` without a value, with the outcome ``unsupported``; None outside of a query.
 
     >>> from privproj import Gaussian, UnsupportedError, epsilon
     >>> try:
     ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="classical")
     ... except UnsupportedError as error:
-    ...     print(str(error.result.outcome), error.result.value)
-    refused None
+    ...     print(error.mechanism, error.sampling, error.relation, error.bound, error.result.value)
+    gaussian None add-remove classical None
     """
 
     exit_code = 3
-    outcome = "refused"
+    outcome = "unsupported"
+    mechanism: str | None = None
+    sampling: str | None = None
+    relation: str | None = None
+    bound: str | None = None
+
+    def __init__(self, *reason: str, **about: str | None) -> None:
+        super().__init__(*reason)
+        self.describe(**about)
+
+    def describe(
+        self,
+        *,
+        mechanism: str | None = None,
+        sampling: str | None = None,
+        relation: str | None = None,
+        bound: str | None = None,
+    ) -> None:
+        """Set the attributes that are not set yet.
+
+        Args:
+            mechanism: The name of the mechanism.
+            sampling: The sampling scheme.
+            relation: The neighboring relation.
+            bound: The name of the bound.
+        """
+        about = {"mechanism": mechanism, "sampling": sampling, "relation": relation, "bound": bound}
+        for name, value in about.items():
+            if getattr(self, name) is None and value is not None:
+                setattr(self, name, str(value))
 
 
 class ConvergenceError(QueryError):
@@ -169,7 +267,7 @@ class ConvergenceError(QueryError):
     ...     steps(Gaussian(noise_multiplier=1e6), epsilon=100.0, delta=1e-5)
     ... except ConvergenceError as error:
     ...     print(error)
-    more than 1e+08 steps fit; expected a target that fewer steps use up
+    more than 1e+08 steps meet the target. Use a smaller epsilon or delta.
     """
 
 
@@ -194,7 +292,7 @@ class GridSizeError(PrecisionError):
 
 def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
     """Raise the error again with its location before the parameter, for example a file and an entry."""
-    raise InvalidParameterError(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
+    raise type(error)(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
 
 
 @contextmanager
@@ -205,7 +303,7 @@ def within(where: str) -> Iterator[None]:
     except InvalidParameterError as error:
         raise_within(error, where)
     except UnsupportedError as error:
-        error.args = (f"{where}: {error}",)
+        error.args = (f"{', '.join(where.split(': '))}: {error}",)
         raise
 
 
@@ -215,15 +313,23 @@ def unknown_name(
     """Return the error for a value (or its ``word``) that is not one of the ``allowed`` names.
 
     It suggests the nearest names. If none is near it lists all of them, or states the remedy if they are many.
+
+    Args:
+        name: The name of the parameter, or its location and ": " and the name.
+        value: The value that was given.
+        what: What the value should name, such as "bound of gaussian" or "key".
+        allowed: The names that exist.
+        remedy: What to do if the names are too many to be listed.
+        word: The unknown name, if it is not the value itself.
     """
+    asked = str(value if word is None else word)
     names = list(dict.fromkeys(allowed))
-    near = nearest_names(str(value) if word is None else word, names)
+    near = nearest_names(asked, names)
     if near:
-        return InvalidParameterError(name, value, what, f"did you mean {' or '.join(near)}?")
-    # At most 12 names are listed.
-    if len(names) <= 12 or not remedy:
-        return InvalidParameterError(name, value, f"{what}: {', '.join(names)}")
-    return InvalidParameterError(name, value, what, remedy)
+        remedy = f"did you mean {' or '.join(map(repr, near))}?"
+    elif len(names) <= 12 or not remedy:  # At most 12 names are listed.
+        remedy = f"choose from {', '.join(names)}"
+    return UnknownNameError(name, asked[:80], what, remedy)
 
 
 def nearest_names(word: str, names: Iterable[str]) -> list[str]:

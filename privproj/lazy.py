@@ -27,6 +27,8 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
     def find(name: str) -> object:
         if name == "__all__":
             return [*home_of]
+        if name not in home_of and name in _submodules(module):
+            return import_module(f"{module}.{name}")
         if name not in home_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         try:
@@ -41,7 +43,19 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
         setattr(sys.modules[module], name, value)  # later accesses do not call this function
         return value
 
-    return find, lambda: [*(name for name in vars(sys.modules[module]) if name.startswith("__")), *home_of]
+    def names() -> list[str]:
+        own = (name for name in vars(sys.modules[module]) if name.startswith("__"))
+        return [*own, *home_of, *(name for name in _submodules(module) if name not in home_of)]
+
+    return find, names
+
+
+def _submodules(module: str) -> list[str]:
+    """Return the public submodules of a package; none for a module."""
+    from pkgutil import iter_modules
+
+    found = iter_modules(getattr(sys.modules[module], "__path__", []))
+    return [one.name for one in found if not one.name.startswith("_")]
 
 
 def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -> Any:

@@ -63,7 +63,7 @@ def _converted(convert: Callable[[Any], Any], name: str, value: object, expected
         return convert(value)
     except (TypeError, ValueError, OverflowError):
         is_quoted = isinstance(value, str) and value.strip()[:1].isdigit()
-        advice = "write it as a number, without quotes" if is_quoted else ""
+        advice = "write the number without quotes" if is_quoted else ""
         raise InvalidParameterError(name, value, expected, advice) from None
 
 
@@ -105,7 +105,7 @@ def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> floa
     """Return the value as an epsilon up to 1e9, above 0 or, if ``zero``, from 0 on; raise
     :class:`InvalidParameterError`.
     """
-    expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
+    expected = "a number from 0 to 1e+09" if zero else "a number above 0 and at most 1e+09"
     return real(name, value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
 
 
@@ -140,7 +140,7 @@ def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Ki
     return replace(
         WHOLE,
         rule={**WHOLE.rule, "minimum": low, "maximum": high},
-        check=lambda name, value: integer(name, value, expected or f"a whole number {name} {ends}", low, high),
+        check=lambda name, value: integer(name, value, expected or f"an integer {ends}", low, high),
     )
 
 
@@ -155,7 +155,7 @@ def number(
     return replace(
         NUMBER,
         rule={**NUMBER.rule, **ends},
-        check=lambda name, value: real(name, value, expected or f"a number {name} {words}", low, high, **is_open),
+        check=lambda name, value: real(name, value, expected or f"a number {words}", low, high, **is_open),
     )
 
 
@@ -164,13 +164,13 @@ def one_of(*choices: str) -> Kind:
     return replace(TEXT, rule={"enum": [*choices]})
 
 
-WHOLE = Kind("a whole number", lambda value: _is_number(value) and value == value // 1, {"type": "integer"})
+WHOLE = Kind("an integer", lambda value: _is_number(value) and value == value // 1, {"type": "integer"})
 
 NUMBER = Kind("a number", _is_number, {"type": "number"})
 
-NOISE = number("a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
+NOISE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
 
-DEVIATION = number("a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
+DEVIATION = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
 
 # a flag on the command line
 TRUTH = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"}, boolean)

@@ -1,7 +1,8 @@
-"""What the tool answers: a number with its side, its bound, the status of the bound and its promises."""
+"""Define the result of a query: a value with its side, its bound and its assumptions, and how it is displayed."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -10,16 +11,16 @@ from privproj.assumptions import short_name
 from privproj.errors import InvalidParameterError
 from privproj.numerics.interval import UNKNOWN, Enclosure
 
-SCHEMA = 1  # Version of the fields of a result as JSON
+SCHEMA = 2  # Version of the fields of a result as JSON
 
 
 class Status(StrEnum):
-    """What is known of a bound, whatever its value is.
+    """What is known of a bound, independently of its value.
 
     Attributes:
-        PROVED: The bound is proved and asks nothing of the data.
-        CONDITIONAL: The bound is proved for data that keep its promises, which nobody checks.
-        ASYMPTOTIC: A constant of the bound is left open, so no number follows from it.
+        PROVED: The bound is proved for all data.
+        CONDITIONAL: The bound is proved for data that meet its assumptions, which privproj does not check.
+        ASYMPTOTIC: The bound has an unknown constant, so it has no value.
         REFUTED: The bound is known to be false.
 
     >>> from privproj import M2, Status, epsilon
@@ -34,15 +35,14 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How the evaluation of a bound ended; only ``OK`` comes with a guarantee.
+    """How the evaluation of a bound ended; only a result with ``OK`` is a guarantee.
 
     Attributes:
-        OK: There is a finite answer.
-        VACUOUS: The bound has no finite answer: an infinite epsilon, a delta of 1, or no parameter that meets the
-            target.
+        OK: The value is finite.
+        VACUOUS: The value says nothing: an infinite epsilon, a delta of 1, or no parameter that meets the target.
         NOT_CONVERGED: A search or a quadrature did not reach its accuracy.
-        PRECISION_LIMIT: The number lies below what the arithmetic in use can certify.
-        REFUSED: The bound does not hold for this question, or it is refuted.
+        PRECISION_LIMIT: The value is below the resolution of the arithmetic.
+        UNSUPPORTED: The bound does not support this query, or it is refuted.
 
     >>> from privproj import Gaussian, Outcome, sigma
     >>> sigma(Gaussian(), epsilon=1.0, delta=1e-5).outcome is Outcome.OK
@@ -53,17 +53,17 @@ class Outcome(StrEnum):
     VACUOUS = "vacuous"
     NOT_CONVERGED = "not_converged"
     PRECISION_LIMIT = "precision_limit"
-    REFUSED = "refused"
+    UNSUPPORTED = "unsupported"
 
 
 class Side(StrEnum):
-    """Where a value lies relative to the true quantity of the mechanism, as long as the promises are kept.
+    """Where a value lies relative to the true quantity of the mechanism, if all assumptions hold.
 
     Attributes:
         UPPER: The true quantity is at most the value.
-        EXACT: The value is the true quantity, but for its outward margin.
-        LOWER: The true quantity is at least the value, for instance the number of steps that fit.
-        NONE: Nothing is claimed, since the bound is refuted.
+        EXACT: The value is the true quantity, up to outward rounding.
+        LOWER: The true quantity is at least the value, for example the number of steps that meet a target.
+        NONE: Nothing is claimed, because the bound is refuted.
 
     >>> from privproj import Gaussian, Side, epsilon
     >>> epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).side is Side.EXACT
@@ -77,7 +77,7 @@ class Side(StrEnum):
 
 
 def round_outward(value: float, *, up: bool = True) -> str:
-    """Round ``value`` to four significant digits, outward; a positive number is never shown as 0."""
+    """Return ``value`` rounded outward to four significant digits; a positive number is never shown as 0."""
     if value == math.inf:
         return "infinite"
     if isinstance(value, int) or value == 0.0:
@@ -86,27 +86,50 @@ def round_outward(value: float, *, up: bool = True) -> str:
 
 
 def limit_words(value: float, *, up: bool) -> str:
-    """Say a number that a claim is for, to six digits: up where a larger one claims less, as of a target, else down."""
+    """Return a number in six digits, rounded up or down."""
     return f"{_round_to(6, value, up):g}"
 
 
 def _round_to(digits: int, value: float, up: bool) -> float:
-    """The value rounded up or down to so many significant digits of the shortest decimals that are this double."""
+    """Return the value, as its shortest decimal text, rounded up or down to this number of significant digits."""
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
     return float(Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value))))
 
 
 def risk_words(risk: Mapping[str, float]) -> str:
-    """Say an attack risk: the advantage, or the true positive rate at a false positive rate."""
+    """Return an attack risk as text: the advantage, or the true positive rate at a false positive rate."""
     if "advantage" in risk:
         return f"advantage {limit_words(risk['advantage'], up=True)}"
     return f"true positive rate {limit_words(risk['tpr'], up=True)} at {_fpr_words(risk)}"
 
 
 def _fpr_words(risk: Mapping[str, float]) -> str:
-    """The false positive rate of a risk: what holds at it holds at a smaller one."""
+    """Return the false positive rate of a risk as text, rounded down: a claim at this rate holds at smaller ones."""
     return f"false positive rate {limit_words(risk['fpr'], up=False)}"
+
+
+# neighboring relations as text
+NEIGHBORS = {
+    "add-remove": "add or remove one record",
+    "replace": "replace one record",
+    "zero-out": "set one record to zero",
+}
+
+
+def _run_words(run: Mapping[str, Any]) -> str:
+    """Return the number of steps, the sampling scheme and the group size as text."""
+    count, sampling, rate = run.get("steps"), run.get("sampling"), run.get("sampling_rate")
+    in_epochs = "batches" in run or sampling in ("partition", "shuffle", "balls-in-bins")
+    unit = "epoch" if in_epochs else "step"
+    words = f"{count} {unit}{'' if count == 1 else 's'}"
+    name = "Poisson" if sampling == "poisson" else str(sampling)
+    if sampling is None:
+        words += " on the whole dataset" if rate is not None else ", sampling differs between phases"
+    else:
+        words += f", {name} sampling" + ("" if in_epochs or rate is None else f" at rate {rate:.4g}")
+    size = run.get("group_size", 1)
+    return words if size in (None, 1) else f"{words}, up to {size} records per user"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +155,17 @@ class LowerBound:
 
     def as_dict(self) -> dict[str, object]:
         """Return the keys that it has among the numerics of the JSON object."""
-        words = {"at_least_for": self.for_whom, "gap": self.gap}
-        return {f"{self.quantity}_at_least": self.value, **{key: text for key, text in words.items() if text}}
+        words = {"lower_bound_adversary": self.for_whom, "gap": self.gap}
+        return {f"{self.quantity}_lower_bound": self.value, **{key: text for key, text in words.items() if text}}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """The result of a query, with what it depends on; ``float(result)`` is its value if that is a guarantee.
+    """The result of a query: a value, and what it depends on.
+
+    ``print(result)`` shows the value with its side, bound, run, assumptions and warnings. ``float(result)`` is the
+    value, and a result compares with numbers by its value. ``format(result, ".3f")`` rounds to the safe side: a lower
+    bound down, any other value up. All of these except ``print`` raise an error for a result that is not a guarantee.
 
     Attributes:
         quantity: The quantity: epsilon, delta, sigma, rank, steps, rate, misalignment, advantage, tpr (at the false
@@ -148,12 +175,12 @@ class Result:
         interval: An enclosure of the exact value of the named bound, which costs time where a run is composed
             numerically and is computed when it is read. It encloses the true value only if ``side`` is exact.
         side: Where the value lies relative to the true quantity of the mechanism, a :class:`Side`.
-        mechanism: The name and all parameters of the mechanism, and under "assumes" its requirements.
-        run: All parameters of the run, and under "assumes" its requirements.
+        mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
+        run: All parameters of the run, and under "requirements" its requirements.
         bound: The name of the bound.
         bound_version: Its version, which changes whenever a value of the bound may change.
         status: The status of the bound for these parameters, a :class:`Status`.
-        promises: The assumptions on the data; empty for a bound that holds for all data.
+        data_assumptions: The assumptions on the data; empty for a bound that holds for all data.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
         outcome: How the evaluation ended, an :class:`Outcome`.
         epsilon: The epsilon of the guarantee, given or computed; None if it is neither.
@@ -167,7 +194,7 @@ class Result:
         lower_bound: The lower bound of the true value (``with_details``), a :class:`LowerBound`; None if it is not
             known or was not computed.
         alternatives: The value for other batches, by name: ``balls_in_bins_instead`` and ``poisson_not_valid`` of
-            shuffled ones (``with_details``), and the ``smallest_harmless_cap`` of truncated ones.
+            shuffled ones (``with_details``), and the ``smallest_harmless_max_batch_size`` of truncated ones.
         warnings: Warnings, one sentence each.
         query: The composition that was evaluated, from which ``with_details`` computes more; None if there is
             nothing more.
@@ -175,8 +202,15 @@ class Result:
 
     >>> from privproj import M2, epsilon
     >>> result = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
-    >>> round(result.value, 4), str(result.side), result.bound, str(result.status), result.promises
+    >>> round(result.value, 4), str(result.side), result.bound, str(result.status), result.data_assumptions
     (0.7382, 'upper bound', 'rank-free', 'proved', ())
+    >>> format(result, ".2f"), result <= 1.0
+    ('0.74', True)
+    >>> print(result)
+    epsilon = 0.7382  (upper bound, delta = 1e-05)
+      bound:     rank-free (proved)
+      run:       1 step on the whole dataset
+      neighbors: add or remove one record
     """
 
     quantity: str
@@ -188,7 +222,7 @@ class Result:
     bound: str
     bound_version: int
     status: Status
-    promises: tuple[str, ...]
+    data_assumptions: tuple[str, ...]
     source: str
     outcome: Outcome
     epsilon: float | None = None
@@ -223,25 +257,95 @@ class Result:
 
     def __float__(self) -> float:
         if self.value is None or not self.usable or self.side is Side.NONE:
-            raise InvalidParameterError("result", str(self), "an answer that is a guarantee, to take it as a number")
+            raise InvalidParameterError("result", self._value_words, "a guarantee to be used as a number")
         return float(self.value)
 
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+
+        number = float(self)
+        if isinstance(self.value, int) and spec[-1] == "d":
+            return format(self.value, spec)
+        if "." not in spec and spec[-1] in "eEfFgG%":
+            spec = f"{spec[:-1]}.6{spec[-1]}"  # the default of floats
+        with localcontext(rounding=ROUND_FLOOR if self.side is Side.LOWER else ROUND_CEILING):
+            return format(Decimal(repr(number)), spec)
+
+    def __lt__(self, other: object) -> bool:
+        return self._compared(other, lambda x, y: x < y)
+
+    def __le__(self, other: object) -> bool:
+        return self._compared(other, lambda x, y: x <= y)
+
+    def __gt__(self, other: object) -> bool:
+        return self._compared(other, lambda x, y: x > y)
+
+    def __ge__(self, other: object) -> bool:
+        return self._compared(other, lambda x, y: x >= y)
+
+    def _compared(self, other: object, holds: Callable[[float, float], bool]) -> bool:
+        """Return the comparison of the values; an infinite epsilon compares too, although it is not a guarantee."""
+        if not isinstance(other, float | int | Result):
+            return NotImplemented
+        values = [
+            one.value if isinstance(one, Result) and one.value == math.inf and one.side is not Side.NONE else float(one)
+            for one in (self, other)
+        ]
+        return holds(*values)  # pyright: ignore[reportArgumentType]
+
     def __repr__(self) -> str:
-        return f"<{self}>"
+        return f"<{self.one_line}>"
 
     def __str__(self) -> str:
+        lines = [f"  {label + ':':<10} {text}" for label, text in self._details()]
+        warnings = [f"warning: {text}" for text in self.warnings]
+        return "\n".join([self._value_words.replace(" (", "  (", 1), *lines, *warnings])
+
+    def _repr_html_(self) -> str:
+        """Return the text of ``print(result)`` as a table, for notebooks."""
+        from html import escape
+
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(label)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
+            for label, text in self._details()
+        )
+        warnings = "".join(f"<p><b>warning:</b> {escape(text)}</p>" for text in self.warnings)
+        return f"<p><b>{escape(self._value_words)}</b></p><table>{cells}</table>{warnings}"
+
+    @property
+    def one_line(self) -> str:
+        """The text of ``print(result)`` in one line."""
+        details = "; ".join(f"{label} {text}" if label == "bound" else text for label, text in self._details())
+        return f"{self._value_words}; {details}{''.join(f'; warning: {text}' for text in self.warnings)}"
+
+    @property
+    def _value_words(self) -> str:
+        """The value with its side and target, in one line."""
         if self.value is None:
-            return f"{self.quantity}: no answer ({self.outcome})"
+            return f"{self.quantity}: no value ({self.outcome.replace('_', ' ')})"
         number = round_outward(self.value, up=self.side is not Side.LOWER)
-        side = "NOT A GUARANTEE" if self.side is Side.NONE else self.side
-        promises = f"; promise: {'; '.join(self.promises)}" if self.promises else ""
-        basis = f"{self.bound}, {self.status}, {self.run['relation']}{promises}"
-        target = f", at {self.target_words}" if self.target_words else ""
-        return f"{self.quantity} = {number} ({side}{target}; {basis})"
+        side = "NOT A GUARANTEE" if self.side is Side.NONE else str(self.side)
+        target = re.sub(r"\b(epsilon|delta|slack|advantage|rate) (?=[\d.])", r"\1 = ", self.target_words)
+        target = f", {target}" if target else ""
+        on_data = ", only under an assumption on the data" if self.data_assumptions else ""
+        return f"{self.quantity} = {number} ({side}{target}){on_data}"
+
+    def _details(self) -> list[tuple[str, str]]:
+        """Return bound, run, neighbors and assumptions on the data, each with its label."""
+        proved = f"{self.status} under this assumption" if self.status is Status.CONDITIONAL else str(self.status)
+        relation = str(self.run.get("relation"))
+        return [
+            *(("assumes", text) for text in self.data_assumptions),
+            ("bound", f"{self.bound} ({proved.replace('conditional', 'proved')})"),
+            ("run", _run_words(self.run)),
+            ("neighbors", NEIGHBORS.get(relation, relation)),
+        ]
 
     @property
     def target_words(self) -> str:
-        """At which epsilon, delta or risk the value is, in words; empty where it is at none."""
+        """The epsilon, delta or attack risk of the target as text; empty if there is none."""
         if self.risk is not None:
             return _fpr_words(self.risk) if self.quantity == "tpr" else risk_words(self.risk)
         targets = {"epsilon": self.epsilon, "slack" if self.quantity == "gdp_mu" else "delta": self.delta}
@@ -257,13 +361,13 @@ class Result:
         return self.outcome is Outcome.OK
 
     @property
-    def assumes(self) -> tuple[str, ...]:
-        """All that is taken for granted about the program, in words: first for the mechanism, then for the run."""
-        lists: Any = (self.mechanism.get("assumes", ()), self.run.get("assumes", ()))
+    def requirements(self) -> tuple[str, ...]:
+        """The requirements on the program as text: first of the mechanism, then of the run."""
+        lists: Any = (self.mechanism.get("requirements", ()), self.run.get("requirements", ()))
         return tuple(dict.fromkeys(words for sentences in lists for words in sentences))
 
     def as_dict(self) -> dict[str, object]:
-        """Return the JSON object of the command line: plain values, and None for what is not a finite number.
+        """Return the JSON object of the command line: plain values, and None for numbers that are not finite.
 
         Returns:
             The fields by name, with the version of the package and of the schema (``privproj/schema.json``).
@@ -277,15 +381,15 @@ class Result:
         values = [ends if name == "interval" else {name: getattr(self, name)} for name in names]
         plain = {name: as_plain_value(value) for pair in values for name, value in {**pair}.items()}
         plain["numerics"] = as_plain_value(numerics)
-        plain["requires"] = [short_name(text) or text for text in self.assumes]
-        plain["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
-        if self.outcome not in (Outcome.OK, Outcome.REFUSED):
+        plain["requires"] = [short_name(text) or text for text in self.requirements]
+        plain["interval_contains"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
+        if self.outcome not in (Outcome.OK, Outcome.UNSUPPORTED):
             plain["value"] = None
         return {**plain, "version": __version__, "schema": SCHEMA}
 
 
 class Row(Protocol):
-    """What stands in :class:`Rows`."""
+    """An element of :class:`Rows`."""
 
     def as_row(self) -> dict[str, object]:
         """Return the row as plain values under the names of its columns."""
@@ -296,7 +400,7 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Rows(tuple[AnyRow, ...]):
-    """Answers side by side, in their order: a tuple that shows itself in a line for each.
+    """A tuple of results that displays one row per line.
 
     Args:
         iterable: The rows.
@@ -309,7 +413,7 @@ class Rows(tuple[AnyRow, ...]):
     __slots__ = ()
 
     def to_dict(self) -> dict[str, list[object]]:
-        """Return the columns by name, None where a row has no value: what a data frame is made of.
+        """Return the columns by name, with None for missing values, to build a data frame.
 
         Returns:
             Lists of one length, for ``pandas.DataFrame(rows.to_dict())`` or ``polars.DataFrame(rows.to_dict())``.
@@ -322,7 +426,7 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def as_plain_value(value: object) -> object:
-    """The value in the types of JSON: text, finite numbers, lists and tables; None for ``nan`` and infinities."""
+    """Return the value in the types of JSON: text, finite numbers, lists, tables; None for ``nan`` and infinities."""
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):

@@ -37,7 +37,7 @@ __all__ = ["NeighboringRelation", "RunOptions", "Sampling"]
 
 ASSUMED_POISSON = (
     "Poisson sampling assumed because --sampling was not given. If your loader shuffles, use --sampling shuffle; "
-    "epsilon is then much larger. --sampling balls-in-bins costs about as much as Poisson but needs a different loader."
+    "epsilon is then much larger."
 )  # note on a rate that follows from a batch size and a dataset size, without a sampling
 
 
@@ -109,50 +109,48 @@ class Run:
     """
 
     steps: int = parameter(
-        whole_number("a whole number of steps >= 1"),
-        "Releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]",
+        whole_number("an integer >= 1"),
+        "Number of releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]",
         "T",
         default=1,
     )
     sampling_rate: float = parameter(
-        number("a rate above 0 and at most 1", 0.0, 1.0, open_low=True),
-        "Rate at which a step samples records.  [default: 1]",
+        number("a number above 0 and at most 1", 0.0, 1.0, open_low=True),
+        "Probability that a record is in a batch.  [default: 1]",
         "Q",
         default=1.0,
     )
-    sampling: Sampling | None = parameter(one_of(*Sampling), "How a batch is drawn.")
+    sampling: Sampling | None = parameter(one_of(*Sampling), "Sampling scheme.")
     batches: int | None = parameter(
-        whole_number("from 1 to 1e7 batches in an epoch", 1, 10**7),
-        "Batches in an epoch, for balls-in-bins and shuffle.",
+        whole_number("an integer from 1 to 1e7", 1, 10**7),
+        "Number of batches in an epoch, for balls-in-bins and shuffle.",
         "T",
         is_rare=True,
     )
     batches_per_record: int = parameter(
-        whole_number("a whole number of batches for each record, from 1 to the number of batches", 1, 10**7),
-        "Batches of an epoch that a record is in.  [default: 1]",
+        whole_number("an integer from 1 to the number of batches", 1, 10**7),
+        "Number of batches of an epoch that contain a record.  [default: 1]",
         "K",
         default=1,
         is_rare=True,
     )
     max_batch_size: int | None = parameter(
-        whole_number("a whole number max_batch_size >= 1", 1, 10**12),
-        "Largest Poisson batch; the surplus is dropped.",
+        whole_number("an integer >= 1", 1, 10**12),
+        "Maximum size of a Poisson batch. Further records are dropped.",
         "B",
         is_rare=True,
     )
-    dataset_size: int | None = parameter(
-        whole_number("a whole number dataset_size >= 1", 1, 10**12), "Number of records.", "N"
-    )
+    dataset_size: int | None = parameter(whole_number("an integer >= 1", 1, 10**12), "Number of records.", "N")
     relation: NeighboringRelation | None = parameter(one_of(*NeighboringRelation), "Neighboring relation.")
     group_size: int = parameter(
-        whole_number("from 1 to 1e6 records of one person", 1, 10**6),
-        "Protect the K records of one person.  [default: 1]",
+        whole_number("an integer from 1 to 1e6", 1, 10**6),
+        "Protect up to K records of one user.  [default: 1]",
         "K",
         default=1,
     )
     discretization: float | None = parameter(
-        number("a grid step from 1e-12 to 1", 1e-12, 1.0),
-        "Grid of a composition.  [default: from the run]",
+        number("a number from 1e-12 to 1", 1e-12, 1.0),
+        "Grid step of the composition.  [default: from the run]",
         "H",
         is_rare=True,
     )
@@ -169,12 +167,10 @@ class Run:
         scheme = Sampling.POISSON if self.sampling is None else member_named(Sampling, "sampling", self.sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
-            raise InvalidParameterError(
-                "sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch"
-            )
+            raise InvalidParameterError("sampling_rate", rate, f"1 with {scheme} sampling", "one step is one epoch")
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
-            raise InvalidParameterError("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "omitted if sampling_rate is 1")
         chosen = WHOLE_DATA if self.sampling is None else record
         notes = [chosen.why_default] if chosen.why_default and self.relation is None else []
         if self.sampling is None and rate < 1.0 and self.public_size:
@@ -191,20 +187,23 @@ class Run:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:
                 owners = [other for other, record in SCHEMES.items() if name in record.options]
-                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
-                raise InvalidParameterError(name, value, f"no {name}", remedy)
+                remedy = f"{name} needs sampling {' or '.join(owners)}"
+                raise InvalidParameterError(name, value, f"omitted for {scheme} sampling", remedy)
         for name, expected in SCHEMES[scheme].needs.items():
             if getattr(self, name) is None:
-                raise InvalidParameterError(name, "nothing", expected)
+                raise InvalidParameterError(name, "nothing", expected, f"{scheme} sampling needs {expected}")
         if self.batches_per_record > (self.batches or 1):
-            expected = "a whole number of batches for each record, from 1 to the number of batches"
+            expected = "an integer from 1 to the number of batches"
             raise InvalidParameterError("batches_per_record", self.batches_per_record, expected)
         if self.max_batch_size is not None and self.dataset_size is None:
-            raise InvalidParameterError("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "given together with dataset_size")
         if self.dataset_size is not None:
             object.__setattr__(self, "public_size", True)
             if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
-                expected = f"a dataset_size of which sampling_rate={self.sampling_rate:g} is whole records, a batch"
+                expected = (
+                    f"a size for which sampling_rate * dataset_size is an integer "
+                    f"(sampling_rate = {self.sampling_rate:g})"
+                )
                 raise InvalidParameterError("dataset_size", self.dataset_size, expected)
 
     @property
@@ -258,16 +257,16 @@ class Run:
         return {name: value for name, value in values.items() if name in always or value is not None}
 
 
-_BATCH_SIZE = whole_number("a whole number batch_size >= 1")  # range of a batch size
+_BATCH_SIZE = whole_number("an integer >= 1")  # range of a batch size
 
 # range of a number of epochs
-EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
+EPOCHS = number("a number above 0 and at most 1e+09", 0.0, 1e9, open_low=True)
 
 RUN_PARAMETERS = {
     **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
-    "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the rate.", "B"),
+    "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the sampling rate.", "B"),
     "dataset_size": parameters_of(Run)["dataset_size"],
-    "epochs": Parameter(EPOCHS, "Passes over the data, instead of the steps.", "E"),
+    "epochs": Parameter(EPOCHS, "Number of passes over the data, instead of the steps.", "E"),
 }
 """The parameters of a run in files and on the command line, by name."""
 
@@ -326,31 +325,28 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     private = has_size and keys.get("public_size") is False
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
     rules = (
-        (sized and not has_size, "dataset_size", "dataset_size with batch_size"),
-        (capped and not has_size, "dataset_size", "dataset_size with max_batch_size"),
-        (uncounted, "batch_size", "batch_size and dataset_size with epochs"),
-        *((a in keys and b in keys, a, f"either {a} or {b}, not both") for a, b in twice.items()),
-        (private, "public_size", "public_size true with dataset_size"),
-        (unsampled, "sampling", "a sampling_rate, or batch_size and dataset_size, with sampling"),
-        (sized and once, "epochs", "epochs, or steps, with batch_size and dataset_size"),
-        ((sampled or query == "rate") and once, "steps", "steps with a sampling_rate"),
+        (sized and not has_size, "dataset_size", "batch_size needs it"),
+        (capped and not has_size, "dataset_size", "max_batch_size needs it"),
+        (uncounted, "batch_size", "epochs needs batch_size and dataset_size"),
+        *((a in keys and b in keys, a, f"omitted if {b} is given") for a, b in twice.items()),
+        (private, "public_size", "true if dataset_size is given"),
+        (unsampled, "sampling", "omitted without a sampling rate"),
+        (sized and once, "epochs", "give epochs or steps (one sampled release is steps 1)"),
+        ((sampled or query == "rate") and once, "steps", "give steps or epochs (one sampled release is steps 1)"),
     )
-    remedies = {
-        "sampling": "the whole data set is not sampled",
-        "epochs": "steps counts single batches; a single sampled release is --steps 1",
-        "steps": "a single sampled release is --steps 1" if once else "",
-    }
+    remedies = {"sampling": "give sampling_rate, or batch_size and dataset_size"}
     for broken, name, expected in rules:
         if broken:
-            raise InvalidParameterError(name, keys.get(name, "nothing"), expected, remedies.get(name, ""))
+            remedy = remedies.get(name, "") if name in keys else expected
+            raise InvalidParameterError(name, keys.get(name, "nothing"), expected, remedy)
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
     """Return the sampling rate and the number of steps of ``E`` epochs over ``N`` records in batches of ``B``."""
-    size = integer("dataset_size", dataset_size, "a whole number dataset_size >= 1")
+    size = integer("dataset_size", dataset_size, "an integer >= 1")
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
-        raise InvalidParameterError("batch_size", batch, f"a batch size of at most dataset_size={size}")
+        raise InvalidParameterError("batch_size", batch, f"at most dataset_size = {size}")
     count = EPOCHS.check("epochs", epochs)
     # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))

@@ -87,7 +87,7 @@ class Scheme:
     why_refused: Mapping[NeighboringRelation, str] = field(default_factory=dict)
     """Why a relation is not supported, if there is a specific reason."""
 
-    assumes: str = ""
+    requirements: str = ""
     """Its requirement."""
 
     options: tuple[str, ...] = ()
@@ -128,15 +128,16 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch; it supports zero-out and replace."""
     shifts = "a removed record can shift every later batch"
     refused = (
-        f"sampling={name} has no theorem with relation=add-remove, since {shifts}; use relation=zero-out or replace, "
-        "which keep positions, or sampling=poisson or balls-in-bins"
+        f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
+        "replace, or sampling=poisson or balls-in-bins"
     )
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
         default_relation=NeighboringRelation.ZERO_OUT,
-        why_default=f"relation is zero-out: {have} a theorem for zero-out and replace only; under add-remove {shifts}",
+        why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under "
+        f"add-remove {shifts}.",
         why_refused={NeighboringRelation.ADD_REMOVE: refused},
-        assumes=Requirement.FIXED_POSITIONS,
+        requirements=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
         in_positions=True,
         varies_in_size=False,
@@ -163,7 +164,7 @@ WHOLE_DATA = Scheme(relations=tuple(NeighboringRelation), varies_in_size=False, 
 SCHEMES = {
     Sampling.POISSON: Scheme(
         relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
-        assumes=Requirement.POISSON_SAMPLING,
+        requirements=Requirement.POISSON_SAMPLING,
         options=("max_batch_size",),
         draws_records_apart=True,
         varies_in_size=True,
@@ -173,10 +174,10 @@ SCHEMES = {
     Sampling.FIXED: Scheme(
         relations=(NeighboringRelation.REPLACE,),
         default_relation=NeighboringRelation.REPLACE,
-        why_default="relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then "
-        "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip, which is half of "
-        "the sigma/C that a DP-SGD program is given",
-        assumes=Requirement.FIXED_SIZE_SAMPLING,
+        why_default="The relation is replace, because fixed-size sampling has a theorem for no other relation. The "
+        "noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is the "
+        "scale).",
+        requirements=Requirement.FIXED_SIZE_SAMPLING,
         varies_in_size=False,
         is_one_sided=False,
     ),
@@ -186,13 +187,12 @@ SCHEMES = {
     Sampling.BALLS_IN_BINS: Scheme(
         relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
         why_refused={
-            NeighboringRelation.REPLACE: "sampling=balls-in-bins has no theorem with relation=replace: its proof "
-            "compares a batch with the record to one without it; use relation=zero-out, which keeps the number of "
-            "records too"
+            NeighboringRelation.REPLACE: "balls-in-bins sampling is not supported under relation=replace. Use "
+            "relation=zero-out"
         },
-        assumes=Requirement.BALLS_IN_BINS_SAMPLING,
+        requirements=Requirement.BALLS_IN_BINS_SAMPLING,
         options=("batches", "batches_per_record"),
-        needs={"batches": "a number of batches in an epoch, with balls-in-bins sampling"},
+        needs={"batches": "the number of batches in an epoch"},
         counts_epochs=True,
         picks_batches=True,
         varies_in_size=True,
@@ -223,4 +223,4 @@ def member_named(kind: type[Member], name: str, value: object) -> Member:
     try:
         return kind(value)
     except ValueError:
-        raise unknown_name(name, value, f"a {name}", kind) from None
+        raise unknown_name(name, value, name, kind) from None

@@ -87,7 +87,7 @@ def epsilon_target(epsilon: float) -> EpsilonTarget:
 
 def slack_target(delta: float) -> Target:
     """Return the target at a slack from 0 to below 1; raises :class:`InvalidParameterError` for any other value."""
-    slack = real("delta", delta, "a slack from 0 to below 1", 0.0, 1.0, open_high=True)
+    slack = real("delta", delta, "a number from 0 to below 1", 0.0, 1.0, open_high=True)
     return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
 
 
@@ -95,11 +95,11 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
     """Return the target at ``delta`` or ``10^log10_delta``; raises unless exactly one of them is given."""
     if (delta is None) == (log10_delta is None):
         value = "nothing" if delta is None else delta
-        raise InvalidParameterError("delta", value, "either delta (for instance 1e-6) or log10_delta")
+        raise InvalidParameterError("delta", value, "omitted if log10_delta is given")
     if delta is not None:
         delta = probability("delta", delta)
         return Target(delta, math.log(delta), math.log10(delta), by_log=False)
-    expected = "a log10_delta from -1e6 to below 0"
+    expected = "a number from -1e6 to below 0"
     power = real("log10_delta", log10_delta, expected, -1e6, -1e-300)
     return Target(10.0**power if power > -300.0 else None, power * math.log(10.0), power, by_log=True)
 
@@ -119,16 +119,14 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
     """Return the target at an advantage, or at ``tpr`` and ``fpr``; raises unless ``fpr`` is below ``tpr``."""
     if advantage is not None:
         if tpr is not None or fpr is not None:
-            raise InvalidParameterError("advantage", advantage, "either an advantage, or tpr and fpr, not both")
+            raise InvalidParameterError("advantage", advantage, "omitted if tpr or fpr is given")
         return RiskTarget(probability("advantage", advantage))
     for name, value in (("tpr", tpr), ("fpr", fpr)):
         if value is None:
-            raise InvalidParameterError(
-                name, "nothing", "a true positive rate tpr and a false positive rate fpr together"
-            )
+            raise InvalidParameterError(name, "nothing", "a number", "give tpr and fpr together")
     hit, false = probability("tpr", tpr), probability("fpr", fpr)
     if hit <= false:
-        raise InvalidParameterError("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
+        raise InvalidParameterError("tpr", hit, f"above fpr = {false:g}, which random guessing reaches")
     return RiskTarget(hit, false)
 
 
@@ -137,12 +135,14 @@ def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
     risk = [name for name in RISKS if values.get(name) is not None]
     if not risk:
         if values.get("epsilon") is None:
-            raise InvalidParameterError("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+            raise InvalidParameterError(
+                "epsilon", "nothing", "a number", "give epsilon and delta, or advantage, or tpr and fpr"
+            )
         return full_target(*map(values.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
     for name in TARGETS:
         if values.get(name) is not None:
             raise InvalidParameterError(
-                name, values[name], f"either epsilon and delta, or {' and '.join(risk)}, not both"
+                name, values[name], f"omitted if {' and '.join(risk)} {'is' if len(risk) == 1 else 'are'} given"
             )
     return risk_target(*map(values.get, RISKS))
 

@@ -12,7 +12,7 @@ from privproj.result import LowerBound, round_outward
 from privproj.run import Run
 
 # note on every number for shuffled batches (C17, C27)
-NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
+NO_AMPLIFICATION = "No amplification is proved for shuffled batches: an epoch counts as one release of each record."
 
 SEES_PROJECTIONS = "an adversary who observes the projections"  # the adversary of C4
 
@@ -43,7 +43,9 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
     """Return a warning if delta is not below ``1/size``; ``size`` is 0 if the dataset size is unknown."""
     if not size or (delta or 0.0) < 1.0 / size:
         return ()
-    return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
+    return (
+        f"delta is not below 1/N = {1.0 / size:.3g}, so it allows the release of a whole record. Use a smaller delta.",
+    )
 
 
 def _note_truncation(
@@ -63,10 +65,10 @@ def _note_truncation(
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
     words = [
-        f"{_truncation_text(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
+        f"{_truncation_text(run, log_delta)}. With max_batch_size >= {n}, truncation takes at most 1 % of delta."
         for run, n in zip(runs, least, strict=True)
     ]
-    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, words
+    return {"smallest_harmless_max_batch_size": least if len(least) > 1 else least[0]}, words
 
 
 def _truncation_text(run: Run, log_delta: float) -> str:
@@ -74,9 +76,9 @@ def _truncation_text(run: Run, log_delta: float) -> str:
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
     log_cut = log_probability_of_cut(run).upper
-    taken, share = f"cutting batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
+    taken, share = f"Truncating batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
     if log_cut == -math.inf:
-        return f"no batch has more than {run.max_batch_size} records, so that none is cut"
+        return f"No batch has more than {run.max_batch_size} records, so none is truncated"
     if log_cut >= log_delta:
         # a power of ten if the probability is below the range of doubles
         power = f"10^{math.ceil(log_cut / math.log(10.0))}"
@@ -91,7 +93,7 @@ def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[Lo
     if not shuffled:
         return None, []
     if any(phase.run.batches is None for phase in shuffled):
-        return None, [f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say"]
+        return None, [f"{NO_AMPLIFICATION} Set batches, the number of batches in an epoch, for a lower bound."]
     of_delta = fields["quantity"] == "delta"
     goal = fields.get("epsilon") if of_delta else fields.get("log10_delta")
     if goal is None:

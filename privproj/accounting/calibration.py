@@ -48,7 +48,10 @@ FIRST_STEP = 1e-12  # first relative step from the end of a search
 CLOSED_FORM_MARGIN = 1e-7
 
 # note on the least noise multiplier
-LEAST_NOISE_NOTE = "even the least noise that is tried meets this target, which allows the release of whole records"
+LEAST_NOISE_NOTE = (
+    "The smallest noise multiplier of the search meets this target. The target allows the release of whole records. "
+    "Use a smaller epsilon or delta."
+)
 
 ROUGH_NOISE_RTOL = 1e-5  # relative, of a noise multiplier that is only compared in four digits
 
@@ -135,7 +138,9 @@ def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     """
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
-        raise InvalidParameterError("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
+        raise InvalidParameterError(
+            "layers", mechanism.parameters()["layers"], "omitted to calibrate the rank", "give dim instead"
+        )
     return _calibrate("rank", mechanism, _solve_rank, arguments)[2]
 
 
@@ -197,8 +202,8 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     wanted = arguments.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     if wanted in IN_EPOCHS:
-        remedy = f"{wanted} uses every record in each epoch; steps finds how many epochs fit"
-        raise InvalidParameterError("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
+        remedy = f"with {wanted} sampling, calibrate the number of epochs with steps"
+        raise InvalidParameterError("sampling", wanted, "poisson or fixed to calibrate the sampling rate", remedy)
     return _calibrate("rate", mechanism, _solve_rate, {**arguments, "sampling": wanted, "sampling_rate": 0.5})[2]
 
 
@@ -242,19 +247,20 @@ def _calibrate(
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise :class:`InvalidParameterError` unless the mechanism has this parameter and its value is None."""
+    if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
+        remedy = f"write {mechanism.call_words(without=parameter)}"
+        raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     check_mechanism(mechanism)
     if parameter not in vars(mechanism):
-        raise InvalidParameterError("mechanism", mechanism.name, f"a mechanism with a {parameter}")
+        raise InvalidParameterError("mechanism", mechanism.name, f"a mechanism that has the parameter {parameter}")
     if vars(mechanism)[parameter] is not None:
-        raise InvalidParameterError(
-            parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds"
-        )
+        raise InvalidParameterError(parameter, vars(mechanism)[parameter], f"omitted, because {quantity} calibrates it")
 
 
 def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
     """Raise :class:`InvalidParameterError` if the options of the run contain the calibrated parameter."""
     for parameter in (name for name in names if name in run):
-        raise InvalidParameterError(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
+        raise InvalidParameterError(parameter, run[parameter], f"omitted, because {quantity} calibrates it")
 
 
 class Search:
@@ -364,7 +370,7 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
     if factor == math.inf:
         pair = "" if isinstance(target, RiskTarget) else f"epsilon {target.epsilon:g} and delta {target.delta:g}"
         missed = risk_words(target.parameters()) if isinstance(target, RiskTarget) else pair
-        raise UnsupportedError(f"no common factor of the noise meets {missed}")
+        raise UnsupportedError(f"no scaling of the noise meets {missed}. Use a larger epsilon or delta")
     return factor
 
 
@@ -483,7 +489,7 @@ def _solve_steps(query: Composition, target: FullTarget) -> Result:
     search = Search(lambda count: query.with_run(steps=count), target)
     largest = search.last_whole(1, MOST_STEPS, guess=steps_guess([], query.only.guess(), target))
     if largest == MOST_STEPS:
-        raise ConvergenceError(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
+        raise ConvergenceError(f"more than {MOST_STEPS:.0e} steps meet the target. Use a smaller epsilon or delta.")
     return _largest_result(query, "steps", search, largest, largest)
 
 
@@ -493,7 +499,7 @@ def _solve_rate(query: Composition, target: FullTarget) -> Result:
     sampling = query.only.run.sampling
     search = Search(lambda x: query.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
     x, _ = search.least(search.guess(100.0), low=1.0, high=MOST_RARE, rtol=1e-7)
-    all_fits = ("even the whole data set at every step meets the target",) if x == 1.0 else ()
+    all_fits = ("Sampling rate 1 meets the target: every step may use the whole dataset.",) if x == 1.0 else ()
     return _largest_result(query, "rate", search, x, 1.0 / x, warnings=(*query.notes, *all_fits))
 
 
@@ -520,12 +526,12 @@ def _largest_result(
 def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
     """Return the result of a calibration in which no value meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
-    why = f"nothing meets this target; expected a larger {larger}, or an easier run"
+    why = f"No value meets this target. Use a larger {larger}, or a run with fewer steps."
     count = getattr(query.only.mechanism, "adaptive_clipping_sigma", None)
     if quantity == "sigma" and count is not None:
         why = (
-            f"with any noise the count that adapts the clip spends more than the target, got deviation {count:g}; "
-            "expected a larger adaptive_clipping_sigma"
+            f"The count for adaptive clipping, with adaptive_clipping_sigma {count:g}, exceeds the target at any noise "
+            "multiplier. Use a larger adaptive_clipping_sigma."
         )
     warnings = (*query.notes, why)
     return build_result(query, quantity, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})

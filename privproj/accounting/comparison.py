@@ -42,7 +42,7 @@ class Comparison:
     short: str = ""
 
     def __repr__(self) -> str:
-        return f"<{self.bound.name}: {self.reason or self.result}>"
+        return f"<{self.bound.name}: {self.reason or (self.result and self.result.one_line)}>"
 
     def as_row(self) -> dict[str, object]:
         """Return the row as plain values under the names of its columns."""
@@ -51,7 +51,7 @@ class Comparison:
             return {"bound": self.bound.name, "status": str(self.bound.status), "reason": self.reason}
         facts = {"bound": result.bound, result.quantity: result.value}
         facts |= {"status": str(result.status), "side": str(result.side)}
-        return {**facts, "promises": "; ".join(result.promises), "reason": self.reason}
+        return {**facts, "data_assumptions": "; ".join(result.data_assumptions), "reason": self.reason}
 
 
 def compare(
@@ -83,7 +83,7 @@ def compare(
     [('rank-free', 0.7382), ('mixture-rdp', 0.8536)]
     """
     if (delta is None) == (epsilon is None):
-        raise InvalidParameterError("delta", delta, "exactly one of delta and epsilon")
+        raise InvalidParameterError("delta", delta, "omitted if epsilon is given" if delta is not None else "a delta")
     quantity = "delta" if delta is None else "epsilon"
     target = target_from({"delta": delta, "epsilon": epsilon}, quantity)
     check_mechanism(mechanism)
@@ -106,11 +106,13 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
     """Return the first clause of the reason, without the name of the bound."""
     if isinstance(error, InvalidParameterError) and error.is_missing:
         return f"needs --{error.name.replace('_', '-')}"
-    message = str(error).removeprefix(f"{bound.name}: ").removeprefix(bound.name).removeprefix("this bound").lstrip()
-    # before the first colon, semicolon or comma that is not in parentheses
-    words = re.sub("^expected ", "needs ", re.split(r"[:;,] (?![^(]*\))", message, maxsplit=1)[0])
+    message = (
+        str(error).removeprefix(f"{bound.name}: ").removeprefix(f"the bound {bound.name}").removeprefix("this bound")
+    )
+    # before the first period, colon, semicolon or comma that is not in parentheses
+    words = re.split(r"[.:;,] (?![^(]*\))", message.strip().removesuffix("."), maxsplit=1)[0]
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
-    if words == f"is {bound.status}":
+    if words.startswith(f"is {bound.status} and is not"):
         words = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
     return kind.get(getattr(error, "outcome", ""), "") + words
 

@@ -79,7 +79,7 @@ def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
     for key, value in entry.items():
         name = str(key).replace("-", "_")
         if name in keys:
-            raise InvalidParameterError(f"{where}: {name}", value, f"one spelling of a key, {name} or {key}, once")
+            raise InvalidParameterError(f"{where}: {name}", value, f"given once, as {name} or as {key}")
         keys[name] = value
     return keys
 
@@ -87,7 +87,7 @@ def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
 def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
     """Return the type of the mechanism of an entry; raises :class:`InvalidParameterError` if it is missing."""
     if "mechanism" not in entry:
-        raise InvalidParameterError("mechanism", "nothing", "a mechanism")
+        raise InvalidParameterError("mechanism", "nothing", "a mechanism", "for example mechanism = 'm2'")
     name: str = check_type("mechanism", entry["mechanism"], TEXT)
     return mechanism_named(ALIASES.get(name, name))
 
@@ -105,7 +105,7 @@ def check_type(name: str, value: Any, kind: Kind) -> Any:
     if not kind.fits(value):
         raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
     if not is_printable(value):
-        raise InvalidParameterError(name, quoted(value), "text that can be printed on one line")
+        raise InvalidParameterError(name, quoted(value), "printable text without line breaks")
     return value
 
 
@@ -118,7 +118,7 @@ def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
     """Raise :class:`InvalidParameterError` for an unknown key, and for a value of another type."""
     for name, value in entry.items():
         if name not in kinds:
-            raise unknown_name(name[:80], _cut(value), "one of the keys", kinds, word=name[:80])
+            raise unknown_name(name[:80], _cut(value), "key", kinds, word=name[:80])
         check_type(name, value, kinds[name])
 
 
@@ -130,7 +130,9 @@ def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
     """
     query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
-        raise unknown_name("query", query, "a query", QUERIES)
+        raise unknown_name("query", query, "query", QUERIES)
+    for name in {query, *SOLVED_FOR.get(query, ())} & set(entry):
+        raise InvalidParameterError(name, _cut(entry[name]), f"omitted, because the query {query} computes it")
     check_keys(entry, keys_of(mechanism_type_of(entry), ("query", "mechanism", "bound", *others), query))
     return query
 
@@ -216,14 +218,14 @@ def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any
     for name, value in values.items():
         field = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
         if field in plain:
-            raise InvalidParameterError(name, value, f"{field} under one of its names, once")
+            raise InvalidParameterError(name, value, f"omitted if {field} is given by another name")
         if name in RECIPROCALS:
-            value = 1.0 / real(name, value, f"a ratio {name} from 1e-12 to 1e+12", 1e-12, 1e12)
+            value = 1.0 / real(name, value, "a number from 1e-12 to 1e+12", 1e-12, 1e12)
         plain[field] = value
     for name in plain:
         if name not in kind.__dataclass_fields__:
             names = (*kind.__dataclass_fields__, *OTHER_NAMES, *RECIPROCALS, *others)
-            raise unknown_name(name, plain[name], f"a parameter of {quantity}", names, word=name)
+            raise unknown_name(name, plain[name], f"parameter of {quantity}", names, word=name)
     return kind(**plain)
 
 
@@ -231,7 +233,7 @@ def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[flo
     """Remove parameters from ``values`` and return them as floats."""
     for name in names:
         if name not in values:
-            raise InvalidParameterError(name, "nothing", f"the parameter {name} of {quantity}")
+            raise InvalidParameterError(name, "nothing", "a number", f"{quantity} needs it")
     return [real(name, values.pop(name), "a number", -1e300, 1e300) for name in names]
 
 
@@ -243,7 +245,7 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
     query.check()
     top = mechanism.gamma_of_matrices
     if not 1.0 < order < top:
-        raise InvalidParameterError("order", order, f"an order above 1 and below gamma={top:g}")
+        raise InvalidParameterError("order", order, f"above 1 and below gamma = {top:g}")
     return build_result(query, "renyi divergence", query.only.bound.representation(mechanism).divergence(order))  # pyright: ignore
 
 
@@ -275,7 +277,7 @@ def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
     query = composition_of(mechanism, None, {})
-    note = f"add beta={beta:g} to delta, and normalize the vector again after the noise"
+    note = f"Add beta={beta:g} to delta, and normalize the vector again after adding the noise."
     source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
     interval = Enclosure(value, math.inf)
     return build_result(query, "gain", value, interval, side=Side.LOWER, warnings=(note,), source=source)
@@ -290,12 +292,18 @@ SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
 }
 
 
+EXAMPLE_NAME = "for example m2.rank-free.delta"  # of a quantity
+
+
 def _split_name(quantity: str) -> tuple[str, str, str]:
     """Return the parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameterError` for anything else."""
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in QUERIES:
-        expected = "mechanism.bound.quantity, the last of them"
-        raise unknown_name("quantity", quantity, expected, QUERIES, word=parts[-1])
+        if len(parts) == 3:
+            raise unknown_name("quantity", quantity, "quantity", QUERIES, word=parts[-1])
+        raise InvalidParameterError(
+            "quantity", quoted(quantity), "a name of the form mechanism.bound.quantity", EXAMPLE_NAME
+        )
     return parts
 
 

@@ -91,7 +91,7 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
     """Raise :class:`InvalidParameterError` if a bound or options of a run are given together with a schedule."""
     for name, value in {"bound": bound, **options}.items():
         if value is not None:
-            raise InvalidParameterError(name, value, f"no {name}: {what} has its bounds and its runs")
+            raise InvalidParameterError(name, value, f"omitted, because {what} already has its bounds and runs")
 
 
 @query_of("gdp_mu")
@@ -106,12 +106,12 @@ def solve_gdp_mu(query: Composition, target: Target) -> Result:
         fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
         if not target.delta and fit.mu == math.inf:
             raise UnsupportedError(
-                "no finite mu covers every delta of this run; expected a slack above 0, for instance 1e-9"
+                "no finite mu holds for every delta of this run. Use a slack above 0, for example delta=1e-9"
             )
     numerics = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
     fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **numerics}, "side": side, **target.fields()}
     if fit.mu == math.inf:
-        note = f"no finite mu at this slack; expected a larger slack or {query.remedy}"
+        note = f"No mu is finite at this slack. Use a larger slack or {query.remedy}."
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     return build_result(query, "gdp_mu", fit.mu, **fields)
 

@@ -27,10 +27,10 @@ CLOSE_ENOUGH = 1.01  # factor above a lower bound up to which no further differe
 WIDE_GAP = 1.05  # factor above a lower bound from which a reason is given
 
 # warning about a value far above its lower bound for no other reason
-LOOSE = "the upper bound is more than 5 % above the best known lower bound ({:.4g}) and may be loose by as much"
+LOOSE = "The upper bound is more than 5 % above the best known lower bound ({:.4g}) and may be loose by this amount."
 
 # warning about a value without a lower bound
-NOTHING_BELOW = "no lower bound is known, so how loose the upper bound is cannot be stated"
+NOTHING_BELOW = "No lower bound is known, so the upper bound may be loose by an unknown amount."
 
 NO_ONE_CHANGE = (
     "the bound takes the worst case separately at each privacy loss. No single difference attains all of them, so it "
@@ -66,7 +66,7 @@ def lower_bound(result: Result) -> LowerBound | None:
     0.738
     """
     if not isinstance(result, Result):
-        raise InvalidParameterError("result", result, "the result of epsilon, delta or sigma")
+        raise InvalidParameterError("result", result, "a result of epsilon, delta or sigma")
     if result.query is None or result.side is not Side.UPPER or not result.usable or not result.value:
         return result.lower_bound
     if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):
@@ -201,7 +201,7 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
 
     beside, warnings = dict(result.alternatives), list(result.warnings)
     for name, changed, words in (
-        ("balls_in_bins_instead", in_bins, "with balls-in-bins batches, another loader, it would be"),
+        ("balls_in_bins_instead", in_bins, "With a balls-in-bins loader, it would be"),
         ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
         try:

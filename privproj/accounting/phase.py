@@ -61,25 +61,44 @@ class Phase:
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameterError` for a name that a run file cannot store."""
         if not isinstance(self.name, str) or (self.name and not is_printable(self.name)):
-            raise InvalidParameterError("name", ascii(self.name)[:60], "text that can be printed on one line")
+            raise InvalidParameterError("name", ascii(self.name)[:60], "printable text without line breaks")
+
+    @property
+    def description(self) -> dict[str, str | None]:
+        """The mechanism, sampling, relation and bound by name, as an :class:`UnsupportedError` has them."""
+        run = self.run
+        return {
+            "mechanism": self.mechanism.name,
+            "sampling": run.sampling,
+            "relation": run.relation,
+            "bound": self.bound.name,
+        }
 
     def check(self) -> None:
         """Raise an error unless the bound is valid for this phase."""
+        try:
+            self._check()
+        except UnsupportedError as error:
+            error.describe(**self.description)
+            raise
+
+    def _check(self) -> None:
         bound, relation = self.bound, self.run.relation
         if not bound.guarantees(self.mechanism) and not self.allow_refuted:
-            raise UnsupportedError(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
+            raise UnsupportedError(f"the bound {bound.name} is {self.status} and is not a guarantee: {bound.reason}")
         scheme = self.run.scheme
         if scheme.varies_in_size and not self.mechanism.poisson:
             raise UnsupportedError(
-                f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; "
+                f"{self.mechanism.name} has no amplification theorem for {self.run.sampling} sampling. "
                 f"{self._advice_without_poisson()}"
             )
         if relation is not None and relation in scheme.why_refused:
             raise UnsupportedError(scheme.why_refused[relation])
         if relation not in scheme.relations:
             raise UnsupportedError(
-                f"no amplification theorem here for sampling={self.run.sampling} with relation={relation}; "
-                "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
+                f"{self.run.sampling} sampling is not supported under relation={relation}. "
+                f"Below rate 1, use poisson with "
+                "add-remove or zero-out, or fixed with replace"
             )
         if self.mechanism.adapts_clip:
             self.check_count()
@@ -87,18 +106,20 @@ class Phase:
             allowed = ", ".join(bound.relations)
             proved = (other for other in bounds_of(type(self.mechanism)) if other.status is Status.PROVED)
             names = [other.name for other in proved if relation in other.relations]
-            better = f"; --bound {names[0]} does" if names else ""
+            better = f". The bound {names[0]} supports {relation}" if names else ""
             raise UnsupportedError(
-                f"{bound.name} does not hold under relation={relation}; it holds under {allowed}{better}"
+                f"the bound {bound.name} is not proved under relation={relation}, only under {allowed}{better}"
             )
         if self.run.split is not None and "split" not in bound.supports:
-            raise InvalidParameterError("split", self.run.split, f"no split, since {bound.name} does not divide delta")
+            raise InvalidParameterError(
+                "split", self.run.split, f"omitted for the bound {bound.name}, which does not divide delta"
+            )
         bound.check(self.mechanism)
         if self.run.is_planned and self.reuses_projection:
             many = "every batch of an epoch" if scheme.counts_epochs else f"each of the {self.run.steps} releases"
             raise UnsupportedError(
-                f"{bound.name} needs a fresh projection for {many}: with a fixed one "
-                f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
+                f"the bound {bound.name} needs a fresh projection for {many}. "
+                f"{remedy_for_fixed_projection(self.mechanism)}"
             )
 
     def _advice_without_poisson(self) -> str:
@@ -107,8 +128,11 @@ class Phase:
         with suppress(PrivprojError):
             holds = NeighboringRelation.REPLACE in self.bound.relations
             if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
-                return f"{self.bound.name} has one for sampling=fixed with relation=replace"
-        return "leave the sampling out, which counts a release on all data, whose promises every batch has to keep"
+                return "Use sampling=fixed with relation=replace"
+        return (
+            "Omit the sampling to count releases on the whole dataset; every batch "
+            "must then meet the assumptions on the data"
+        )
 
     def check_count(self) -> None:
         """Raise :class:`UnsupportedError` unless the bound covers the private count of adaptive clipping (C31)."""
@@ -116,13 +140,14 @@ class Phase:
         if "adaptive-clipping" not in self.bound.supports:
             names = [bound.name for bound in bounds_of(type(self.mechanism)) if "adaptive-clipping" in bound.supports]
             raise UnsupportedError(
-                f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
-                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}"
+                f"the bound {self.bound.name} does not support adaptive clipping (adaptive_clipping_sigma={sigma:g}). "
+                f"Use the bound {' or '.join(names)}"
             )
         if getattr(self.mechanism, "clipping", "joint") != "joint":
             raise UnsupportedError(
-                f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
-                f"adaptive_clipping_sigma={sigma:g}"
+                f"adaptive clipping (adaptive_clipping_sigma={sigma:g}) supports "
+                f"one clipping norm for all layers only. "
+                "Use clipping=joint"
             )
 
     @property
@@ -159,13 +184,11 @@ class Phase:
         """Raise an error unless the bound and the sampling scheme support groups of records."""
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
-            raise UnsupportedError(f"{bound.name} is about one record; group_size={size} changes more than that")
+            raise UnsupportedError(f"the bound {bound.name} protects one record and does not support group_size={size}")
         has_step = scheme.draws_records_apart or self.run.fixed_batch is not None or self._adds_shifts
         if self.run.in_batches and not has_step:
             name = self.run.sampling
-            raise UnsupportedError(
-                f"{bound.name} has no bound of a step for a person with {size} records under {name} sampling"
-            )
+            raise UnsupportedError(f"the bound {bound.name} does not support group_size={size} with {name} sampling")
 
     @property
     def _adds_shifts(self) -> bool:
@@ -180,7 +203,8 @@ class Phase:
         """Return the profile of a step that samples the records of a group, and the run of such steps (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
-                f"{self.bound.name} has no amplification by subsampling, which a step for a group needs"
+                f"the bound {self.bound.name} has no amplification by subsampling, which "
+                f"a sampled run with group_size above 1 needs"
             )
         run = self.run
         fixed = None if run.fixed_batch is None else (run.dataset_size or 0, run.fixed_batch)
@@ -244,11 +268,11 @@ class Phase:
             form, run = self.release()
             if not isinstance(form, PrivacyProfile):
                 raise UnsupportedError(
-                    f"{self.bound.name} has no privacy profile, which joint composition needs; privproj bounds lists "
-                    "those that have one"
+                    f"the bound {self.bound.name} has no privacy profile, which joint composition needs. "
+                    "`privproj bounds` lists bounds that have one"
                 )
             if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
-                raise UnsupportedError(f"{self.bound.name} has no amplification by subsampling")
+                raise UnsupportedError(f"the bound {self.bound.name} has no amplification by subsampling")
         return form, run
 
     def curve(self, resolution: float | None = None) -> Curve:
@@ -263,8 +287,8 @@ class Phase:
             return form
         if not isinstance(form, PrivacyProfile) and run.allocates and not run.single:
             raise UnsupportedError(
-                f"{self.bound.name} has no theorem for balls-in-bins, because it accounts for runs in its own terms; "
-                "expected a bound with a privacy profile"
+                f"the bound {self.bound.name} does not support balls-in-bins "
+                f"sampling. Use a bound with a privacy profile"
             )
         with within(self.bound.name):
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
@@ -291,11 +315,14 @@ class Phase:
         """The warnings of every result of this phase."""
         notes, rank = (*self.mechanism.notes(), *self.run.notes), getattr(self.mechanism, "change_rank", None) or 1
         if rank > 1 and DataAssumption.DIFFERENCE_RANK.at(k=1) in self.bound.assumptions(self.mechanism):
-            notes += (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
+            notes += (
+                f"This bound holds only if neighboring sums differ by a matrix of rank 1, but change_rank is {rank}. "
+                "Use another bound.",
+            )
         return notes
 
     @property
-    def promises(self) -> tuple[str, ...]:
+    def data_assumptions(self) -> tuple[str, ...]:
         """The assumptions on the data; empty for a bound that holds for all data."""
         of_bound = tuple(assumption.text for assumption in self.bound.assumptions(self.mechanism))
         if self.run.group_size == 1:
@@ -317,7 +344,7 @@ class Phase:
     def run_requirements(self) -> tuple[str, ...]:
         """The requirements on the run."""
         run, bound, mechanism = self.run, self.bound, self.mechanism
-        requirements: list[str] = [run.scheme.assumes] if run.scheme.assumes else []
+        requirements: list[str] = [run.scheme.requirements] if run.scheme.requirements else []
         if run.public_size:
             requirements.append(Requirement.PUBLIC_DATASET_SIZE)
         if run.is_planned:
@@ -371,9 +398,11 @@ def check_mechanism(mechanism: object) -> None:
     """Raise :class:`InvalidParameterError` unless the argument is a mechanism."""
     if isinstance(mechanism, MechanismColumns):
         arrays = ", ".join(name for name, value in mechanism.parameters.items() if is_column(name, value))
-        kind = mechanism.kind.__name__
-        remedy = "privproj.epsilons, deltas and sigmas take arrays"
-        raise InvalidParameterError(arrays, f"arrays in {kind}", f"one value for each parameter of {kind}", remedy)
+        remedy = "for arrays use privproj.epsilons, deltas or sigmas"
+        raise InvalidParameterError(arrays, "an array", "one number", remedy)
+    if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
+        remedy = f"write {mechanism.call_words()}"
+        raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     if not isinstance(mechanism, Mechanism):
         raise InvalidParameterError(
             "mechanism", mechanism, "a mechanism with its parameters, such as privproj.Gaussian()"
@@ -389,7 +418,7 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
     bound = bound if isinstance(bound, Bound) else find_bound(type(mechanism), bound)
     options: Any = dict(without_batch_sizes(run))
     for key in (key for key in options if key not in RunOptions.__annotations__):
-        raise unknown_name(key, options[key], "an option of a run", RunOptions.__annotations__, word=key)
+        raise unknown_name(key, options[key], "option of a run", RunOptions.__annotations__, word=key)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation
@@ -430,4 +459,5 @@ def numerics_of(curve: Curve) -> dict[str, object]:
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
     """Return the bounds that hold for a fixed projection, as text for a message."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if "fixed-projection" in bound.supports]
-    return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
+    allowed = " or ".join(names)
+    return f"For a fixed projection use the bound {allowed}" if names else "No bound supports a fixed projection here"

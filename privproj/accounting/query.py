@@ -37,7 +37,9 @@ SOLVED_FOR = {
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
 }  # by calibration: the names of the parameter that it finds, which must therefore not be given
 
-ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbors, so epsilon 0 is met"
+ZERO_EPSILON_NOTE = (
+    "delta is at least the total variation distance of neighboring outputs, so epsilon is 0. Use a smaller delta."
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Composition:
         phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
         discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
             composer choose it.
-        assumes: Further requirements of every result about this run.
+        requirements: Further requirements of every number of this run.
 
     Raises:
         InvalidParameterError: There is no phase, or the phases have different relations or group sizes.
@@ -67,8 +69,8 @@ class Composition:
 
     phases: tuple[Phase, ...]
     discretization: float | None = None
-    assumes: tuple[str, ...] = ()
-    has_batch_notes: ClassVar[bool] = True  # whether results have warnings about truncated and shuffled batches
+    requirements: tuple[str, ...] = ()
+    has_batch_notes: ClassVar[bool] = True  # whether results state what truncated and shuffled batches cost
 
     def __post_init__(self) -> None:
         if self.is_plain:
@@ -77,19 +79,19 @@ class Composition:
             raise InvalidParameterError("phase", "nothing", "at least one phase")
         Run(discretization=self.discretization)
         for name, expected in (
-            ("group_size", "one group_size for all phases: the same person is in all of them"),
-            ("relation", "one neighboring relation for all phases"),
+            ("group_size", "the same for all phases"),
+            ("relation", "the same for all phases"),
         ):
             values = sorted({str(getattr(phase.run, name)) for phase in self.phases})
             if len(values) > 1:
                 raise InvalidParameterError(name, ", ".join(values), expected)
         for phase in self.phases:
             if (step := phase.run.discretization) is not None:
-                raise InvalidParameterError("discretization", step, "discretization once, for the whole schedule")
+                raise InvalidParameterError("discretization", step, "the same for all phases")
             if len(self.phases) > 1 and phase.reuses_projection:
                 raise UnsupportedError(
-                    f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
-                    f"one may have served other phases; {remedy_for_fixed_projection(phase.mechanism)}"
+                    f"phase {phase.name}: the bound {phase.bound.name} needs a fresh projection for each release. "
+                    f"{remedy_for_fixed_projection(phase.mechanism)}"
                 )
 
     @property
@@ -172,7 +174,11 @@ class Composition:
         phase = phases[0]
         if step != phase.run.discretization:
             phase = phase.with_run(discretization=step)
-        with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
+        with (
+            nullcontext()
+            if self.is_plain
+            else within(phase.name if phase.name.startswith("phase ") else f"phase {phase.name}")
+        ):
             return phase.curve()
 
     # --- fields of results ----------------------------------------------------------------------------
@@ -197,20 +203,20 @@ class Composition:
     def run_requirements(self) -> tuple[str, ...]:
         """The requirements on the runs of the phases and on their order."""
         if self.is_plain:
-            return (*self.assumes, *self.phases[0].run_requirements)
-        # All phases share one plan. If a phase has adaptive clipping, its requirement replaces the other ones.
+            return (*self.requirements, *self.phases[0].run_requirements)
+        # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
         plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
         of_phases = (text for phase in self.phases for text in phase.run_requirements if text not in FIXED_SCHEDULES)
-        return unique((*self.assumes, *of_phases, *planned))
+        return unique((*self.requirements, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
         """Return the fields of a result that describe the query: mechanism, run, bound and source."""
         phases, run_requirements = self.phases, self.run_requirements
-        assumes = unique(text for phase in phases for text in phase.mechanism_requirements)
+        requirements = unique(text for phase in phases for text in phase.mechanism_requirements)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
-            "run": {**run, "assumes": run_requirements},
+            "run": {**run, "requirements": run_requirements},
             "source": "; ".join(unique(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
@@ -220,7 +226,7 @@ class Composition:
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
             fields["bound"] = " + ".join(unique(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
-        return {"mechanism": {**released, "assumes": assumes}, **fields}
+        return {"mechanism": {**released, "requirements": requirements}, **fields}
 
     # --- queries --------------------------------------------------------------------------------------
 
@@ -330,11 +336,9 @@ class Composition:
 
     def __mul__(self, times: int) -> "Composition":
         """Return the composition in which every phase is repeated ``times`` times; the order does not matter."""
-        count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
+        count = integer("times", times, "an integer >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
-            raise UnsupportedError(
-                "a run with a phase of another accountant, or with a fixed projection, cannot be multiplied"
-            )
+            raise UnsupportedError("a run that uses another accountant or a fixed projection cannot be repeated")
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
@@ -369,12 +373,14 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """Return the phase with a scaled noise multiplier; raises :class:`InvalidParameterError` if it has none."""
     if phase.accountant is not None:
         raise UnsupportedError(
-            f"phase {phase.name} has another accountant, and its noise cannot be scaled; leave the phase out, or "
-            "replace it by a mechanism of privproj"
+            f"phase {phase.name} uses another accountant, so its noise cannot be scaled. Omit the phase, or "
+            "describe it by a mechanism of privproj"
         )
     noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
     if noise is None:
-        raise InvalidParameterError("noise_multiplier", "nothing", f"a noise multiplier in phase {phase.name}")
+        raise InvalidParameterError(
+            "noise_multiplier", "nothing", "a noise multiplier", f"give a noise multiplier in phase {phase.name}"
+        )
     return phase.with_mechanism(noise_multiplier=noise * factor)
 
 
@@ -414,8 +420,8 @@ def build_result(
 ) -> Result:
     """Build the result of a query; every result of the package is built here.
 
-    The status is the weakest status of a phase. A value of a refuted bound has side ``NONE`` and is not usable. A value
-    whose rounding errors are measured, not proved, is conditional.
+    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome unsupported. A
+    value whose rounding errors are measured, not proved, is conditional.
 
     Args:
         query: The composition that was evaluated.
@@ -434,7 +440,7 @@ def build_result(
         **query.named(),
         "bound_version": max((phase.bound.version for phase in phases), default=1),
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "promises": unique(promise for phase in phases for promise in phase.promises),
+        "data_assumptions": unique(promise for phase in phases for promise in phase.data_assumptions),
         "outcome": Outcome.OK,
         "warnings": query.notes,
         **({} if curve is None else {"numerics": numerics_of(curve)}),
@@ -442,12 +448,12 @@ def build_result(
     }
     warnings, numerics = [*result["warnings"]], result.get("numerics")
     if numerics is not None and value is not None:
-        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["promises"]:
-            result["promises"] = (*result["promises"], Requirement.MEASURED_ROUNDING)
+        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["data_assumptions"]:
+            result["data_assumptions"] = (*result["data_assumptions"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
-            unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "
-            warnings.append(unused + "which composes nothing on a grid here")
+            unused = f"discretization={query.grid_step:g} had no effect: "
+            warnings.append(unused + f"{result['bound']} does not compose on a grid here.")
     if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
         from privproj.accounting.batch_notes import WHOLE_BATCHES, describe_batches
 
@@ -459,7 +465,7 @@ def build_result(
     refuted = unique(phase.bound.reason for phase in phases if not phase.bound.guarantees(phase.mechanism))
     if refuted and value is not None:
         warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
-        result |= {"side": Side.NONE, "outcome": Outcome.REFUSED, "interval": UNKNOWN}
+        result |= {"side": Side.NONE, "outcome": Outcome.UNSUPPORTED, "interval": UNKNOWN}
     return Result(**{**result, "warnings": tuple(warnings)})
 
 
@@ -472,6 +478,8 @@ def query_of(quantity: str) -> Callable[[Solver], Solver]:
             try:
                 return solve(query, target, **options)
             except QueryError as error:
+                if isinstance(error, UnsupportedError) and len(query.phases) == 1:
+                    error.describe(**query.only.description)
                 fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
                 error.result = build_result(query, quantity, None, **fields)
                 raise
@@ -530,7 +538,7 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
-        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {query.remedy}"
+        note = f"This bound gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     if interval.upper == 0.0:
         fields["warnings"] = (*query.notes, ZERO_EPSILON_NOTE)
@@ -575,8 +583,9 @@ def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
         raise PrecisionError(
-            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
-            "rounding; use a Renyi bound (mixture-rdp, rdp)"
+            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, "
+            f"the rounding error of the composition. Use "
+            "a Renyi bound (mixture-rdp or rdp)"
         )
     log_delta = read_log_delta(curve, epsilon)
     value = delta_value(log_delta.upper)

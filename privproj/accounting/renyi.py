@@ -20,12 +20,11 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
         bound = renyi_bound(type(phase.mechanism))
         if bound is None:
             raise UnsupportedError(
-                f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which is needed here"
+                f"the bound {phase.bound.name} of {phase.mechanism.name} has no Renyi curve, "
+                f"which is needed here. Use a Renyi bound, such as rdp"
             )
         phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
     curve = phase.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):
-        raise UnsupportedError(
-            "max_batch_size has no theorem in Renyi terms, which are needed here; use plain Poisson batches"
-        )
+        raise UnsupportedError("max_batch_size is not supported by Renyi accounting. Omit max_batch_size")
     return phase, curve

@@ -210,8 +210,10 @@ def dp_sft(
         run = {"steps": count, "sampling_rate": sampling_rate}
         noise = sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run)
         if not noise.usable:
-            raise UnsupportedError(f"{name}: no noise meets epsilon {weight * epsilon:g} at delta {weight * delta:g}")
+            raise UnsupportedError(
+                f"no noise multiplier of {name} meets epsilon {weight * epsilon:g} at delta {weight * delta:g}"
+            )
         phases.append(phase_of(Gaussian(noise_multiplier=noise.value), name, **run))
-    plan = Composition(tuple(phases), assumes=(Requirement.PUBLIC_SUBSPACE,) if public else ())
+    plan = Composition(tuple(phases), requirements=(Requirement.PUBLIC_SUBSPACE,) if public else ())
     is_final = len(phases) == 1 or (budget == "split" and plan.meets(epsilon=epsilon, delta=delta))
     return plan if is_final else calibrate_noise(plan, epsilon=epsilon, delta=delta)

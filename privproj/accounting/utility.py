@@ -172,7 +172,9 @@ class Choice:
 
     def __repr__(self) -> str:
         at = "" if self.rank is None else f" at rank {self.rank}"
-        return f"<{self.name}{at}: {self.utility.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result}>"
+        return (
+            f"<{self.name}{at}: {self.utility.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result.one_line}>"
+        )
 
     def as_row(self) -> dict[str, object]:
         """Return the row as plain values under the names of its columns."""
@@ -190,7 +192,7 @@ class Choice:
         }
         sizes = {"released_numbers": self.utility.released, "gradient_numbers": self.utility.of}
         return {"name": self.name, "algorithm": self.algorithm, "rank": self.rank, **utility, **sizes,
-                "answer": self.result.as_dict()}  # fmt: skip
+                "result": self.result.as_dict()}  # fmt: skip
 
 
 class _Way(NamedTuple):
@@ -243,7 +245,7 @@ def choose(
     asked = M2(layers=read_layers(layers))
     plain = sigma(Gaussian(), epsilon=epsilon, delta=delta, **run)
     if plain.value is None:
-        raise UnsupportedError(f"no noise of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
+        raise UnsupportedError(f"no noise multiplier of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
     ways = [_Way("dp-sgd", Gaussian(), Lift(1.0, 1.0, asked.lift().of, asked.lift().of))]
     for projected in [_at_rank(asked, rank) for rank in ranks] or [asked]:
         ways += _ways_of(projected)
@@ -254,7 +256,7 @@ def choose(
 def _at_rank(asked: M2, rank: int) -> M2:
     """Return the mechanism with another rank for all layers, at most the dimension of each layer."""
     largest = max(layer.dim for layer in asked.layers)
-    checked = integer("ranks", rank, f"ranks from 1 to below the largest dimension, {largest}", 1, largest - 1)
+    checked = integer("ranks", rank, f"integers from 1 to {largest - 1}, below the largest dimension", 1, largest - 1)
     return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
 
 

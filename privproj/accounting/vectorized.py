@@ -53,6 +53,8 @@ SOUGHT = {"delta": "delta", "epsilon": "epsilon", "sigma": "noise_multiplier"}
 
 NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}  # value of a row without a result
 
+FLAGS = ("allow_refuted", "public_size")  # options of the run that are true or false
+
 # a type of mechanism, its name, or one with parameters
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 
@@ -71,9 +73,9 @@ class ColumnResult:
         bound: The name of the bound.
         bound_version: The version of the bound, which changes whenever a value of the bound may change.
         status: The weakest :class:`privproj.Status` of the bound in any row.
-        promises: The assumptions on the data for all rows, as texts.
-        assumes: All requirements on the program, as texts.
-        source: The theorem, and the claim in docs/proofs.md with its proof.
+        data_assumptions: The assumptions on the data for all rows, as texts.
+        requirements: All requirements on the program, as texts.
+        source: The theorem, and the claim of docs/proofs.md that proves it here.
         asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
         find_lower: Computes ``lower``, when it is first read, because the search takes additional time.
 
@@ -91,8 +93,8 @@ class ColumnResult:
     bound: str
     bound_version: int
     status: Status
-    promises: tuple[str, ...]
-    assumes: tuple[str, ...]
+    data_assumptions: tuple[str, ...]
+    requirements: tuple[str, ...]
     source: str
     asked: dict[str, Any]
     find_lower: Callable[[], Array] = field(compare=False)
@@ -135,9 +137,9 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
         **arguments: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism.
-            Each is a value for all rows, or a list or array. Lists and arrays are broadcast as in numpy. The run, as
-            :class:`privproj.run.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a bound of the
-            mechanism; by default the first bound in the registry. ``threads`` is the number of threads for large
+            They may also be the options of the run, see :class:`privproj.run.RunOptions`. Each is a value for all
+            rows, or a list or array. Lists and arrays are broadcast as in numpy. ``bound`` is the name of a bound of
+            the mechanism; by default the first bound in the registry. ``threads`` is the number of threads for large
             inputs; by default one.
 
     Returns:
@@ -175,7 +177,10 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
             names the first such row.
         UnsupportedError: The bound does not support a row or the run.
 
-    >>> from privproj import M2, epsilons
+    >>> from privproj import Gaussian, M2, epsilons
+    >>> runs = epsilons(Gaussian, noise_multiplier=1.0, steps=[100, 1000], sampling_rate=0.01, delta=1e-5)
+    >>> runs.value.round(3).tolist()
+    [0.718, 1.828]
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
     [[0.4312, 0.7382], [0.1962, 0.3412]]
     """
@@ -214,19 +219,20 @@ def _answer_columns(
     """Broadcast the parameters, evaluate every row, and collect the results."""
     kind, of_mechanism = _kind_and_parameters(mechanism)
     for name in set(of_mechanism) & set(parameters):
-        raise InvalidParameterError(name, parameters[name], f"{name} once: in the mechanism, or beside its type")
+        raise InvalidParameterError(name, parameters[name], "given once, either in the mechanism or as an argument")
     parameters = {**of_mechanism, **parameters}
-    threads = integer("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
+    threads = integer("threads", threads, "an integer from 1 to 256", 1, 256)
     run: Any = {name: parameters.pop(name) for name in list(parameters) if name in RunOptions.__annotations__}
-    _check_given(kind, quantity, run, parameters)
-    same, columns, shape = _broadcast(parameters)
+    _check_given(kind, quantity, parameters)
+    same, columns, shape = _broadcast({**parameters, **run})
     size = math.prod(shape)
 
     def question(i: int) -> tuple[Phase, Any]:
         with _naming_row(i, shape):
             row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
             target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
-            return checked_phase(composition_of(kind(**row), bound, run).only, target), target
+            run_of_row: Any = {name: row.pop(name) for name in run}
+            return checked_phase(composition_of(kind(**row), bound, run_of_row).only, target), target
 
     # numpy.full would treat a string as an array, which is slow.
     outcome = np.empty(size, object)
@@ -254,7 +260,8 @@ def _answer_columns(
         answers.lower_ends.append((alone, lambda: lower))
 
     value, power, outcome = (array.reshape(shape) for array in (answers.value, answers.numbers["log10_delta"], outcome))
-    again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in parameters}, **run}
+    given = (*parameters, *run)
+    again = {name: columns[name].reshape(shape) if name in columns else same[name] for name in given}
     return ColumnResult(
         quantity=quantity,
         value=value,
@@ -275,9 +282,7 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
         return type(mechanism), {name: value for name, value in parameters.items() if value is not None and value != ()}
     kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
     if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
-        raise InvalidParameterError(
-            "mechanism", mechanism, "a mechanism, its type or its name, for instance M2 or 'm2'"
-        )
+        raise InvalidParameterError("mechanism", mechanism, "a mechanism, its class or its name, such as M2 or 'm2'")
     return kind, {}
 
 
@@ -288,23 +293,22 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise InvalidParameterError("columns", shapes, "arrays of shapes that can be broadcast") from None
+        raise InvalidParameterError("columns", shapes, "arrays whose shapes can be broadcast") from None
     columns = {name: np.broadcast_to(array, shape).reshape(-1) for name, array in arrays.items()}
     return {name: value for name, value in parameters.items() if name not in arrays}, columns, shape
 
 
-def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, Any]) -> None:
     """Raise :class:`InvalidParameterError` for a parameter that is unknown or that this quantity does not use."""
-    for name, value in run.items():
-        if isinstance(value, list | tuple | np.ndarray):
-            raise InvalidParameterError(name, value, f"one {name} for all rows", "ask once for each value")
     names, taken = [field.name for field in fields(kind)], target_names(quantity)[:3]
     for name, value in parameters.items():
         if name not in TARGETS and name not in names:
             allowed = (*names, *RunOptions.__annotations__, *TARGETS)
-            raise unknown_name(name, value, f"a parameter of {kind.name}", allowed, word=name)
+            raise unknown_name(name, value, f"parameter of {kind.name}", allowed, word=name)
         if name in TARGETS and name not in taken and value is not None:
-            raise InvalidParameterError(name, value, f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
+            raise InvalidParameterError(
+                name, value, f"omitted, because {quantity}s computes it from {' or '.join(taken)}"
+            )
 
 
 def _column_of(name: str, value: Any) -> Array:
@@ -312,10 +316,10 @@ def _column_of(name: str, value: Any) -> Array:
     try:
         column = np.array(value)  # a copy, because lower ends may be computed later
     except ValueError:
-        raise InvalidParameterError(name, value, f"a {name} for every row, in an array without gaps") from None
-    listed = column.dtype != bool and not isinstance(value, np.ndarray)
+        raise InvalidParameterError(name, value, "an array of numbers with rows of equal length") from None
+    listed = name not in FLAGS and column.dtype != bool and not isinstance(value, np.ndarray)
     if np.ma.is_masked(value) or (listed and any(isinstance(x, bool) for x in np.array(value, object).flat)):
-        raise InvalidParameterError(name, value, f"a {name} for every row, none of them masked or a truth value")
+        raise InvalidParameterError(name, value, "an array of numbers without masked values or booleans")
     return column
 
 
@@ -338,14 +342,14 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """Return the union of assumptions and requirements of all rows, and their weakest status and side."""
-    assumes = (words for phase in phases for words in (*phase.mechanism_requirements, *phase.run_requirements))
+    requirements = (words for phase in phases for words in (*phase.mechanism_requirements, *phase.run_requirements))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
         "bound": bound.name,
         "bound_version": bound.version,
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "promises": unique(words for phase in phases for words in phase.promises),
-        "assumes": unique(assumes),
+        "data_assumptions": unique(words for phase in phases for words in phase.data_assumptions),
+        "requirements": unique(requirements),
         "source": bound.citation,
     }
 

@@ -181,7 +181,7 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
     """
     if not profile.can_be_subsampled:
         raise UnsupportedError(
-            "this bound has no theorem for sampled batches; expected a bound with one, or sampling=partition"
+            "this bound does not support balls-in-bins sampling. Use another bound, or sampling=partition"
         )
     unsampled = replace(run, sampling=None, batches=None, batches_per_record=1)
     return [

@@ -33,9 +33,7 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
     if run.sampling_rate == 1.0 and profile.closed_form is not None:
         return profile.closed_form(run.steps)
     if run.sampling_rate < 1.0 and not profile.can_be_subsampled:
-        raise UnsupportedError(
-            "this bound has no amplification by subsampling in its own terms; expected sampling_rate=1"
-        )
+        raise UnsupportedError("this bound has no amplification by subsampling. Use sampling_rate=1, or another bound")
     if run.steps == 1 and not step:
         return profile.sampled(run.sampling_rate)
     return compose_on_grid([(profile, run)], step)

@@ -66,7 +66,7 @@ FloatArray = NDArray[np.floating[Any]]  # array of floats
 Cells = NDArray[np.int64]  # losses of grid points as integer multiples of the grid step
 
 TRUNCATED_RUN_MASS = 1e-36  # mass of the truncated tails of all steps together, which is added to delta
-REMEDY = "ask for a larger delta, add noise, or use a Renyi bound where there is one (m2: mixture-rdp, gaussian: rdp)"
+REMEDY = "Use a larger delta, more noise, or a Renyi bound (m2: mixture-rdp, gaussian: rdp)."
 # soundness: nats, loss of one unsampled step beyond which losses count as infinite. Every value is sound at which
 # e^loss does not overflow.
 LARGEST_LOSS = 600.0
@@ -218,7 +218,9 @@ class CoarseDescription:
             GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` cells.
         """
         if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_GRID_CELLS:
-            raise GridSizeError(f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {count:.2g}; {REMEDY}")
+            raise GridSizeError(
+                f"the discretization grid needs {count:.2g} cells, more than {MOST_GRID_CELLS:.2g}. {REMEDY}"
+            )
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
@@ -286,8 +288,7 @@ def describe_coarsely(
     delta = np.minimum.accumulate(_excess_above(profile, eps))
     if delta[-1] > MOST_MASS_BEYOND:
         raise PrecisionError(
-            f"expected a step whose losses lie below {LARGEST_LOSS:g}, got one with a share of {delta[-1]:.2g} beyond; "
-            f"{REMEDY}"
+            f"privacy losses of one step exceed {LARGEST_LOSS:g} with probability {delta[-1]:.2g}. {REMEDY}"
         )
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17); in a symmetric pair E(1/t) = E(t) / t (C1).
     right, above = np.log1p(q * np.expm1(eps)), np.maximum(q * delta, SMALLEST_UPPER_BOUND)
@@ -433,7 +434,7 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     m_q = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
     pair = _scale_polygon(cells, upper, step, float(upper[-1]), m_q)
     if pair is None:
-        raise PrecisionError(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
+        raise PrecisionError(f"privacy losses of one step exceed {LARGEST_LOSS:g}. {REMEDY}")
     return pair
 
 

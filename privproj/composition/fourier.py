@@ -324,7 +324,7 @@ class FourierComposition:
             if sign * excess(eps)[0] <= 0.0 or (sign < 0.0 and eps == 0.0):
                 return eps
             eps, nudge = max(eps + sign * nudge, 0.0), 4.0 * nudge
-        raise GridSizeError(f"expected a delta above the error of the composition on this grid; {REMEDY}")
+        raise GridSizeError(f"delta is below the error of the composition on this grid. {REMEDY}")
 
 
 class TiltedSum:
@@ -362,7 +362,7 @@ class TiltedSum:
         # 0, whose error is absolute, rounding e^(-K).
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass))
         if not relative.max() < 1.0:
-            raise GridSizeError(f"expected losses that doubles can follow on this grid, got larger ones; {REMEDY}")
+            raise GridSizeError(f"the privacy losses exceed double precision on this grid. {REMEDY}")
         tilted, relative = phase.pair.masses * np.exp(exponent - log_mass), relative / (1.0 - relative)
         relative += phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
@@ -621,8 +621,8 @@ class TiltedSum:
 def _too_long(cells: int, most: int, step: float) -> GridSizeError:
     """Return the exception for a window with too many cells."""
     return GridSizeError(
-        f"expected a composed grid of at most {most:.2g} cells, got {cells:.2g} of discretization={step:.3g}; give a "
-        f"larger discretization, {REMEDY}"
+        f"the composed grid needs {cells:.2g} cells at discretization={step:.3g}, more than {most:.2g}. Use a larger "
+        f"discretization, or: {REMEDY}"
     )
 
 

@@ -104,8 +104,8 @@ class ComposedCurve:
         infinite = max(c.infinity_mass for c in self.above)
         if delta <= infinite:
             raise self.error_of_infinite_losses(
-                f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
-                f"got {delta:.3g}; {REMEDY}"
+                f"delta must be above {infinite:.1e}, the probability of losses too large for double precision, "
+                f"got {delta:.3g}. {REMEDY}"
             )
         # The larger epsilon of both directions. The second one is solved only if its delta at the first epsilon is
         # above delta.
@@ -147,7 +147,7 @@ class UniformGridCurve(ComposedCurve):
     def __init__(self, steps: list[CoarseDescription], spacing: float, most_fft: int = MOST_FFT_CELLS) -> None:
         if spacing > LARGEST_GRID_STEP:
             raise PrecisionError(
-                f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {spacing:.3g}; {REMEDY}"
+                f"the grid step of this run must be below {LARGEST_GRID_STEP:g}, got {spacing:.3g}. {REMEDY}"
             )
         self.most_fft, self.needs_both_directions = most_fft, any(step.needs_both_directions for step in steps)
         self.small_delta = min(step.truncated_mass for step in steps) < TRUNCATED_RUN_MASS
@@ -176,7 +176,7 @@ class RepeatedSquaringCurve(ComposedCurve):
         cut = min(step.truncated_mass for step in steps)
         if cut < LEAST_SQUARED_CUT:
             raise GridSizeError(
-                f"expected a delta above what products of laws are cut at, {LEAST_SQUARED_CUT:g}; {REMEDY}"
+                f"delta is below {LEAST_SQUARED_CUT:g}, the smallest tail that the composition keeps. {REMEDY}"
             )
         self.tail_scale, self.needs_both_directions = (
             cut / TRUNCATED_RUN_MASS,

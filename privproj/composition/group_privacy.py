@@ -128,7 +128,10 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
         UnsupportedError: ``k > B`` or ``k > n - B``.
     """
     if size > min(batch, records - batch):
-        raise UnsupportedError(f"a person with {size} records needs as many in a batch of {batch} and outside of it")
+        raise UnsupportedError(
+            f"group_size={size} needs at least {size} records in a batch of {batch} "
+            f"and outside of it. Use a smaller group_size"
+        )
     j = np.arange(size)
     # w_0 = prod_(i < k) (n - B - i) / (n - i),  w_(j+1) / w_j = (k - j) (B - j) / ((j + 1) (n - B - k + j + 1))
     first = math.fsum(np.log1p(-batch / (records - j.astype(float))).tolist())
@@ -147,7 +150,8 @@ class _GroupStep:
         count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
         if count > MOST_MEMBERS:
             raise UnsupportedError(
-                f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch"
+                f"group_size={size} is too large: one batch is likely to contain more than {MOST_MEMBERS} "
+                f"records of one user. Use a smaller sampling rate or group_size"
             )
         self.lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
         first = member(1)
@@ -182,7 +186,7 @@ class _GroupStep:
             inverse = find_noise(eps, first.log_delta(eps).upper, 1e-3).upper
             shifts += [1.0 / inverse] if inverse < math.inf else []
         if not shifts:
-            raise PrecisionError("expected a release that is private at some epsilon below 600")
+            raise PrecisionError("the release has no finite delta below epsilon 600. Use more noise")
         tried = np.array([math.log(m) for m in sorted({*shifts, shifts[0] * 0.5})])
         top = self.members[-1].epsilon(MATCHED_LOG_DELTAS[-1]).upper
         right = np.geomspace(1e-4, max(min(top, 600.0), 1.0), PILOT_LOSSES)

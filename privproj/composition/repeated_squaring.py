@@ -288,7 +288,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
     wanted = np.minimum(wanted, 40.0) + 0.05
     count = np.concatenate([[0.0], np.cumsum(0.5 * (wanted[1:] + wanted[:-1]))])
     if not math.isfinite(count[-1]):
-        raise GridSizeError(f"expected a run whose losses stay below {LARGEST_REACH:g}, got larger ones; {REMEDY}")
+        raise GridSizeError(f"the privacy losses of this run exceed {LARGEST_REACH:g}. {REMEDY}")
     return np.interp(np.linspace(0.0, count[-1], 2 + int(min(count[-1], tolerance.most))), count, points)
 
 
@@ -311,7 +311,7 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
         return one if not len(one.losses) else two
     reach = one.reach + two.reach
     if not reach < LARGEST_REACH:
-        raise GridSizeError(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")
+        raise GridSizeError(f"the privacy losses of this run reach {reach:.3g}, more than {LARGEST_REACH:g}. {REMEDY}")
     unit, move = _unit_for(reach), merge_atoms if below else split_atoms
     if one is not two:
         one, two = (_fit_to_unit(pmf, unit, tolerance, move) for pmf in (one, two))

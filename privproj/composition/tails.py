@@ -43,7 +43,7 @@ NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of 
 CLOSE_ENOUGH = 1.002  # ratio of upper and lower ends at which a grid is accepted
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without result
 LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
-NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
+NOTHING_SO_SMALL = f"delta is below the probability of losses that are too large to compose. {REMEDY}"
 NO_GRID_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
 

@@ -153,7 +153,7 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
         PrecisionError: ``a`` is above 5e8.
     """
     if a > 5e8:
-        raise PrecisionError(f"expected a rank of at most 1e9 for this route, got rank={2 * a:.3g}; use operator-norm")
+        raise PrecisionError(f"rank must be at most 1e9 for this bound, got {2 * a:.3g}. Use the bound operator-norm")
     dist = _GammaDistribution(a)
     top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
     end = float(top[_first_true(399, lambda k: dist.log_tail(math.log(top[k] / a)) < LOG_BINNED_TAIL)])
@@ -176,7 +176,7 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
         PrecisionError: ``a`` is above 5e8.
     """
     if a > 5e8:
-        raise PrecisionError(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
+        raise PrecisionError(f"probes must be at most 1e9 for this bound, got {2 * a:.3g}")
     dist = _GammaDistribution(a)
     # ln(a/U) at the quantiles of X
     low, start, middle = (-dist.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
@@ -270,7 +270,7 @@ class _BetaDistribution(_PositiveDistribution):
     def __init__(self, a: float, b: float) -> None:
         if a + b > 5e8:  # the rounding was not measured
             raise PrecisionError(
-                f"expected a dim of at most 1e9 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
+                f"dim must be at most 1e9 for this bound, got {2 * (a + b):.3g}. Use the bound mixture-rdp"
             )
         self.a, self.b, self.p, self.q = a, b, a / (a + b), b / (a + b)
         self.center, self.width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)

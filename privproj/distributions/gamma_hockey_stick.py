@@ -386,7 +386,9 @@ def gamma_gain(k: float) -> GammaGain:
     log_front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
     error = GAIN_ERROR_FACTOR * max(above.amplified, below.amplified)
     if not error < LARGEST_GAIN_ERROR:
-        raise ConvergenceError(f"the table of the Gamma law is only right to {error:.1e}; please report k={k!r}")
+        raise ConvergenceError(
+            f"the table of the Gamma distribution has an error of {error:.1e}. Please report k={k!r} as a bug."
+        )
     return GammaGain(k, above, below, log_front, error)
 
 

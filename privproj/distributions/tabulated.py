@@ -169,7 +169,8 @@ class _TabulatedPanels:
         mass = float(nodes.sums(np.ones_like(nodes.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
             raise ConvergenceError(
-                f"the law of the squared shift came out with mass {mass!r}; please report these parameters"
+                f"the distribution of the squared sensitivity has mass {mass!r} instead "
+                f"of 1. Please report these parameters as a bug."
             )
         return nodes
 

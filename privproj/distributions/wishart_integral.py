@@ -694,4 +694,6 @@ class WishartIntegral:
                 panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):
                 return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
-        raise ConvergenceError("the quadrature of the exact profile did not settle; please report these parameters")
+        raise ConvergenceError(
+            "the quadrature of the exact profile did not converge. Please report these parameters as a bug."
+        )

@@ -117,7 +117,7 @@ class VectorWishart:
             # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness
             error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
         if not np.all(np.isfinite(logs)):
-            raise ConvergenceError("the exact profile came out undefined; please report these parameters")
+            raise ConvergenceError("the exact profile is not a number. Please report these parameters as a bug.")
         return logs, error
 
     def table(self, eps: Array) -> tuple[Array, Array]:

@@ -42,7 +42,7 @@ Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 
 
 # remedy in errors of compositions by dp-accounting
-COMPOSITION_REMEDY = "ask for a larger delta, add noise, or use a Renyi bound"
+COMPOSITION_REMEDY = "Use a larger delta, more noise, or a Renyi bound."
 
 MOST_GRID_CELLS = 2**23  # largest number of cells of a grid
 
@@ -185,7 +185,7 @@ def check_cell_count(cells: float, step: float) -> None:
     if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
         raise PrecisionError(
-            f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {grid}; {COMPOSITION_REMEDY}"
+            f"the discretization grid needs {grid}, more than {MOST_GRID_CELLS:.2g} cells. {COMPOSITION_REMEDY}"
         )
 
 
@@ -210,13 +210,13 @@ def _phase_of_event(
     """
     ours = RELATIONS[relation]
     if event.relation not in (None, ours):
-        raise InvalidParameterError("relation", event.relation, f"{ours}, the neighboring relation of the accountant")
+        raise InvalidParameterError("relation", event.relation, f"{ours}, as in the accountant")
     record = find_bound(type(event.mechanism), event.bound or bound)
     run: RunOptions = {**sampling, "steps": max(count, 1), "relation": ours}
     phase = phase_for(event.mechanism, record, run)
     if phase.reuses_projection:
         raise UnsupportedError(
-            f"{record.name} needs a fresh projection for each release, and an accountant cannot see the others"
+            f"the bound {record.name} needs a fresh projection for each release, which an accountant cannot check"
         )
     return phase
 
@@ -352,11 +352,14 @@ def event_of(
     if isinstance(run, Mechanism):
         run = phase_of(run, **options)
     elif options:
-        raise InvalidParameterError(next(iter(options)), next(iter(options.values())), "no options beside a run")
+        raise InvalidParameterError(
+            next(iter(options)), next(iter(options.values())), "omitted, because the run already has its options"
+        )
     if isinstance(run, Account) and run.is_adaptive:
         raise UnsupportedError(
-            "dp-accounting has no event for an adaptive plan, and the event of a plan fixed in advance would cost less "
-            "than this ledger may have spent; report the epsilon of the budget of the ledger"
+            "dp-accounting has no event for a run with adaptively chosen "
+            "parameters. Report the epsilon of the budget of "
+            "the ledger"
         )
     schedule = Composition(tuple(run.released_phases())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Composition) else (schedule,)
@@ -369,7 +372,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
     """Return one Poisson step of Gaussian noise for a group, a mixture over its records in a batch (C37)."""
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
-        raise UnsupportedError(f"phase {phase.name}: no event is about a group of {run.group_size} records here")
+        raise UnsupportedError(f"phase {phase.name}: no dp-accounting event supports group_size={run.group_size} here")
     from privproj.composition.group_privacy import poisson_weights
 
     shares = [math.exp(log_weight) for log_weight in poisson_weights(run.sampling_rate, run.group_size)]
@@ -385,9 +388,15 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     if run.group_size > 1:
         return _group_event(phase)
     if run.max_batch_size is not None or str(run.sampling) == "fixed" or run.split is not None:
-        missing = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
+        missing = (
+            "split of delta"
+            if run.split is not None
+            else "batches of fixed size"
+            if run.max_batch_size is None
+            else "maximum batch size"
+        )
         raise UnsupportedError(
-            f"phase {phase.name}: no event of this package says its {missing}; keep the run file instead"
+            f"phase {phase.name}: no dp-accounting event describes its {missing}. Save a run file instead"
         )
     release: dp_event.DpEvent
     if plain and isinstance(mechanism, Gaussian | Laplace):
@@ -407,11 +416,12 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event
         UnsupportedError: The release is Laplace noise under replace, or an epoch.
     """
     if run.allocates:
-        raise UnsupportedError(f"phase {name}: dp-accounting has no event for balls-in-bins batches; leave plain out")
+        raise UnsupportedError(f"phase {name}: dp-accounting has no event for balls-in-bins batches. Omit plain")
     doubled = run.relation is NeighboringRelation.REPLACE
     if isinstance(mechanism, Laplace) and doubled:
         raise UnsupportedError(
-            f"phase {name}: dp-accounting misreads the scale of Laplace noise under relation=replace"
+            f"phase {name}: dp-accounting scales Laplace noise differently under "
+            f"relation=replace. Use relation=add-remove"
         )
     if isinstance(mechanism, Laplace):
         return dp_event.LaplaceDpEvent(mechanism.z)

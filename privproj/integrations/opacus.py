@@ -28,8 +28,8 @@ __all__ = ["ProjectionAccountant", "loader_rate", "register"]
 
 # why distributed training with Opacus is not supported, and the remedy
 DISTRIBUTED = (
-    "Opacus' distributed sampler leaves out a worker's empty batches, and workers with one seed sample alike; train in "
-    "one process, or with privproj.training.make_private"
+    "its workers may skip empty batches or sample the same records. Train in one process, or use "
+    "privproj.training.make_private"
 )
 
 # soundness: parts of the names of Opacus optimizers whose steps are not the subsampled Gaussian mechanism, with reasons
@@ -44,9 +44,9 @@ UNACCOUNTED = {
 
 # why batches of a shuffled or ordered loader are not supported, and the remedy
 NON_POISSON = (
-    "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no Poisson "
-    "samples; use poisson_sampling=True, account for one release for each epoch (`privproj epsilon ... --sampling "
-    'partition`), or train with make_private(..., batches="balls-in-bins") of privproj.training'
+    "poisson_sampling=False is not supported, because shuffled or ordered batches are not Poisson samples. Use "
+    "poisson_sampling=True, account for one release per epoch (`privproj epsilon ... --sampling partition`), or train "
+    'with privproj.training.make_private(..., batches="balls-in-bins")'
 )
 
 
@@ -54,9 +54,9 @@ class ProjectionAccountant:
     """An accountant for Opacus. Steps with equal noise, rate and mechanism are composed jointly.
 
     Attributes:
-        assumes: The requirements of every result, as sentences.
-        history: The releases in order, as tuples of mechanism, sampling rate and number of steps. The mechanism may be
-            a noise multiplier, because Opacus' calibration writes that.
+        requirements: The assumptions of every result, as sentences.
+        history: The releases in order, as tuples of mechanism, sampling rate and number of steps. A noise multiplier
+            may stand in place of a mechanism, as Opacus' calibration writes it.
 
     >>> from privproj.integrations.opacus import ProjectionAccountant
     >>> accountant = ProjectionAccountant()
@@ -66,7 +66,7 @@ class ProjectionAccountant:
     (20, 0.45)
     """
 
-    assumes: ClassVar[tuple[str, ...]] = (
+    requirements: ClassVar[tuple[str, ...]] = (
         "Poisson sampling under the neighboring relation add-remove",
         Requirement.PUBLIC_DATASET_SIZE,
         Requirement.FIXED_SCHEDULE,
@@ -98,8 +98,8 @@ class ProjectionAccountant:
         Raises:
             InvalidParameterError: ``sample_rate`` or ``steps`` is out of range.
         """
-        steps = integer("steps", steps, "a whole number steps >= 1")
-        rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
+        steps = integer("steps", steps, "an integer >= 1")
+        rate = real("sample_rate", sample_rate, "a number above 0 and at most 1", 0.0, 1.0, open_low=True)
         if self.history and self.history[-1][:2] == (mechanism, rate):
             steps += self.history.pop()[2]
         self.history.append((mechanism, rate, steps))
@@ -114,7 +114,7 @@ class ProjectionAccountant:
             InvalidParameterError: There is no release, or an entry of the history is invalid.
         """
         if not self.history:
-            raise InvalidParameterError("history", "nothing", "at least one step")
+            raise InvalidParameterError("history", "nothing", "at least one step", "no step was recorded")
         return Composition(tuple(_phase_of(i, *entry) for i, entry in enumerate(self.history)))
 
     def get_epsilon(
@@ -181,8 +181,8 @@ class ProjectionAccountant:
             batches = getattr(optimizer, "accumulated_iterations", 1)
             if batches != 1:
                 raise UnsupportedError(
-                    f"a step on {batches} accumulated batches is no Poisson sample, since a record may be in several "
-                    "of them; use one batch per step, in parts by Opacus' BatchMemoryManager"
+                    f"a step on {batches} accumulated batches is not a Poisson sample. Use one batch per step, and "
+                    "split large batches with Opacus' BatchMemoryManager"
                 )
             plan = getattr(optimizer, "_plan", None)
             if isinstance(plan, Plan):
@@ -216,7 +216,7 @@ class ProjectionAccountant:
             InvalidParameterError: The state is that of another accountant, or this class cannot have written it.
         """
         if state_dict.get("mechanism") != self.mechanism():
-            remedy = "if it is of Opacus and its batches were Poisson, assign the history that stands in it"
+            remedy = "for a state of Opacus with Poisson batches, assign its history instead"
             raise InvalidParameterError(
                 "mechanism", state_dict.get("mechanism"), f"the state of {self.mechanism()}", remedy
             )
@@ -248,7 +248,7 @@ def _check_optimizer(optimizer: Any) -> None:
     for kind in type(optimizer).__mro__:
         for word, why in UNACCOUNTED.items():
             if word in kind.__name__:
-                raise UnsupportedError(f"{kind.__name__} is not accounted: {why}")
+                raise UnsupportedError(f"{kind.__name__} is not supported: {why}")
 
 
 def loader_rate(loader: Any) -> float:
@@ -275,11 +275,10 @@ def loader_rate(loader: Any) -> float:
     if not isinstance(loader, DPDataLoader):
         raise UnsupportedError(NON_POISSON)
     if getattr(loader, "distributed", False):
-        raise UnsupportedError(f"a distributed loader is not accounted: {DISTRIBUTED}")
+        raise UnsupportedError(f"a distributed loader is not supported: {DISTRIBUTED}")
     if getattr(loader.collate_fn, "rand_on_empty", False):
         raise UnsupportedError(
-            "rand_on_empty=True puts a random record into an empty batch, so that one record changes the sum by up to "
-            "twice the clip; use rand_on_empty=False"
+            "rand_on_empty=True is not supported, because it doubles the sensitivity. Use rand_on_empty=False"
         )
     return _sampler_rate(loader.sample_rate)
 
@@ -293,7 +292,7 @@ def _phase_of(i: int, mechanism: Mechanism | float, rate: float, steps: int) -> 
 
 def _sampler_rate(rate: float) -> float:
     """Return the probability that a 24-bit uniform number is below ``rate``, in single or double precision."""
-    rate = real("sample_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
+    rate = real("sample_rate", rate, "a number above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
     # ceil(rate 2^24)/2^24, the fraction of 24-bit numbers below the rate; the larger value of both precisions
     return min(1.0, math.ceil(max(rate, single) / GRID) * GRID)
@@ -304,11 +303,11 @@ def _check_plan(plan: Plan, rate: float) -> None:
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None or plan.group_size > 1:
         raise UnsupportedError(
-            f"sampling={plan.sampling} with relation={plan.relation}, batches that are cut, a clip that adapts and "
-            "persons with several records are not accounted here; ask the optimizer's epsilon"
+            f"this accountant supports Poisson sampling of single records only, got sampling={plan.sampling} with "
+            f"relation={plan.relation}. Read the epsilon of the optimizer instead"
         )
     if rate < plan.sampling_rate:
-        raise InvalidParameterError("sample_rate", rate, f"the optimizer's rate {plan.sampling_rate}")
+        raise InvalidParameterError("sample_rate", rate, f"{plan.sampling_rate}, the rate of the optimizer")
 
 
 def register() -> None:

@@ -37,7 +37,7 @@ READ = (
     "layers_to_transform", "layers_pattern", "init_lora_weights",
 )  # fmt: skip
 
-PLAIN = "plain LoRA of linear layers, and nothing else trained"  # supported configurations
+PLAIN = "unset, as in plain LoRA of linear layers"  # supported configurations
 
 # tasks for which PEFT trains no head besides the adapters
 TASKS = (None, "CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
@@ -94,20 +94,22 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
     for tensor, shape in shapes.items():
         match = TENSOR.fullmatch(tensor)
         if match is None or len(shape) != 2:
-            raise InvalidParameterError(file, f"{tensor} {shape}", "the A and B of linear layers only", BY_HAND)
+            raise InvalidParameterError(
+                file, f"{tensor} {shape}", "an adapter with factors A and B of linear layers only", BY_HAND
+            )
         layers.setdefault(match[1], {})[match[2]] = shape
     if not layers:
-        raise InvalidParameterError(file, "no tensor", "the A and B of linear layers")
+        raise InvalidParameterError(file, "no tensor", "an adapter with factors A and B of linear layers")
     for name, factors in layers.items():
         a, b = factors.get("A"), factors.get("B")
         if a is None or b is None or a[0] != b[1] or min(*a, *b) < 1:
             raise InvalidParameterError(
-                file, f"{name}: A {a}, B {b}", "an A of rank x inputs and a B of outputs x rank"
+                file, f"{name}: A {a}, B {b}", "an adapter with A of shape rank x inputs and B of shape outputs x rank"
             )
     sizes = [factors["A"] for factors in layers.values()]
     ranks, patterns = {rank for rank, _ in sizes}, {*(adapter.get("rank_pattern") or {}).values()}
     if not patterns <= ranks <= {adapter["r"], *patterns}:
-        expected = f"rank {adapter['r']} and every rank of rank_pattern in adapter_config.json"
+        expected = f"an adapter of rank {adapter['r']}, or of a rank in rank_pattern of adapter_config.json"
         raise InvalidParameterError(file, f"ranks {sorted(ranks)}", expected, BY_HAND)
     return [(inputs, min(rank, inputs)) for rank, inputs in sizes]
 
@@ -128,8 +130,8 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
         with safetensors.safe_open(path, "numpy") as file:
             return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except (OSError, safetensors.SafetensorError) as error:
-        remedy = f"save_pretrained writes it, before training too: {error}"
-        raise InvalidParameterError("from_peft", str(path), "a whole safetensors file", remedy) from None
+        remedy = f"save the adapter with save_pretrained ({error})"
+        raise InvalidParameterError("from_peft", str(path), "a complete safetensors file", remedy) from None
 
 
 def _check_adapter(adapter: dict[str, Any]) -> None:
@@ -137,25 +139,25 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
     settings = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
     kind, task, start = settings["peft_type"], settings["task_type"], settings["init_lora_weights"]
     if str(kind).upper() != "LORA":
-        raise InvalidParameterError("peft_type", quoted(kind), "an adapter of type LORA", BY_HAND)
+        raise InvalidParameterError("peft_type", quoted(kind), "LORA", BY_HAND)
     for key, value in adapter.items():
         is_off = value is None or value is False or value in ([], {}) or (key, value) == ("bias", "none")
         if key not in (*HARMLESS, *READ) and not is_off:
-            raise InvalidParameterError(key, quoted(value), PLAIN, f"it may train more, or otherwise; {BY_HAND}")
+            raise InvalidParameterError(key, quoted(value), PLAIN, BY_HAND)
     if task not in TASKS:
         tasks = "null or one of " + ", ".join(filter(None, TASKS))
-        raise InvalidParameterError("task_type", quoted(task), tasks, f"PEFT trains the heads of others; {BY_HAND}")
+        raise InvalidParameterError(
+            "task_type", quoted(task), tasks, f"for other tasks PEFT also trains a head: {BY_HAND}"
+        )
     # These initializations have B = 0 and A from public randomness.
     if start is not True and start != "gaussian":
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
-        raise InvalidParameterError("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
-    integer("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
+        raise InvalidParameterError("init_lora_weights", quoted(start), "true or gaussian", f"{why}: {BY_HAND}")
+    integer("r", adapter.get("r"), "an integer >= 1")
     ranks = adapter.get("rank_pattern")
     if not isinstance(ranks, dict | None):
-        raise InvalidParameterError("rank_pattern", quoted(ranks), "a table from names to ranks")
+        raise InvalidParameterError("rank_pattern", quoted(ranks), "a table of ranks by module name")
     for key, rank in (ranks or {}).items():
-        integer(f"rank_pattern: {key}", rank, "a whole rank >= 1")
+        integer(f"rank_pattern: {key}", rank, "an integer >= 1")
     if not adapter.get("target_modules"):
-        raise InvalidParameterError(
-            "target_modules", adapter.get("target_modules"), "names of the adapted modules", BY_HAND
-        )
+        raise InvalidParameterError("target_modules", adapter.get("target_modules"), "a list of module names", BY_HAND)

@@ -52,7 +52,7 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
     """Yield a file, a pipe or standard input, opened for reading."""
     if path == STANDARD_INPUT:
         if sys.stdin is None:
-            raise InvalidParameterError(name, path, "an open standard input", "./- is a file of that name")
+            raise InvalidParameterError(name, path, "an open standard input", "for a file with this name, use ./-")
         yield sys.stdin.buffer
         return
     try:
@@ -60,13 +60,13 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
         with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-                raise InvalidParameterError(name, path, "a file, not a folder or a device")
+                raise InvalidParameterError(name, path, "a regular file")
             os.set_blocking(file.fileno(), True)
             yield file
     except OSError as error:
         raise InvalidParameterError(name, path, "a readable file", str(error.strerror)) from None
     except UnicodeError:
-        raise InvalidParameterError(name, path, "a readable file", "its name cannot be read") from None
+        raise InvalidParameterError(name, path, "a readable file", "the file name is invalid") from None
 
 
 def open_locked(path: str | Path, name: str) -> int:
@@ -86,7 +86,9 @@ def open_locked(path: str | Path, name: str) -> int:
     except OSError:
         os.close(file)
         expected = f"a {name} that no other process is writing"
-        raise InvalidParameterError(name, path, expected, f"one {name} belongs to one run at a time") from None
+        raise InvalidParameterError(
+            name, path, expected, f"wait for the other process, or use another {name}"
+        ) from None
     return file
 
 
@@ -151,17 +153,17 @@ def read_data(path: str) -> dict[str, Any]:
     try:
         text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidParameterError("FILE", path, "a file of text in UTF-8") from None
+        raise InvalidParameterError("FILE", path, "a UTF-8 text file") from None
     is_json = is_json or (path == STANDARD_INPUT and text.lstrip().startswith("{"))
     if not is_json and LONG_KEY.search(text):
-        raise InvalidParameterError("FILE", path, "keys of at most 50 parts")
+        raise InvalidParameterError("FILE", path, "a file without keys of more than 50 parts")
     try:
         data = parse_json(text, _parse_decimal) if is_json else tomllib.loads(text, parse_float=_parse_decimal)
     except (ValueError, RecursionError) as error:
         kind = "JSON" if is_json else "TOML"
-        raise InvalidParameterError("FILE", path, f"a file in {kind}", _reason_of(error, text)) from None
+        raise InvalidParameterError("FILE", path, f"a {kind} file", _reason_of(error, text)) from None
     if not isinstance(data, dict):
-        raise InvalidParameterError("FILE", path, "a table of keys")
+        raise InvalidParameterError("FILE", path, "a file with a table of keys")
     return data
 
 
@@ -177,7 +179,7 @@ def _exact(text: str) -> float:
     """Return the double that the text denotes, or raise ValueError if the text has digits that a double lacks."""
     value = float(text)
     if not math.isfinite(value) or Decimal(text, Context(traps=[])) != Decimal(repr(value)):
-        raise ValueError(f"it has the number {quoted(text)}, which is no double")
+        raise ValueError(f"the number {quoted(text)} is not a double")
     return value
 
 
@@ -211,13 +213,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
-        raise ValueError(f"it has the key {quoted(double)} twice")
+        raise ValueError(f"the key {quoted(double)} appears twice")
     return table
 
 
 def _refuse_constant(text: str) -> None:
     """Raise ValueError for nan and infinities."""
-    raise ValueError(f"it has {text} for a number")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 def json_equal(one: object, other: object) -> bool:
@@ -235,7 +237,7 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
         InvalidParameterError: The object has other keys, or a value is out of range. The error has the ``name``.
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
-        raise InvalidParameterError(name, quoted(table), "the keys " + ", ".join(kinds))
+        raise InvalidParameterError(name, quoted(table), "a table with the keys " + ", ".join(kinds))
     for key, kind in kinds.items():
         if not kind.fits(table[key]):
             raise InvalidParameterError(key, quoted(table[key]), kind.words)
@@ -265,7 +267,7 @@ def check_output(path: str, name: str = "FILE") -> None:
     """Raise :class:`InvalidParameterError` for an output that is empty or ``-``."""
     if path in ("", STANDARD_INPUT):
         raise InvalidParameterError(
-            name, path or "nothing", "the name of a file to write", "./- is one" if path else ""
+            name, path or "nothing", "a file name", "to write to a file with this name, use ./-" if path else ""
         )
 
 

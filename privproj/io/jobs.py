@@ -85,7 +85,7 @@ def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterato
                 size = max(1, min(int(done * SECONDS_PER_BATCH / max(seconds, 1e-9)), 8 * done, LARGEST_BATCH))
                 yield lines
             return
-    raise ConvergenceError(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
+    raise ConvergenceError(f"worker processes died {MOST_RESTARTS} times. Use fewer workers if memory is short")
 
 
 def _timed(work: Work, numbers: range) -> tuple[str, float]:
@@ -129,7 +129,7 @@ def _resume(file: BinaryIO, head: bytes, path: str | Path) -> int:
     file.seek(0)
     before, good, count = file.read(len(head)), len(head), 0
     if not head.startswith(before):
-        raise InvalidParameterError("journal", path, "a journal of this very question", "name another file")
+        raise InvalidParameterError("journal", path, "the journal of this sweep", "use another output file")
     if len(before) < good:
         file.truncate(0)
         file.write(head)

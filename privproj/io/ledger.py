@@ -56,8 +56,7 @@ TARGET_SLACK = 1e-6
 
 # remedy for a damaged ledger: no phase releases more than it planned, so the full plan can be accounted
 REMEDY = (
-    "restore it from a backup, or account for every planned step of its phases as if it was made (`privproj run`), and "
-    "go on under another ledger"
+    "restore the file from a backup, or account for all planned steps (`privproj run`) and continue with a new ledger"
 )
 
 MARKS = ("insecure", "public_subspace")  # fields of an account that an opening line can set to True
@@ -69,15 +68,18 @@ OPENING = {
 }
 
 # warning for noise from a known seed
-INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
+INSECURE = (
+    "The noise came from a known seed, so nothing is protected: anyone who knows the seed can subtract the noise. "
+    "Train without insecure_seed."
+)
 
-# warning for an incomplete last line
-CUT_SHORT = "a line of this ledger was cut short by a crash; it counts as a release"
+# warning for a line that a crash cut short
+CUT_SHORT = "A crash cut off a line of this ledger. The line counts as a release."
 
 # warning for a phase that made fewer or more steps than planned
 STOPPED = (
-    "phase {name} made {steps} of {planned} planned steps: if that was decided by looking at outputs, the epsilon to "
-    "quote is that of the plan"
+    "Phase {name} made {steps} of {planned} planned steps. If outputs influenced this decision, report the epsilon of "
+    "the plan."
 )
 
 
@@ -98,11 +100,11 @@ class Budget(Protocol):
     The class is called with the entries of the target, the ``relation`` and the ``group_size`` of the phases.
 
     Attributes:
-        assumes: The requirement that replaces a plan fixed in advance.
-        report: A text about which epsilon may be reported.
+        requirements: The assumption that takes the place of a plan fixed in advance.
+        report: Which epsilon may be reported.
     """
 
-    assumes: str
+    requirements: str
     report: str
 
     def spend(self, release: Phase) -> None:
@@ -137,7 +139,7 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     """
     further, budget_types = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= budget_types.keys():
-        raise InvalidParameterError("target", quoted(target), "a target with an epsilon, a delta or both")
+        raise InvalidParameterError("target", quoted(target), "a table with epsilon, delta or both")
     return load(budget_types[further.pop()]) if further else None
 
 
@@ -174,8 +176,10 @@ class Account:
 
     def __post_init__(self) -> None:
         if len(self.phases) > MOST_PHASES:
-            expected = f"a ledger of at most {MOST_PHASES} phases"
-            raise InvalidParameterError("phases", len(self.phases), expected, "go on under another, and add both up")
+            expected = f"at most {MOST_PHASES}"
+            raise InvalidParameterError(
+                "phases", len(self.phases), expected, "begin another ledger, and add the epsilons of both"
+            )
 
     def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
         """Return the account with one more phase, which has no release yet.
@@ -196,7 +200,7 @@ class Account:
             check_keys(entry, OPENING)
             needed = {"mechanism", "steps"} | ({"batches"} if phase.get("sampling") == "balls-in-bins" else set())
             if "planned" in phase or not needed <= phase.keys():
-                raise InvalidParameterError("phase", quoted(phase), "a phase as privproj writes it")
+                raise InvalidParameterError("phase", quoted(phase), "a phase that privproj wrote")
         self.check_target(target, where)
         phase_from(phase, {}, where)
         marks = {mark: getattr(self, mark) or mark in entry for mark in MARKS}
@@ -245,8 +249,8 @@ class Account:
                 probability("delta", new["delta"])
             if new != old and self.spent and (budget or self.is_adaptive):
                 raise UnsupportedError(
-                    "the target of an adaptive plan is fixed before the first release; go on with "
-                    f"{quoted(old)}, or begin another ledger and add up the epsilons of both"
+                    "the target of an adaptive run cannot change after the first release. Continue with "
+                    f"{quoted(old)}, or begin another ledger and add the epsilons of both"
                 )
 
     @property
@@ -266,7 +270,7 @@ class Account:
         """
         make = budget_type(self.target) if self.target else None
         if make is None or not self.phases:
-            raise InvalidParameterError("ledger", "nothing", "a phase under a target that a budget keeps")
+            raise InvalidParameterError("phase", "nothing", "a phase", "the ledger has no phase with a budget")
         run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
         options: Any = {**(self.target or {}), "relation": str(run.relation), "group_size": run.group_size}
         budget = make(**options)
@@ -336,13 +340,13 @@ class Account:
         return replace(self, phases=phases)
 
     @property
-    def assumes(self) -> tuple[str, ...]:
-        """The requirements on the run as a whole, in addition to those of its phases."""
+    def requirements(self) -> tuple[str, ...]:
+        """Assumptions about the run as a whole, besides those of its phases."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
         assumed = {Requirement.PUBLIC_SUBSPACE: self.public_subspace}
         if self.is_adaptive:
-            assumed[budget_type(self.target or {}).assumes] = True  # pyright: ignore
+            assumed[budget_type(self.target or {}).requirements] = True  # pyright: ignore
         assumed[fixed_schedule(adapts=adapts)] = planned and not self.is_adaptive
         assumed[Requirement.ONLY_THIS_RUN if self.alone else Requirement.ONLY_THIS_LEDGER] = True
         return tuple(text for text, holds in assumed.items() if holds)
@@ -362,7 +366,7 @@ class Account:
         counts = [(entry, -(-steps // _releases_per_step(entry))) for entry, steps in self.phases]
         entries = [({**entry, "steps": count}, i) for i, (entry, count) in enumerate(counts) if count]
         if not entries:
-            raise InvalidParameterError("ledger", "nothing released", "at least one release")
+            raise InvalidParameterError("ledger", "a ledger without releases", "a ledger with at least one release")
         return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
 
     def curve(self) -> Curve:
@@ -430,18 +434,18 @@ class Account:
         Returns:
             The result with further requirements and warnings.
         """
-        # The requirement of a fixed plan covers all phases, including one without a release.
-        plans = [requirement for requirement in self.assumes if requirement in FIXED_SCHEDULES]
-        of_mechanism: Any = result.mechanism["assumes"]
-        run_requirements: Any = result.run["assumes"]
+        # The assumption on the plan covers all phases, including one without a release.
+        plans = [requirement for requirement in self.requirements if requirement in FIXED_SCHEDULES]
+        of_mechanism: Any = result.mechanism["requirements"]
+        run_requirements: Any = result.run["requirements"]
         of_run = tuple(
             requirement
             for requirement in run_requirements
             if not plans or requirement not in FIXED_SCHEDULES or requirement in plans
         )
         notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
-        return replace(result, mechanism=mechanism, run={**result.run, "assumes": of_run}, warnings=tuple(notes))
+        mechanism: Any = {**result.mechanism, "requirements": tuple(dict.fromkeys((*of_mechanism, *self.requirements)))}
+        return replace(result, mechanism=mechanism, run={**result.run, "requirements": of_run}, warnings=tuple(notes))
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
@@ -489,7 +493,9 @@ def parse_ledger(content: bytes, path: str) -> "_Reader":
     """Return the parsed content of a ledger; raises :class:`InvalidParameterError` if it has no phase."""
     reader = _Reader(path, content)
     if not reader.account.phases:
-        raise InvalidParameterError("ledger", path, "a ledger with a phase; this run was stopped before it began")
+        raise InvalidParameterError(
+            "ledger", path, "a ledger with a phase", "this run was stopped before its first phase"
+        )
     return reader
 
 
@@ -513,7 +519,7 @@ class _Reader:
         self.header = self.line(HEADER)
         self.hash.update(self.header)
         if not self.header.startswith(content[: len(self.header)]):
-            expected = "a ledger of privproj (its first line says so)"
+            expected = "a ledger that privproj wrote"
             raise InvalidParameterError("ledger", path, expected, f"if it is one, it is damaged: {REMEDY}")
         *lines, rest = content[len(self.header) :].split(b"\n")
         for line in lines:
@@ -549,9 +555,8 @@ class _Reader:
         elif not is_whole and value is None and _begins_phase(line):
             self.half_opened = len(line)
         else:
-            expected = f"line {self.number} as privproj wrote it"
-            why = "it is neither what comes next nor the beginning of that"
-            raise InvalidParameterError("ledger", self.path, expected, f"the file is damaged ({why}): {REMEDY}")
+            expected = "an undamaged ledger"
+            raise InvalidParameterError("ledger", self.path, expected, f"line {self.number} is damaged: {REMEDY}")
         self.hash.update(line + b"\n")
 
     def _open(self, entry: dict[str, Any]) -> None:
@@ -693,8 +698,8 @@ class Ledger(_Reader):
         size = self.size + len(left)
         if size > LARGEST_LEDGER:
             raise UnsupportedError(
-                f"the ledger {self.path} would have more than {LARGEST_LEDGER} bytes, so nothing was released: begin "
-                "another ledger, and add up the epsilons of both"
+                f"the ledger {self.path} would exceed {LARGEST_LEDGER} bytes, so nothing was released. Begin another "
+                "ledger, and add the epsilons of both"
             )
         self.unsure = True
         try:
@@ -703,8 +708,8 @@ class Ledger(_Reader):
             os.fsync(self.file)
         except OSError as error:
             raise UnsupportedError(
-                f"a line could not be written to the ledger {self.path} ({error.strerror}), so what it stands for was "
-                "not released: make room, and go on"
+                f"cannot write to the ledger {self.path} ({error.strerror}), so nothing was released. Free some disk "
+                "space and continue"
             ) from error
         self.take(line.removesuffix(b"\n"))
         self.size, self.unsure, self.missing = size, False, b""
@@ -712,19 +717,17 @@ class Ledger(_Reader):
     def check_file(self) -> None:
         """Raise an error if the ledger is closed, or if another process changed, moved or removed the file."""
         if self.file < 0:
-            remedy = "call make_private again, which goes on with it"
-            raise InvalidParameterError("ledger", self.path, "a run that is not closed", remedy)
+            remedy = "call make_private again to continue the run"
+            raise InvalidParameterError("ledger", self.path, "the ledger of a run that is not closed", remedy)
         file = os.fstat(self.file)
         try:
             moved = "" if os.path.samestat(file, os.stat(self.path)) else "another file was put in its place"
         except OSError:
             moved = "it was removed or moved away"
         if moved or not (self.unsure or file.st_size == self.size):
-            expected = "a ledger that stays where it is and that only this run writes"
-            remedy = "and nothing was released since: put back the file as this run left it, and resume"
-            raise InvalidParameterError(
-                "ledger", self.path, expected, f"{moved or 'it was changed meanwhile'}, {remedy}"
-            )
+            expected = "a file that only this run writes and that is not moved"
+            remedy = "restore the file as this run left it, and resume. Nothing was released since"
+            raise InvalidParameterError("ledger", self.path, expected, f"{moved or 'the file was changed'}: {remedy}")
 
     def close(self) -> None:
         """Close the file and release its lock."""

@@ -118,14 +118,16 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
     """Return the entries of a regression file; raises :class:`InvalidParameterError` that names file, entry and key."""
     for key in data:
         if key != "bound":
-            raise InvalidParameterError(f"{where}: {key}", data[key], "entries [[bound]] only")
+            raise InvalidParameterError(
+                f"{where}: {key}", data[key], "omitted", "a regression file has entries [[bound]] only"
+            )
     entries = data.get("bound")
     if not isinstance(entries, list) or not entries:
         raise InvalidParameterError(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")
     read = [_entry_from(entry, where, i + 1) for i, entry in enumerate(entries)]
     (name, count), *_ = Counter(entry.name for entry in read).most_common(1)
     if count > 1:
-        raise InvalidParameterError(f"{where}: name", name, "a name for each entry, used once")
+        raise InvalidParameterError(f"{where}: name", name, "unique")
     return read
 
 
@@ -149,9 +151,9 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
 def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the expected values of an entry; raises :class:`InvalidParameterError` if there are none."""
     if "expect" not in keys and "at_most" not in keys:
-        raise InvalidParameterError("expect", "nothing", "expect, at_most or both")
+        raise InvalidParameterError("expect", "nothing", "a number", "give expect, at_most or both")
     if "rtol" in keys and "expect" not in keys:
-        raise InvalidParameterError("rtol", keys["rtol"], "expect with rtol", "at_most has no tolerance")
+        raise InvalidParameterError("rtol", keys["rtol"], "omitted without expect", "at_most has no tolerance")
     if keys.get("status", PINS[0]) not in PINS:
-        raise InvalidParameterError("status", keys["status"], "a status: " + " or ".join(PINS))
+        raise InvalidParameterError("status", keys["status"], " or ".join(PINS))
     return {key: kind.check(key, keys[key]) for key, kind in EXPECTED.items() if key in keys}

@@ -88,7 +88,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     with within(where):
         for key in (*shared, "discretization"):
             if key in keys:
-                raise InvalidParameterError(key, keys[key], f"{key} once, before the phases")
+                raise InvalidParameterError(key, keys[key], "given once, before the phases")
         name = keys.get("name") or where.rsplit(": ", 1)[-1]
         all_keys = {**keys, **shared}
         added = phase_kind(keys)
@@ -125,7 +125,7 @@ def releases_text(result: Result) -> list[str]:
         if added:
             key, kind = added
             return kind.text(of[key]) + (", once" if run["steps"] == 1 else f", {run['steps']} times")
-        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
+        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'requirements')})"
 
     if phases is None:
         return [words(result.run, result.mechanism, str(result.mechanism["name"]))]
@@ -168,7 +168,7 @@ class Accountant:
             InvalidParameterError: There is no release.
         """
         if self._schedule is None:
-            raise InvalidParameterError("step", "nothing", "a step, as nothing was released so far")
+            raise InvalidParameterError("step", "nothing", "a step", "no step was recorded")
         return self._schedule
 
     def step(

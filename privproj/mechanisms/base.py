@@ -6,14 +6,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameterError
-from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of
+from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of, quoted
 
 
 class Lift(NamedTuple):
-    """Utility of the update that is computed from a release of the clipped sum ``S`` (C38).
+    """Utility of the update that is computed from a release (C38).
 
     The update ``U``, the release mapped back to the size of the gradient, has ``E U = S`` and ``E|U - S|^2 = (factor -
-    1) |S|^2 + n d (noise z C)^2``. DP-SGD with noise multiplier ``noise z`` adds as much noise.
+    1) |S|^2 + n d (noise z C)^2``. Here ``S`` is the clipped sum of records, with ``n d`` entries, and ``C`` is the
+    clipping norm. DP-SGD with noise multiplier ``noise z`` adds as much noise.
 
     Attributes:
         noise: The ratio of the effective noise multiplier to the noise multiplier.
@@ -37,7 +38,7 @@ class Mechanism:
     * ``name``: the name on the command line and in files.
     * ``summary``: one line for tables.
     * ``example``: parameters of an example, as ``name=value`` pairs.
-    * ``assumes``: the requirements on the program.
+    * ``requirements``: the requirements on the program.
     * ``default_relation``: the neighboring relation if none is given; None for add-remove.
     * ``poisson``: whether Poisson sampling has an amplification theorem.
     * ``remedy``: what makes epsilon smaller, for error messages.
@@ -50,7 +51,7 @@ class Mechanism:
     name: ClassVar[str]
     summary: ClassVar[str]
     example: ClassVar[str]
-    assumes: ClassVar[tuple[str, ...]] = ()
+    requirements: ClassVar[tuple[str, ...]] = ()
     default_relation: ClassVar[str | None] = None
     poisson: ClassVar[bool] = True
     remedy: ClassVar[str] = "more noise"
@@ -60,8 +61,14 @@ class Mechanism:
     deviation_over_scale: ClassVar[float] = 1.0
     noise_multiplier = None
 
-    def __new__(cls, **parameters: Any) -> Self:
+    def __new__(cls, *unnamed: object, **parameters: Any) -> Self:
         """Return a mechanism, or :class:`MechanismColumns` if a parameter other than a flag is a list or an array."""
+        if unnamed:
+            is_one = len(unnamed) == 1 and cls.example.count("=") == 1
+            call = f"{cls.__name__}({cls.example.split('=')[0]}={unnamed[0]!r})" if is_one else cls.call_words()
+            raise InvalidParameterError(
+                f"arguments of {cls.__name__}", quoted(unnamed), "given by name", f"write {call}"
+            )
         if any(
             is_column(name, value) and not isinstance(getattr(cls, name, None), bool)
             for name, value in parameters.items()
@@ -72,6 +79,19 @@ class Mechanism:
     def __post_init__(self) -> None:
         check_parameters(self)
 
+    @classmethod
+    def call_words(cls, without: str = "") -> str:
+        """Return a call that makes such a mechanism, for error messages.
+
+        Args:
+            without: The name of the calibrated parameter, which is omitted.
+
+        Returns:
+            The call, with ``...`` for the values.
+        """
+        names = (pair.split("=")[0] for pair in cls.example.split())
+        return f"{cls.__name__}({', '.join(f'{name}=...' for name in names if name != without)})"
+
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
         """The requirements on clipping that depend on the parameters."""
@@ -79,12 +99,15 @@ class Mechanism:
 
     @property
     def adapts_clip(self) -> bool:
-        """Whether a noisy count is released with the sum, to adapt the clipping norm of the next release (C31)."""
+        """Whether each release includes a noisy count for adaptive clipping (C31)."""
         return False
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several projections for which some bounds require independence (C6)."""
+        """Whether one release has several projections that must be independent (C6).
+
+        Some bounds require the independence.
+        """
         return False
 
     def for_group(self, size: int) -> "Mechanism":
@@ -99,7 +122,10 @@ class Mechanism:
         return self
 
     def for_replacement(self) -> "Mechanism":
-        """Return the mechanism under the replace relation, if that changes more than the sensitivity."""
+        """Return the mechanism under the replace relation.
+
+        The result is the same mechanism unless the relation changes more than the sensitivity.
+        """
         return self
 
     @property
@@ -111,7 +137,7 @@ class Mechanism:
         """
         rank = getattr(self, "rank", None)
         if rank is None:
-            raise InvalidParameterError("rank", "nothing", "a rank", "only the rank query leaves it out")
+            raise InvalidParameterError("rank", "nothing", "an integer")
         return rank
 
     @property
@@ -135,11 +161,14 @@ class Mechanism:
         return "the same release by other accounting"
 
     def lift(self) -> Lift | None:
-        """Return the utility of the update that is computed from a release, or None if there is no update."""
+        """Return the utility of the update, or None if there is no update."""
         return None
 
     def parameters(self) -> dict[str, object]:
-        """Return the parameters that differ from their defaults, by name, as results and files have them."""
+        """Return the parameters that differ from their defaults, by name.
+
+        Results and files use this form.
+        """
         silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
         parameters: dict[str, object] = {
             key: value
@@ -153,9 +182,10 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class MechanismColumns:
-    """Arrays of parameters of one class of mechanism, for ``epsilons``, ``deltas`` and ``sigmas``.
+    """Arrays of parameters of one class of mechanism.
 
-    It is not a :class:`Mechanism`, so that functions for one mechanism reject it.
+    ``epsilons``, ``deltas`` and ``sigmas`` accept these arrays. The class is not a :class:`Mechanism`, so functions for
+    one mechanism reject its objects.
     """
 
     kind: type[Mechanism]
@@ -163,13 +193,19 @@ class MechanismColumns:
 
 
 def is_column(name: str, value: object) -> bool:
-    """Return whether a value is a list, a tuple, a range or an array, except for layers, which all rows share."""
+    """Return whether a value is a list, a tuple, a range or an array.
+
+    Layers do not count, because all rows share them.
+    """
     return name != "layers" and (isinstance(value, list | tuple | range) or len(getattr(value, "shape", ())) > 0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NoisyMechanism(Mechanism):
-    """A mechanism with a noise multiplier, which is None only if a query calibrates it."""
+    """A mechanism with a noise multiplier.
+
+    The noise multiplier is None only if a query calibrates it.
+    """
 
     noise_multiplier: float | None = parameter(
         NOISE, "z = noise standard deviation / sensitivity.", "Z", is_needed=True, is_found=True
@@ -192,9 +228,7 @@ class NoisyMechanism(Mechanism):
             InvalidParameterError: The noise multiplier was left out.
         """
         if self.noise_multiplier is None:
-            raise InvalidParameterError(
-                "noise_multiplier", None, "a noise multiplier", "only the sigma query leaves it out"
-            )
+            raise InvalidParameterError("noise_multiplier", None, "a number")
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":
@@ -211,24 +245,25 @@ class NoisyMechanism(Mechanism):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClippedSum(NoisyMechanism):
-    """A noisy sum of clipped records, optionally with a noisy count that adapts the clipping norm (C31).
+    """A noisy sum of clipped records, optionally with a noisy count (C31).
 
-    The count is the sum of ``b_i - 1/2`` over the records of the batch, where ``b_i`` is 1 for a record that was not
-    clipped and 0 otherwise. Its sensitivity is 1/2, or 1 under replace.
+    The count adapts the clipping norm of later releases. The count is the sum of ``b_i - 1/2`` over the records of the
+    batch, where ``b_i`` is 1 for a record that was not clipped and 0 otherwise. Its sensitivity is 1/2, or 1 under
+    replace.
     """
 
     adaptive_clipping_sigma: float | None = parameter(
-        DEVIATION, "Noise on the sum of +-1/2 (clipped or not) that adapts the clip.", "S", is_rare=True
+        DEVIATION, "Noise standard deviation of the count for adaptive clipping.", "S", is_rare=True
     )
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
-        """The requirements on the count and on the noise if a count adapts the clipping norm."""
+        """The requirements on the count and on the noise under adaptive clipping."""
         return (Requirement.NOISE_AT_ADAPTED_CLIP, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
 
     @property
     def adapts_clip(self) -> bool:
-        """Whether a noisy count is released with the sum, to adapt the clipping norm of the next release (C31)."""
+        """Whether each release includes a noisy count for adaptive clipping (C31)."""
         return self.adaptive_clipping_sigma is not None
 
     @property
@@ -239,7 +274,9 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def mu_with_count(self) -> float:
-        """The sensitivity of the sum and the count over noise if nothing is projected; ``mu`` without a count.
+        """The joint sensitivity of sum and count over noise.
+
+        It is the ratio without a projection, and equals ``mu`` without a count.
 
         Raises:
             InvalidParameterError: The noise multiplier was left out.
@@ -250,7 +287,7 @@ class ClippedSum(NoisyMechanism):
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
 
     def mus_with_count(self, mu: Any) -> Any:
-        """Return :attr:`mu_with_count` at other ratios ``mu``.
+        """Return the joint sensitivity over noise of sum and count at other ratios ``mu``.
 
         Args:
             mu: A number or an array.
@@ -263,7 +300,9 @@ class ClippedSum(NoisyMechanism):
         return mu if self.adaptive_clipping_sigma is None else joint
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism for a group, which changes the sum and the count ``size`` times as much.
+        """Return the mechanism for a group.
+
+        The sensitivities of sum and count are ``size`` times as large.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -274,7 +313,9 @@ class ClippedSum(NoisyMechanism):
         return _with_count(super().for_group(size), self.adaptive_clipping_sigma, size)
 
     def for_replacement(self) -> "Mechanism":
-        """Return the mechanism under replace, where a clipped record may replace one that is not clipped.
+        """Return the mechanism under the replace relation.
+
+        A clipped record may replace one that is not clipped, so the sensitivity of the count doubles.
 
         Returns:
             The mechanism with the standard deviation of the count divided by two.
@@ -283,7 +324,10 @@ class ClippedSum(NoisyMechanism):
 
 
 def _with_count(mechanism: Mechanism, sigma: float | None, size: int) -> Mechanism:
-    """Return the mechanism whose count changes ``size`` times as much, expressed as less noise."""
+    """Return the mechanism with the noise on the count divided by ``size``.
+
+    A count whose sensitivity is ``size`` times as large is equivalent to a count with less noise.
+    """
     if sigma is None:
         return mechanism
     return replace(mechanism, adaptive_clipping_sigma=sigma / size)  # pyright: ignore[reportCallIssue]

@@ -23,7 +23,10 @@ OF_ONE_RECORD: dict[str, Any] = {
 
 
 def _assumes_rank_one(mechanism: Mechanism) -> tuple[Assumption, ...]:
-    """Return the assumption that the difference has rank one, unless the shape of the query allows no other rank."""
+    """Return the assumption that the difference has rank one.
+
+    There is no assumption if the shape of the query allows no other rank.
+    """
     return () if getattr(mechanism, "largest_rank", None) == 1 else (DataAssumption.DIFFERENCE_RANK.at(k=1),)
 
 
@@ -120,7 +123,7 @@ class Bound:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The names of the mechanism and of the bound, by which tables are indexed."""
+        """The names of the mechanism and of the bound."""
         return self.mechanism.name, self.name
 
     @property
@@ -135,7 +138,9 @@ class Bound:
 
     @property
     def default_relation(self) -> str | None:
-        """The neighboring relation if none is given: that of the mechanism if the bound holds under it.
+        """The neighboring relation if none is given.
+
+        It is the default of the mechanism if the bound holds under it.
 
         The other relation that keeps the size of the dataset public is zero-out.
         """
@@ -153,11 +158,14 @@ class Bound:
         """
         of_mechanism = (
             requirement
-            for requirement in mechanism.assumes
+            for requirement in mechanism.requirements
             if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
         )
         return (*of_mechanism, *((Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()))
 
     def guarantees(self, mechanism: Mechanism) -> bool:
-        """Return whether the bound is proved at these parameters, possibly under assumptions."""
+        """Return whether the bound is proved at these parameters.
+
+        The proof may need assumptions on the data.
+        """
         return self.flaw is None or not self.flaw.affects(mechanism)

@@ -15,7 +15,9 @@ from privproj.profiles.rdp import ConcentratedCurve, RenyiCurve, poisson_curve
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(ClippedSum):
-    """The Gaussian mechanism: release ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
+    """The Gaussian mechanism, which adds Gaussian noise to a query.
+
+    The release is ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
 
     Args:
         noise_multiplier: ``z``, the ratio of ``sigma`` to the sensitivity of ``V`` in the Frobenius norm, from 1e-12 to
@@ -35,7 +37,7 @@ class Gaussian(ClippedSum):
     name = "gaussian"
     summary = "Plain Gaussian mechanism (DP-SGD)."
     example = "noise_multiplier=1"
-    assumes = (Requirement.PER_RECORD_CLIPPING,)
+    requirements = (Requirement.PER_RECORD_CLIPPING,)
 
 
 def representation(mechanism: ClippedSum) -> PrivacyProfile:
@@ -60,7 +62,10 @@ ANALYTIC = Bound(
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
-    """Return the probability that the absolute privacy loss exceeds eps, an upper bound of delta."""
+    """Return the tail probability of the absolute privacy loss as a profile.
+
+    The probability that the absolute privacy loss exceeds eps is an upper bound of delta.
+    """
     mu = mechanism.mu_with_count
 
     def log_delta(eps: float) -> Enclosure:
@@ -75,7 +80,7 @@ def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
 TWO_SIDED = Bound(
     name="two-sided",
     mechanism=Gaussian,
-    summary="tail of the absolute privacy loss; loose",
+    summary="probability that the absolute privacy loss exceeds epsilon (loose)",
     formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
     source="arXiv 2601.21719, Equation 10",
     representation=_two_sided_of,
@@ -87,7 +92,7 @@ TWO_SIDED = Bound(
 GDP = Bound(
     name="gdp",
     mechanism=Gaussian,
-    summary="trade-off function, exact; composes in closed form",
+    summary="exact trade-off function (GDP), composed in closed form",
     formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
     source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
@@ -100,21 +105,21 @@ GDP = Bound(
 
 
 def classical_rule(mu: float, constant: float = 1.25) -> EpsilonDeltaRule:
-    """Return the textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
+    """Return the textbook rule with this constant, for ``0 < eps < 1`` only."""
     return EpsilonDeltaRule(
         # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
         epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
         # The same solved for delta: ln delta = ln constant - eps^2/(2 mu^2).
         log_delta_at=lambda eps: math.log(constant) - 0.5 * (eps / mu) ** 2,
         limit=1.0,
-        remedy="use --bound analytic, which is exact at every epsilon",
+        remedy="Use the bound analytic, which is exact for every epsilon",
     )
 
 
 CLASSICAL = Bound(
     name="classical",
     mechanism=Gaussian,
-    summary="textbook rule, proved for 0 < epsilon < 1 only",
+    summary="textbook rule, for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
     source="Dwork, Roth 2014, Theorem A.1",
     example="--noise-multiplier 10",
@@ -128,7 +133,7 @@ CLASSICAL = Bound(
 CLASSICAL_2 = Bound(
     name="classical-2",
     mechanism=Gaussian,
-    summary="textbook rule with constant 2; printed without a limit on epsilon, accepted below 1 only",
+    summary="textbook rule with the constant 2, for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
     source="arXiv 2601.21719, early version, Lemma 1",
     example="--noise-multiplier 10",
@@ -140,7 +145,10 @@ CLASSICAL_2 = Bound(
 
 
 def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
-    """Return the Renyi curve of one release, with the moments that Poisson sampling needs."""
+    """Return the Renyi curve of one release.
+
+    It includes the moments for Poisson sampling.
+    """
     mu = mechanism.mu_with_count
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
     moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)
@@ -170,7 +178,7 @@ def _zcdp_of(mechanism: Gaussian) -> ConcentratedCurve:
 ZCDP = Bound(
     name="zcdp",
     mechanism=Gaussian,
-    summary="zero-concentrated DP with its closed-form conversion",
+    summary="zCDP with its closed-form conversion to epsilon",
     formula="rho = mu^2/2, eps = rho + 2 sqrt(rho ln(1/delta)), mu = 1/z",
     source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
     representation=_zcdp_of,

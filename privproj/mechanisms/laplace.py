@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(NoisyMechanism):
-    """The Laplace mechanism: add Laplace noise of scale ``z`` times the sensitivity in the 1-norm.
+    """The Laplace mechanism, which adds Laplace noise to a query.
+
+    The scale of the noise is ``z`` times the sensitivity in the 1-norm.
 
     Args:
         noise_multiplier: ``z``, the ratio of the scale of the noise to the sensitivity, from 1e-12 to 1e12; None only
@@ -34,7 +36,7 @@ class Laplace(NoisyMechanism):
     name = "laplace"
     summary = "Plain Laplace mechanism."
     example = "noise_multiplier=2"
-    assumes = (Requirement.L1_SENSITIVITY,)
+    requirements = (Requirement.L1_SENSITIVITY,)
     deviation_over_scale = math.sqrt(2.0)  # noise of scale b has the standard deviation sqrt(2) b
     noise_multiplier: float | None = parameter(
         NOISE, "z = noise scale / sensitivity in the 1-norm.", "Z", is_needed=True, is_found=True
@@ -69,7 +71,7 @@ EXACT = Bound(
     mechanism=Laplace,
     summary="exact privacy profile",
     formula="delta(eps) = 1 - e^((eps - mu)/2) for eps < mu = 1/z, else 0",
-    source="the likelihood ratio of two Laplace laws at distance mu",
+    source="the likelihood ratio of two Laplace distributions at distance mu",
     representation=representation,
     version=4,
     worst_differences=lambda mechanism: (representation(mechanism),),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError, unknown_name
+from privproj.errors import PrivprojError, UnknownNameError, UnsupportedError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Method:
 
     @property
     def words(self) -> str:
-        """The text of the entry."""
+        """The text that ``privproj explain`` prints for the method."""
         reason = f" Its claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
         return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."
 
@@ -71,21 +71,18 @@ def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: s
     """
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:
-        advice = "which one accounts for LoRA, if any, depends on what is clipped, as `privproj explain LoRA` says"
-        return InvalidParameterError(parameter, name, "a mechanism", advice)
+        advice = "the mechanism for LoRA depends on what is clipped: see `privproj explain LoRA`"
+        return UnknownNameError(parameter, name, "mechanism", advice)
     if method is None:
-        return unknown_name(parameter, name, "a mechanism", names, remedy)
+        return unknown_name(parameter, name, "mechanism", names, remedy)
     mechanisms = " or ".join(method.mechanisms)
     if method.refuted:
         return UnsupportedError(
-            f"{method.name} is refuted, not a guarantee: {method.refuted}; use {mechanisms}, and see "
-            "docs/not-a-guarantee.md for the counterexample"
+            f"the privacy claim of {method.name} is refuted: {method.refuted}. Use {mechanisms}; "
+            "docs/not-a-guarantee.md has the counterexample"
         )
-    of_method = (
-        f"{method.name} is accounted as {mechanisms}" if mechanisms else f"no mechanism accounts for {method.name}"
-    )
-    advice = f"{of_method}, as `privproj explain {method.name}` says"
-    return InvalidParameterError(parameter, name, "a mechanism", advice)
+    of_method = f"for {method.name} use {mechanisms}" if mechanisms else f"no mechanism accounts for {method.name}"
+    return UnknownNameError(parameter, name, "mechanism", f"{of_method} (see `privproj explain {method.name}`)")
 
 
 def _spelling(name: str) -> str:

@@ -98,7 +98,10 @@ def _all_lines() -> dict[Key, Line]:
 
 
 def lines_of(mechanism: str) -> dict[Key, Line]:
-    """Return the lines of a mechanism, its default first; features are only asked for a mechanism of their own."""
+    """Return the lines of a mechanism, its default first.
+
+    Optional features are loaded only for a mechanism that the core does not have.
+    """
     of_core = {key: line for key, line in _LINES.items() if key[0] == mechanism}
     return of_core or {key: line for key, line in _all_lines().items() if key[0] == mechanism}
 
@@ -124,7 +127,9 @@ def _load_bound(key: Key) -> Bound:
 
 
 def registry() -> tuple[Bound, ...]:
-    """Return the records of all bounds, the bounds of one mechanism together and its default first.
+    """Return the records of all bounds.
+
+    The bounds of one mechanism are together, its default first.
 
     >>> from privproj import M2
     >>> from privproj.mechanisms.registry import registry
@@ -149,7 +154,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
     if name is None:
         return _load_bound(next(iter(keys)))
     if (mechanism.name, name) not in keys:
-        raise unknown_name("bound", name, f"a bound of {mechanism.name}", [bound for _, bound in keys])
+        raise unknown_name("bound", name, f"bound of {mechanism.name}", [bound for _, bound in keys])
     return _load_bound((mechanism.name, name))
 
 
@@ -168,7 +173,10 @@ def mechanism_named(name: str) -> type[Mechanism]:
 
 
 def baselines_of(mechanism: str) -> dict[str, Baseline]:
-    """Return the baselines of a mechanism by the names of their bounds, in the order of the registry."""
+    """Return the baselines of a mechanism by the names of their bounds.
+
+    The results are in the order of the registry.
+    """
     roles = {name: line.role for (_, name), line in lines_of(mechanism).items()}
     return {name: role for name, role in roles.items() if isinstance(role, Baseline)}
 
@@ -180,6 +188,6 @@ def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
 
 
 def is_renyi(bound: Bound) -> bool:
-    """Return whether a bound is the one by which its mechanism enters Renyi accountants."""
+    """Return whether Renyi accountants use this bound of its mechanism."""
     line = lines_of(bound.mechanism.name).get(bound.key)
     return line is not None and line.role == "renyi"

@@ -18,9 +18,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSketch(NoisyMechanism):
-    """A public Gaussian sketch with noise: release ``Q A^T + N`` and ``A``, which is resampled for each release.
+    """A public Gaussian sketch with noise.
 
-    ``A`` has ``rank`` rows and independent entries ``N(0, 1/rank)``.
+    The release is ``Q A^T + N`` together with ``A``, which is resampled for each release. ``A`` has ``rank`` rows and
+    independent entries ``N(0, 1/rank)``.
 
     Args:
         noise_multiplier: ``z``, the standard deviation of ``N`` over the sensitivity ``max |Q - Q'|_F``, from 1e-12 to
@@ -38,14 +39,16 @@ class PublicSketch(NoisyMechanism):
     """
 
     name = "sketch-public"
-    summary = "Gaussian sketch known to all, noise after."
+    summary = "Public Gaussian sketch, then noise."
     example = "rank=16 noise_multiplier=5"
     finds_rank = True
-    assumes = (Requirement.FRESH_SKETCH, Requirement.CLIPPING_BEFORE_SKETCH, Requirement.SECRET_SKETCH_SEED)
+    requirements = (Requirement.FRESH_SKETCH, Requirement.CLIPPING_BEFORE_SKETCH, Requirement.SECRET_SKETCH_SEED)
     with_rank = "falls"
     rank: int | None = parameter(whole_number(high=10**6), "Rows of the sketching matrix.", "R")
-    dim: int | None = parameter(whole_number(high=10**12), "Columns of the sketching matrix; plays no role.", "D")
-    fixed_projection: bool = flag("One sketching matrix for all steps.")
+    dim: int | None = parameter(
+        whole_number(high=10**12), "Columns of the sketching matrix (does not change the result).", "D"
+    )
+    fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:
         """Return the utility of ``Y A``, whose mean is ``Q``, or None without ``dim``.
@@ -58,14 +61,20 @@ class PublicSketch(NoisyMechanism):
 
 
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
-    """Return the distribution of the squared sensitivity (over noise) of a unit direction, or of an array of them."""
+    """Return the distribution of the squared sensitivity over noise.
+
+    The difference is one unit direction. ``mu`` may be an array.
+    """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
     return BetaGammaSensitivity(0.5 * rank, math.inf, 2.0 * mu**2 / rank)
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference of rank one and of the limit of many directions with equal singular values."""
+    """Return profiles of differences for lower bounds of delta.
+
+    The differences have rank one, or are the limit of many directions with equal singular values.
+    """
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
     return (rank_one_profile(squared_sensitivity(mechanism, mechanism.mu), LOWER_END_REFINEMENT), *even)
@@ -74,7 +83,7 @@ def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=PublicSketch,
-    summary="sketch known to all, noise after: change of any rank, no promise on the data",
+    summary="differences of any rank, no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
@@ -88,7 +97,7 @@ RANK_FREE = Bound(
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=PublicSketch,
-    summary="sketch known to all, noise after: exact for changes of rank one",
+    summary="exact for differences of rank one",
     formula="delta(eps) = E[h_eps(mu^2 chi2_r / r)], h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the sketch is Gaussian",
     proof="C4",
@@ -104,7 +113,9 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the sketched difference, except for a rare event.
+    """Return a Gaussian run at a bound on the norm of the sketched difference.
+
+    The bound holds except for a rare event.
 
     The norm is a Lipschitz function of the Gaussian matrix with constant ``|D|_op/sqrt(r)`` and mean at most ``|D|_F``.
     """
@@ -120,7 +131,7 @@ def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=PublicSketch,
-    summary="norm of the sketched change by Gaussian concentration, then a Gaussian run; loose",
+    summary="Gaussian run at a bound on the norm of the sketched difference (loose)",
     formula="delta = T d0 + delta of the Gaussian run at mu (1 + sqrt(2 ln(1/d0)/r))",
     source="Gaussian concentration of a Lipschitz function, as in arXiv 2601.21719, Equation 5",
     proof="C16",

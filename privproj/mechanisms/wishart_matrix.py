@@ -8,9 +8,11 @@ from privproj.parameters import parameter, whole_number
 
 @dataclass(frozen=True, kw_only=True)
 class WishartMatrix(Mechanism):
-    """A matrix times a Wishart matrix, without noise: release ``M V``, which is not private.
+    """A matrix times a Wishart matrix without noise, which is not private.
 
-    The mechanism exists so that a query states why it is not supported.
+    The release is ``M V``.
+
+    Every query about this mechanism raises :class:`UnsupportedError`, which states the reason.
 
     Args:
         dim: The rows of ``V``, at least 1.
@@ -29,7 +31,7 @@ class WishartMatrix(Mechanism):
     """
 
     name = "wishart-matrix"
-    summary = "A matrix multiplied by a Wishart matrix, no noise added: not private."
+    summary = "Matrix multiplied by a Wishart matrix without noise: not private."
     example = "dim=64 rank=16 columns=8"
     can_be_sampled = False
     default_relation = "replace"

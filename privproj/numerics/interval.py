@@ -98,7 +98,7 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
         return Enclosure(-math.inf, LOG_OF_ZERO_FROM_ABOVE)
     margin = outward_margin(log_value, error, steepness)
     if math.isnan(margin):
-        raise ConvergenceError("a probability or its error came out undefined; please report these parameters")
+        raise ConvergenceError("a probability is not a number. Please report these parameters as a bug.")
     return Enclosure(log_value - margin, min(0.0, log_value + margin))
 
 

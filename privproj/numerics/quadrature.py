@@ -113,7 +113,7 @@ def log_integral(
     if not error <= max(LARGEST_QUADRATURE_ERROR, enough):
         if not peak < LOG_NEGLIGIBLE_HEIGHT:
             raise ConvergenceError(
-                f"the quadrature reached only a relative {error:.1e}; please report these parameters"
+                f"the quadrature reached a relative error of {error:.1e} only. Please report these parameters as a bug."
             )
         width = max(right - left, 1e-15 * abs(left) + 1e-300)
         return peak + math.log(width), 3.0

@@ -55,7 +55,9 @@ def find_crossing(
     def checked(x: float) -> float:
         value = excess(x)
         if math.isnan(value):
-            raise ConvergenceError(f"the search met an undefined value at {x!r}; please report these parameters")
+            raise ConvergenceError(
+                f"the root search found a value that is not a number at {x!r}. Please report these parameters as a bug."
+            )
         return value
 
     start = min(max(guess, low), high)

@@ -56,7 +56,7 @@ class EpsilonDeltaRule:
         """Return ``eps`` if the rule is proved there, and raise :class:`UnsupportedError` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise UnsupportedError(
-                f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
+                f"this bound is proved for 0 < epsilon < {self.limit:g} only, got {eps:.6g}. {self.remedy}"
             )
         return eps
 
@@ -94,8 +94,8 @@ class EpsilonDeltaRule:
         """
         if run.sampling_rate < 1.0 and run.group_size > 1:
             raise UnsupportedError(
-                "amplification of an (epsilon, delta) rule by sampling is about one record; use a bound with a privacy "
-                "profile, or group_size=1"
+                "this bound does not support sampling with group_size above 1. Use a bound with a privacy profile, or "
+                "group_size=1"
             )
         step = self if run.sampling_rate == 1.0 else self.amplified(run.sampling_rate)
         return step if run.steps == 1 else ComposedRule(step, run.steps)

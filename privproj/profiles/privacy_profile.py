@@ -240,7 +240,9 @@ def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fiel
     def log_delta(eps: float) -> Enclosure:
         ends = columns.log_delta(eps, row)
         if ends == (-math.inf, math.inf):
-            raise ConvergenceError("the quadrature or the search did not converge; please report these parameters")
+            raise ConvergenceError(
+                "the quadrature or the root search did not converge. Please report these parameters as a bug."
+            )
         return Enclosure(*ends)
 
     def log_deltas(eps: "Array") -> "tuple[Array, Array]":

@@ -27,7 +27,7 @@ LARGEST_ORDER = 1200  # largest integer order that is tried; every order is soun
 ONE_ORDER_ERROR = 2e-15
 
 # advice in the error message of a sampled run
-PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
+PROFILE_ADVICE = "Use a bound with a privacy profile (`privproj compare` lists them)."
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
@@ -97,7 +97,7 @@ class RenyiCurve:
         step = self
         if run.sampling_rate < 1.0:
             if self.poisson is None or run.sampling != "poisson":
-                raise UnsupportedError(f"this Renyi curve has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
+                raise UnsupportedError(f"this Renyi bound does not support {run.sampling} sampling. {PROFILE_ADVICE}")
             step = self.poisson(run.sampling_rate)
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
@@ -253,7 +253,7 @@ class ConcentratedCurve:
             UnsupportedError: The batches are sampled.
         """
         if run.sampling_rate < 1.0:
-            raise UnsupportedError(f"concentrated DP has no theorem for sampling={run.sampling}; {PROFILE_ADVICE}")
+            raise UnsupportedError(f"this zCDP bound does not support {run.sampling} sampling. {PROFILE_ADVICE}")
         return ConcentratedCurve(run.steps * self.rho, self.omega)
 
     def epsilon(self, log_delta: float) -> Enclosure:

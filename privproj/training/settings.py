@@ -35,35 +35,41 @@ class Settings:
     """
 
     data: str = parameter(TEXT, "digits, or an .npz file with arrays x and y.", "DATA")
-    mechanism: str = parameter(one_of(*ALGORITHMS), "What is released each step.")
+    mechanism: str = parameter(one_of(*ALGORITHMS), "Training algorithm.")
     rank: int | None = parameter(COUNT, "Rank of the projection or the adapters, dimension of dp-sft's subspace.", "R")
     epsilon: float | None = parameter(EPSILON, "Target epsilon.", "E")
     delta: float = parameter(DELTA, "Target delta.  [default: 1e-5]", "D", default=1e-5)
-    noise_multiplier: float | None = parameter(NOISE, "z, instead of a target epsilon.", "Z")
+    noise_multiplier: float | None = parameter(NOISE, "Noise multiplier, instead of a target epsilon.", "Z")
     clip: float = parameter(CLIP, "Clipping norm of a record's gradient.  [default: 1]", "C", default=1.0)
     adaptive_clipping_sigma: float | None = parameter(
-        DEVIATION, "Let the clip follow the median norm, told by a count with this noise.", "S"
+        DEVIATION, "Adapt the clipping norm to the median norm, by a count with noise of this standard deviation.", "S"
     )
     batch_size: int | None = parameter(COUNT, "Expected batch size.  [default: 256]", "B")
     sampling: str = parameter(
-        one_of(*get_args(SamplingName)), "How batches are drawn.  [default: poisson]", "[poisson|balls-in-bins|fixed]",
+        one_of(*get_args(SamplingName)), "Sampling scheme.  [default: poisson]", "[poisson|balls-in-bins|fixed]",
         default="poisson",
     )  # fmt: skip
-    batches: int | None = parameter(COUNT, "Batches of an epoch of balls-in-bins, instead of their size.", "T")
-    max_batch_size: int | None = parameter(COUNT, "Records above which a Poisson batch is cut.", "B")
-    epochs: float | None = parameter(EPOCHS, "Passes over the data.  [default: 50]", "E")
-    steps: int | None = parameter(COUNT, "Steps, instead of passes.", "T")
+    batches: int | None = parameter(
+        COUNT, "Number of batches in an epoch of balls-in-bins, instead of the batch size.", "T"
+    )
+    max_batch_size: int | None = parameter(COUNT, "Maximum size of a Poisson batch.", "B")
+    epochs: float | None = parameter(EPOCHS, "Number of passes over the data.  [default: 50]", "E")
+    steps: int | None = parameter(COUNT, "Number of steps, instead of epochs.", "T")
     learning_rate: float = parameter(
         number("a positive learning rate", 0.0, 1e6, open_low=True), "Learning rate.", "LR", default=2.0
     )
-    hidden: int | None = parameter(COUNT, "Units of a hidden layer.  [default: none, a linear head]", "H")
-    frame: str | None = parameter(one_of("haar", "wishart"), "Projection of m2.")
-    clipping: str = parameter(one_of("joint", "per-layer"), "One clip for all layers, or one each.", default="joint")
-    every: int = parameter(COUNT, "Steps that a re-sampled factor serves.  [default: 1]", "T", default=1)
-    bound: str | None = parameter(TEXT, "Bound that accounts the run.", "NAME")
+    hidden: int | None = parameter(COUNT, "Number of units of a hidden layer.  [default: none, a linear head]", "H")
+    frame: str | None = parameter(one_of("haar", "wishart"), "Distribution of the projection of m2.")
+    clipping: str = parameter(
+        one_of("joint", "per-layer"), "One clipping norm for all layers, or one for each layer.", default="joint"
+    )
+    every: int = parameter(COUNT, "Number of steps that use one re-sampled factor.  [default: 1]", "T", default=1)
+    bound: str | None = parameter(TEXT, "Bound for the accounting of the run.", "NAME")
     device: str | None = parameter(TEXT, "cpu, cuda, ...  [default: cuda where there is one]", "DEVICE")
     checkpoint_every: int = parameter(COUNT, "Steps between checkpoints.  [default: 25]", "T", default=25)
-    insecure_seed: int | None = parameter(SEED, "Make the run repeatable, and worthless as protection.", "SEED")
+    insecure_seed: int | None = parameter(
+        SEED, "Make the run reproducible. This removes all privacy protection.", "SEED"
+    )
 
     def __post_init__(self) -> None:
         for name in ("data", "mechanism"):

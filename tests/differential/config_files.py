@@ -100,7 +100,7 @@ class File:
 def of_run(file: File, seen: Seen) -> Any:
     """Return the value of a run and its description."""
     shown = json.loads(seen.out)
-    return shown["value"], (shown["bound"], shown["run"]["relation"], shown["promises"], shown["numerics"])
+    return shown["value"], (shown["bound"], shown["run"]["relation"], shown["data_assumptions"], shown["numerics"])
 
 
 def of_check(file: File, seen: Seen) -> Any:

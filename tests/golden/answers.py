@@ -40,7 +40,7 @@ from xml.etree import ElementTree
 from tests.golden.renames import READERS, Leaf, Renames, load_table
 
 INWARD = 1e-15  # relative move of a bound to the unsafe side that is rounding alone
-LOWER_KEYS = re.compile(r"lower|.*_at_least|more_steps|false negative rate.*")
+LOWER_KEYS = re.compile(r"lower|.*_at_least|.*_lower_bound|more_steps|false negative rate.*")
 ENUMERATED = ("upper bound", "lower bound", "the true value", "the value of the named bound", "exit code")
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|-?inf")
 VOLATILE = re.compile(r"[\d.]+(?= rows/s)|(?<=steps in )[\d.]+|\b(?<!sha256:)([0-9a-f]{64}|[0-9a-f]{32})\b")

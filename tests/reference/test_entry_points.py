@@ -14,7 +14,18 @@ from privproj.result import Result, as_plain_value
 from reference.settings import REFUTED, Setting, settings
 
 # fields that must be equal for all entry points
-FACTS = ("value", "lower", "side", "outcome", "status", "promises", "epsilon", "delta", "log10_delta", "warnings")
+FACTS = (
+    "value",
+    "lower",
+    "side",
+    "outcome",
+    "status",
+    "data_assumptions",
+    "epsilon",
+    "delta",
+    "log10_delta",
+    "warnings",
+)
 # settings that take a second or more
 COSTLY = ("m1.", "m2.mixture", "m2.good", "m2.beta", "wishart.e", "jl-clip", "steps=", "rate=")
 
@@ -24,10 +35,10 @@ def facts(result):
     if isinstance(result, PrivprojError):
         return type(result).__name__
     if isinstance(result, Result):
-        result = {**result.as_dict(), "assumes": result.assumes}
+        result = {**result.as_dict(), "requirements": result.requirements}
     else:
-        result["assumes"] = dict.fromkeys((*result["mechanism"]["assumes"], *result["run"]["assumes"]))
-    return as_plain_value({**{name: result[name] for name in FACTS}, "assumes": sorted(result["assumes"])})
+        result["requirements"] = dict.fromkeys((*result["mechanism"]["requirements"], *result["run"]["requirements"]))
+    return as_plain_value({**{name: result[name] for name in FACTS}, "requirements": sorted(result["requirements"])})
 
 
 def result_or_error(evaluate):

@@ -81,7 +81,7 @@ def test_reference_table_names_the_worst_setting():
     rows = [
         Row("g.a.delta x=1", "g.a", "ok", "1", 1.1, 0.9, None, 0.1, 0.1, 0.1),
         Row("g.a.delta x=2", "g.a", "ok", "1", 1.2, 0.9, None, 0.2, 0.2, 0.1),
-        Row("g.a.delta x=3", "g.a", "refused"),
+        Row("g.a.delta x=3", "g.a", "unsupported"),
     ]
     assert table(rows).splitlines()[-1] == "| g.a | 3 | 2 | 50 | 1 | 2.0e-01 | 1.0e-01 | 1.0e-01 | .delta x=2 |"
 

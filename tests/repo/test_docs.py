@@ -226,7 +226,7 @@ def test_notes_of_bounds_are_complete_and_name_claims():
 def test_page_of_a_bound_without_a_note_links_its_proof(monkeypatch):
     monkeypatch.setattr(BOUNDS, "note", lambda bound: {})
     page = BOUNDS.page(find_bound(M2, "rank-free"))
-    assert "When to use it" not in page and "In full: [C5](../proofs.md#c5)." in page
+    assert "When to use it" not in page and "Full proof: [C5](../proofs.md#c5)." in page
 
 
 def anchored_claims():

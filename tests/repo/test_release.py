@@ -113,5 +113,5 @@ def test_release_checklist_commands_run(tmp_path):
         if words[0] != sys.executable:
             found = re.findall(r"python\S+ newest\n(\S+)\n(epsilon = \S+)", done.stdout)
             assert found and set(found) == {(privproj.__version__, "epsilon = 0.7382")}
-            assert done.stdout.count("2 of 2 entries hold") == len(found)
+            assert done.stdout.count("2 of 2 entries pass") == len(found)
     assert len([*(tmp_path / "dist").glob("privproj-*")]) == 2

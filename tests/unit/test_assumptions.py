@@ -172,10 +172,10 @@ def test_requirements_appear_exactly_where_they_apply(run, mechanism):
                 continue
             answered += 1
             shown = json.loads(out)
-            said = [*shown["mechanism"]["assumes"], *shown["run"]["assumes"]]
+            said = [*shown["mechanism"]["requirements"], *shown["run"]["requirements"]]
             assert len(said) == len(set(said))
             assert present(said) == expected(mechanism, words, shown["run"]["relation"]), (words, relation)
-            assert present(shown["run"]["assumes"]) == present(said) & set(FROM_RUN)
+            assert present(shown["run"]["requirements"]) == present(said) & set(FROM_RUN)
     assert answered >= 6
 
 
@@ -191,13 +191,13 @@ def test_text_curve_and_report_match_json(run, mechanism, words):
         assert "exact-rank1" in mechanism and "replace" in words
         return
     result = json.loads(out)
-    said = [*result["mechanism"]["assumes"], *result["run"]["assumes"]]
+    said = [*result["mechanism"]["requirements"], *result["run"]["requirements"]]
     text = " ".join(run(f"epsilon {mechanism} {words} --delta 1e-3 -v")[1].split())
     assert all(sentence in text for sentence in said)
     assert stated(run(f"epsilon {mechanism} {words} --delta 1e-3")[1]) >= present(said)
     bound = "" if "--bound" in mechanism else f"--bound {result['bound']}"
     curve = json.loads(run(f"curve {mechanism} {bound} {words} --points 2 --style json")[1])
-    assert curve["results"][0]["assumes"] == said
+    assert curve["results"][0]["requirements"] == said
     table = " ".join(run(f"curve {mechanism} {bound} {words} --points 2")[1].split())
     statement = " ".join(run(f"report {mechanism} {words} --delta 1e-3")[1].split())
     compared = " ".join(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1].split())
@@ -210,25 +210,25 @@ def test_text_curve_and_report_match_json(run, mechanism, words):
 
 def test_several_releases_require_fixed_schedule(run):
     shown = json.loads(run("epsilon gaussian --noise-multiplier 5 --steps 3 --delta 1e-3 --json")[1])
-    assert present(shown["run"]["assumes"]) == {"FIXED_SCHEDULE"}
+    assert present(shown["run"]["requirements"]) == {"FIXED_SCHEDULE"}
     steps = privproj.steps(Gaussian(noise_multiplier=5.0), epsilon=1.0, delta=1e-3)
-    assert present(steps.run["assumes"]) == {"FIXED_SCHEDULE"}
+    assert present(steps.run["requirements"]) == {"FIXED_SCHEDULE"}
     one = {"mechanism": "gaussian", "noise_multiplier": 5}
-    assert from_data({"phase": [one]}).epsilon(delta=1e-3).run["assumes"] == ()
+    assert from_data({"phase": [one]}).epsilon(delta=1e-3).run["requirements"] == ()
     both = from_data({"phase": [one, one]}).epsilon(delta=1e-3)
-    assert present(both.run["assumes"]) == {"FIXED_SCHEDULE"}
+    assert present(both.run["requirements"]) == {"FIXED_SCHEDULE"}
 
 
 @pytest.mark.full
 def test_dp_sft_requires_public_subspace(run, tmp_path):
     line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
     for extra, there in (("", False), (" --public", True)):
-        assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["assumes"]) == there
+        assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["requirements"]) == there
         assert ("public-subspace" in run(line + extra)[1]) == there
     path = tmp_path / "plan.toml"
     assert run(f"{line} --public -o {path}")[0] == 0 and "public subspace" in path.read_text()
     budget = {"epsilon": 4, "delta": 1e-5, "sampling_rate": 0.1, "steps": (2, 2)}
-    assert WORDS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["assumes"]
+    assert WORDS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["requirements"]
 
 
 def test_run_file_keeps_requirements():
@@ -236,7 +236,7 @@ def test_run_file_keeps_requirements():
     first = from_data({"phase": [entry]})
     again = from_data({"phase": [phase.as_dict() for phase in first.phases]})
     assert first.delta(epsilon=1.0).run == again.delta(epsilon=1.0).run
-    assert WORDS["PUBLIC_DATASET_SIZE"] in again.delta(epsilon=1.0).run["assumes"]
+    assert WORDS["PUBLIC_DATASET_SIZE"] in again.delta(epsilon=1.0).run["requirements"]
     parted = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "sampling": "partition"}]})
     again = from_data({"phase": [phase.as_dict() for phase in parted.phases]})
     assert again.delta(epsilon=1.0).run["sampling"] == "partition"
@@ -247,7 +247,7 @@ def test_run_file_keeps_requirements():
 def test_alignment_mean_states_number_of_records(run):
     line = "alignment mean --norm-bound 1 --norm-floor .1 --records 5000"
     shown = json.loads(run(line + " --json")[1])
-    assert any("5000 records" in words and "smallest batch" in words for words in shown["assumes"])
+    assert any("5000 records" in words and "smallest batch" in words for words in shown["requirements"])
     assert "5000 records" in run(line)[1] and "Poisson" in run(line)[1]
     batch = json.loads(run(line.replace("5000", "50") + " --json")[1])
     few, many = (
@@ -293,7 +293,7 @@ def test_training_requires_public_dataset_size():
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-        said = present(optimizer.epsilon(1e-3).assumes)
+        said = present(optimizer.epsilon(1e-3).requirements)
         assert "PUBLIC_DATASET_SIZE" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
         optimizer.close()
 
@@ -323,7 +323,7 @@ def said_of(run, path, line):
     flat = " ".join(out.split())
     found = stated(flat) - {"ONE_RECORD_PER_USER"}
     if line.split()[0] in ("ledger", "verify"):
-        assert present(json.loads(run(f"{line} --json")[1])["assumes"]) - {"ONE_RECORD_PER_USER"} == found
+        assert present(json.loads(run(f"{line} --json")[1])["requirements"]) - {"ONE_RECORD_PER_USER"} == found
     return found
 
 
@@ -364,7 +364,7 @@ def test_ledger_keeps_requirements_of_training(run, tmp_path):
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-        known = present(optimizer.epsilon(1e-3).assumes)
+        known = present(optimizer.epsilon(1e-3).requirements)
         optimizer.close()
         assert "PUBLIC_DATASET_SIZE" in known and ("PUBLIC_SUBSPACE" in known) == (subspace is not None)
         for command in ("ledger", "verify"):
@@ -388,8 +388,8 @@ def test_side_is_exact_only_for_the_true_value():
     for name, found in shown.items():
         seen = name in ("m1", "m2")
         assert found.side == ("upper bound" if seen else "exact")
-        assert found.as_dict()["encloses"] == ("the value of the named bound" if seen else "the true value")
-        assert (WORDS["KNOWN_PROJECTION"] in found.mechanism["assumes"]) == seen
+        assert found.as_dict()["interval_contains"] == ("the value of the named bound" if seen else "the true value")
+        assert (WORDS["KNOWN_PROJECTION"] in found.mechanism["requirements"]) == seen
 
 
 @pytest.mark.parametrize(("bound", "side"), [(None, "exact"), (0.5, "upper bound"), (0.8, "exact")])
@@ -444,7 +444,7 @@ def test_partition_costs_one_release_under_zero_out_only(size):
     with pytest.raises(UnsupportedError, match="shift every later batch"):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="add-remove", **epochs)
     flipped = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace", **epochs)
-    assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["assumes"]
+    assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["requirements"]
 
 
 def test_partition_output_states_relation(run):
@@ -474,7 +474,7 @@ def test_fixed_projection_with_partition_is_unsupported(kind, steps):
     assert named in str(caught.value)
     if "--bound" in named:
         again = privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps, bound=named.split()[1])
-        assert WORDS["FRESH_PROJECTION_PER_BATCH"] not in again.assumes
+        assert WORDS["FRESH_PROJECTION_PER_BATCH"] not in again.requirements
 
 
 def test_shared_projection_loses_amplification_in_epoch():

@@ -43,7 +43,7 @@ def test_a_largest_batch_takes_the_number_of_records_with_it():
     assert run_from(given) == {**given, "public_size": True}
     assert run_from({**SIZES, "epochs": 1, "max_batch_size": 20})["dataset_size"] == 95
     answer = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, **given)
-    assert Run(**given).public_size and Requirement.PUBLIC_DATASET_SIZE in answer.run["assumes"]
+    assert Run(**given).public_size and Requirement.PUBLIC_DATASET_SIZE in answer.run["requirements"]
 
 
 CONTRADICTIONS = [
@@ -85,7 +85,7 @@ def test_batches_that_contradict_are_refused_by_name(given, name):
 def test_how_often_a_batch_is_drawn_is_never_taken_to_be_once(given, finds, name):
     with pytest.raises(InvalidParameterError) as error:
         run_from(given, finds)
-    assert error.value.name == name and error.value.is_missing and "--steps 1" in str(error.value)
+    assert error.value.name == name and error.value.is_missing and "steps 1" in str(error.value)
     key = "steps" if finds or "sampling_rate" in given else "epochs"
     assert run_from({**given, key: 1}, finds)["steps"] >= 1
 

@@ -53,7 +53,8 @@ def test_a_word_that_is_near_nothing_gets_the_list():
 @pytest.mark.parametrize("kind", [k for _, k in getmembers(errors, isclass) if issubclass(k, errors.PrivprojError)])
 def test_an_error_survives_another_process(kind):
     given = {
-        errors.InvalidParameterError: ("rank", 0, "a rank", "a remedy"),
+        errors.InvalidParameterError: ("rank", 0, "an integer", "a remedy"),
+        errors.UnknownNameError: ("bound", "best", "bound", "choose from rank-free"),
         errors.MissingPackageError: ("torch", "training", "torch"),
     }.get(kind, ("a sentence: and more",))
     error = kind(*given)
@@ -63,10 +64,10 @@ def test_an_error_survives_another_process(kind):
 
 def test_a_missing_package_says_what_to_install():
     error = errors.MissingPackageError("torch", "training", "torch")
-    assert str(error).startswith("expected torch to be installed, which training needs; ")
+    assert str(error).startswith("training needs torch, which is not installed.")
     assert str(error).endswith("pip install 'privproj[torch]'")
 
 
 def test_every_error_is_exported():
     kinds = {name for name, kind in getmembers(errors, isclass) if issubclass(kind, errors.PrivprojError)}
-    assert kinds - set(errors.__all__) == {"GridSizeError"}
+    assert kinds - set(errors.__all__) == {"GridSizeError", "UnknownNameError"}

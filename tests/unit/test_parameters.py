@@ -31,9 +31,9 @@ class Toy(Gaussian):
     """The Gaussian mechanism with a parameter of every kind."""
 
     name = "toy"
-    turns: int | None = parameter(whole_number("a whole number of turns from 2 to 9", 2, 9), "Turns.", "T", key="turn")
+    turns: int | None = parameter(whole_number("an integer from 2 to 9", 2, 9), "Turns.", "T", key="turn")
     share: float = parameter(number("a share from 0 to below 1", 0.0, 1.0, open_high=True), "Share.", "S", default=0.5)
-    needed: int | None = parameter(whole_number("a whole number >= 1"), "Needed.", "N", is_needed=True)
+    needed: int | None = parameter(whole_number("an integer >= 1"), "Needed.", "N", is_needed=True)
     colour: str = parameter(one_of("red", "blue"), "Colour.", default="red")
     quiet: bool = flag("Say less.")
 
@@ -53,12 +53,12 @@ def test_new_parameter_needs_its_declaration_only():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"turns": 10}, "a whole number of turns from 2 to 9, got turns=10"),
-        ({"turns": 2.5}, "got turns=2.5"),
-        ({"share": 1.0}, "a share from 0 to below 1, got share=1"),
-        ({"share": None}, "got no share"),
-        ({"needed": None}, "got no needed"),
-        ({"quiet": 1}, "true or false, got quiet=1"),
+        ({"turns": 10}, "turns must be an integer from 2 to 9, got 10"),
+        ({"turns": 2.5}, "turns must be an integer from 2 to 9, got 2.5"),
+        ({"share": 1.0}, "got 1."),
+        ({"share": None}, "missing share"),
+        ({"needed": None}, "missing needed"),
+        ({"quiet": 1}, "quiet must be true or false, got 1"),
     ],
 )
 def test_value_outside_the_declared_range_is_rejected(wrong, words):

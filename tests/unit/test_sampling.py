@@ -32,7 +32,7 @@ def test_a_relation_is_answered_exactly_where_the_record_has_it(scheme, relation
     if relation in SCHEMES[scheme].relations:
         assert 0.0 < privproj.epsilon(mechanism, **ask).value < 20.0
     else:
-        with pytest.raises(UnsupportedError, match=r"no theorem|no amplification"):
+        with pytest.raises(UnsupportedError, match="not supported under"):
             privproj.epsilon(mechanism, **ask)
 
 
@@ -43,13 +43,13 @@ def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(schem
     if name in SCHEMES[scheme].options:
         assert getattr(Run(**run), name) == run[name]
     else:
-        with pytest.raises(InvalidParameterError, match=f"no {name}"):
+        with pytest.raises(InvalidParameterError, match=f"{name} must be omitted"):
             Run(**run)
 
 
 @pytest.mark.parametrize("scheme", Sampling)
 def test_what_a_scheme_takes_for_granted_is_said_once_with_every_answer(scheme):
-    said = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).assumes
-    assert said.count(SCHEMES[scheme].assumes) == 1
-    others = {record.assumes for record in SCHEMES.values()} - {SCHEMES[scheme].assumes}
+    said = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).requirements
+    assert said.count(SCHEMES[scheme].requirements) == 1
+    others = {record.requirements for record in SCHEMES.values()} - {SCHEMES[scheme].requirements}
     assert not others & set(said)

@@ -30,13 +30,13 @@ from privproj.training.algorithms import load as load_algorithm
 if TYPE_CHECKING:
     from privproj.contrib.audit import AuditVerdict
 
-command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
+command = Group("audit", help="Attack an implementation to refute a claimed epsilon. No audit can confirm an epsilon.")
 
-Count = Annotated[int, Number(whole_number("a whole number >= 1").check)]
-Small = Annotated[int, Number(whole_number("a whole number from 1 to 10000", 1, 10**4).check)]
-Trials = Annotated[int, Number(whole_number("a whole number from 8 to 1e+07", 8, 10**7).check)]
+Count = Annotated[int, Number(whole_number("an integer >= 1").check)]
+Small = Annotated[int, Number(whole_number("an integer from 1 to 10000", 1, 10**4).check)]
+Trials = Annotated[int, Number(whole_number("an integer from 8 to 1e+07", 8, 10**7).check)]
 Workers = Annotated[int, WORKERS]
-Seed = Annotated[int | None, Number(whole_number("a whole number from 0 to 1e+09", 0, 10**9).check)]
+Seed = Annotated[int | None, Number(whole_number("an integer from 0 to 1e+09", 0, 10**9).check)]
 Share = Annotated[float, Number(probability)]
 Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
 Fault = Annotated[str | None, OneOf(FAULTS)]
@@ -55,23 +55,25 @@ def needing_torch(name: str) -> Any:
 def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
     """Return the output for a verdict: the claim, the lower bound and the largest detectable epsilon."""
     claim = verdict.claimed_epsilon
-    claim_text = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
+    claim_text = "no claim" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
     refuted_elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
     too_few_trials = claim is not None and verdict.ceiling < claim and not verdict.refuted
     least, most = round_outward(verdict.epsilon_lower, up=False), round_outward(verdict.ceiling)
     parts = {
-        "shown": f"epsilon at least {least} with {percent(verdict.confidence)} confidence",
-        "ceiling": f"{most} is the most that {verdict.trials} {trials} can show; an audit never confirms",
+        "lower bound": f"epsilon >= {least} with {percent(verdict.confidence)} confidence",
+        "detectable": f"epsilon <= {most} with {verdict.trials} {trials}; an audit never confirms a claim",
         "attack": auc_words(verdict.auc),
-        "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * too_few_trials,
+        "warning": f"too few {trials} to refute this claim at this delta with any attack. Increase their number."
+        * too_few_trials,
     }
-    first = f"{verdict.verdict}{' (at another epsilon of the claimed profile)' * refuted_elsewhere}: {claim_text}"
+    elsewhere = " at another epsilon of the claimed privacy profile" * refuted_elsewhere
+    first = f"{verdict.verdict}: {claim_text}{elsewhere}"
     return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
 
 
 def auc_words(area: float) -> str:
     """Return the area under the ROC curve of an attack as text, with its scale."""
-    return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
+    return f"AUC {area:.3f} (0.5: random guessing, 1: no error)"
 
 
 def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[st
 
 
 def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count = 200, claim: Claim = None) -> Finding:
-    """Show that a matrix times a Wishart matrix reveals the matrix, so that no epsilon holds.
+    """Distinguish matrix queries by the symmetry of the Wishart mechanism.
 
     Args:
         dim: Rows of the query.
@@ -101,7 +103,7 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
     record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
-    text = "every release told neighboring matrices apart" if test.separates else "nothing can be concluded"
+    text = "every release distinguishes neighboring matrices" if test.separates else "no conclusion"
     return record, f"{record['verdict']}: {text}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
 
 
@@ -113,27 +115,27 @@ def mechanism(
     delta: Share = 1e-3, claim: Claim = None, fault: Fault = None, confidence: Share = 0.999, trials: Trials = 4000,
     workers: Workers = 2, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Audit the real release code by runs with and without a canary gradient.
+    """Pass a canary gradient through the release code.
 
     Args:
         mechanism: Mechanism to audit.
         noise_multiplier: z = noise standard deviation / sensitivity.
-        dim: Dimension of the projected side of the layer.
-        rank: Rank of the projection.
-        steps: Number of releases of a run.
+        dim: Projected dimension of the layer.
+        rank: Rank.
+        steps: Number of releases in a run.
         delta: Delta of the claim.
         claim: Claimed epsilon.  [default: computed by privproj]
-        fault: Inject a bug, which the audit should detect.
+        fault: Inject a bug that the audit should detect.
         confidence: Confidence of the lower bound.
         trials: Number of runs, half of them with the canary.
         workers: Number of processes.
-        seed: Seed that makes the audit repeatable.
+        seed: Seed of the audit.
     """
     shape: Any = {"dim": dim, "rank": rank}
     for name, value in shape.items():
         if (value is None) is (mechanism == "m2"):
             refused = "nothing" if value is None else value
-            raise InvalidParameterError(f"--{name}", refused, "--dim and --rank for m2, and for nothing else")
+            raise InvalidParameterError(f"--{name}", refused, "given for m2, and for no other mechanism")
     z: Any = {"noise_multiplier": noise_multiplier}
     claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
     release = needing_torch("scenes")
@@ -163,18 +165,18 @@ def loader(
     noise_multiplier: float, batches: Count = 16, epochs: Count = 16, delta: Share = 1e-3, claim: Claim = None,
     fault: LoaderFault = None, confidence: Share = 0.999, trials: Trials = 2000, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Audit the real balls-in-bins loader by runs with and without a canary record.
+    """Put a canary into the batches of the balls-in-bins loader.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.
-        batches: Number of batches of an epoch.
-        epochs: Number of epochs of a run.
+        batches: Number of batches in an epoch.
+        epochs: Number of epochs.
         delta: Delta of the claim.
         claim: Claimed epsilon.  [default: computed by privproj]
-        fault: Inject a bug, which the audit should detect.
+        fault: Inject a bug that the audit should detect.
         confidence: Confidence of the lower bound.
         trials: Number of runs, half of them with the canary.
-        seed: Seed that makes the audit repeatable.
+        seed: Seed of the audit.
     """
     audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
     scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
@@ -186,7 +188,7 @@ def one_run(
     noise_multiplier: float, canaries: Count = 1000, guesses: Count = 200, delta: Share = 1e-3, claim: Claim = None,
     confidence: Share = 0.95, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Audit the real release code by many canary gradients in one release.
+    """Audit many canaries in one release.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.
@@ -195,12 +197,12 @@ def one_run(
         delta: Delta of the claim.
         claim: Claimed epsilon.  [default: computed by privproj]
         confidence: Confidence of the lower bound.
-        seed: Seed that makes the audit repeatable.
+        seed: Seed of the audit.
     """
     z = Gaussian(noise_multiplier=noise_multiplier)
     verdict, right = needing_torch("scenes").one_run(z, canaries, guesses, delta, confidence, claim, seed)
     record, first, parts = judged(verdict, "guesses")
-    hits = f"{right} of {verdict.trials} guesses right ({percent(right / verdict.trials)})"
+    hits = f"{right} of {verdict.trials} guesses correct ({percent(right / verdict.trials)})"
     return record, first, {**parts, "attack": f"{hits}, {parts['attack']}, in one run"}
 
 
@@ -213,13 +215,13 @@ def membership(
     steps: float = 30, clip: float = 4.0, delta: Share = 1e-3, claim: Claim = None, confidence: Share = 0.95,
     journal: Annotated[str | None, PATH] = None, workers: Workers = 2, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Audit trained models by shadow models with and without a canary record, or by a calibrated-loss attack.
+    """Train shadow models with and without a canary record, or run a calibrated-loss attack.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.
         mechanism: Training algorithm.
-        rank: Rank, if the algorithm has one.
-        attack: Attack.
+        rank: Rank, where the algorithm has one.
+        attack: Attack to run.
         models: Number of shadow models, half of them with the canary.
         records: Number of training records.
         steps: Number of steps.
@@ -227,16 +229,16 @@ def membership(
         delta: Delta of the claim.
         claim: Claimed epsilon.  [default: computed by privproj]
         confidence: Confidence of the lower bound.
-        journal: File that stores scores, from which an interrupted audit resumes.
+        journal: File that stores the scores, to resume an interrupted audit.
         workers: Number of processes.
-        seed: Seed that makes the audit repeatable.
+        seed: Seed of the audit.
     """
     module, has_rank = needing_torch("membership"), load_algorithm(mechanism).rank != "none"
     shape = {"rank": rank if has_rank else None, "records": records, "steps": steps, "clip": clip, "seed": seed}
     game = module.Game(mechanism=mechanism, noise_multiplier=noise_multiplier, **shape)
     if attack == "calibrated":
         area, rates, beyond = module.calibrated_loss_attack(game, confidence)
-        first = f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"
+        first = f"AUC {area:.3f}  (average over records; a value near 0.5 is not evidence of privacy)"
         record = unbounded(beyond, area, 1, rates=rates, confidence=confidence)
         return record, first, {"rate": [rate_words(rate, confidence) for rate in rates]}
     half = models // 2
@@ -247,7 +249,14 @@ def membership(
     best, claimed = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
     verdict = judge(*scores, delta=delta, confidence=confidence, claim=claimed)
     record, first, parts = judged(verdict, balanced_accuracy=best)
-    return record, first, {**parts, "best": f"{percent(best)} balanced accuracy (optimistic: 50 % is guessing)"}
+    return (
+        record,
+        first,
+        {
+            **parts,
+            "accuracy": f"{percent(best)} balanced, at the best threshold for these runs (50 %: random guessing)",
+        },
+    )
 
 
 def rate_words(rate: dict[str, float], confidence: float) -> str:
@@ -263,7 +272,7 @@ def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
         began = time.monotonic()
         record, first, parts = audit(**{name: value for name, value in parameters.items() if value is not None})
         seconds = time.monotonic() - began
-        text = "\n".join([first, *render.labeled({**parts, "took": f"{seconds:.1f} s"})])
+        text = "\n".join([first, *render.label_lines({**parts, "time": f"{seconds:.1f} s"})])
         click.echo(render.as_json({**record, "seconds": seconds}) if json else text)
         refuted = {"refuted": True, "separates": record["claimed_epsilon"] is not None}
         return int(refuted.get(record["verdict"], False))

@@ -84,7 +84,7 @@ def counts_on_second_half(
         InvalidParameterError: An arm has fewer than four scores.
     """
     if min(len(inside), len(outside)) < 4:
-        raise InvalidParameterError("trials", min(len(inside), len(outside)), "at least four runs in each arm")
+        raise InvalidParameterError("trials", min(len(inside), len(outside)), "at least 4 in each arm")
     (chosen_in, counted_in), (chosen_out, counted_out) = (np.split(arm, [len(arm) // 2]) for arm in (inside, outside))
     # soundness: candidates for the threshold come from the first halves only. Any number of them gives a valid bound.
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))

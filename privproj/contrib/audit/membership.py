@@ -55,18 +55,18 @@ class Game:
     mechanism: str = "m2"
     rank: int | None = 16
     noise_multiplier: float = parameter(number("a noise multiplier from 0 to 1e+12", 0.0, 1e12), default=1.0)
-    records: int = parameter(whole_number("a whole number from 10 to 1e6", 10, 10**6), default=200)
-    steps: int = parameter(whole_number("a whole number from 1 to 1e6", 1, 10**6), default=30)
+    records: int = parameter(whole_number("an integer from 10 to 1e6", 10, 10**6), default=200)
+    steps: int = parameter(whole_number("an integer from 1 to 1e6", 1, 10**6), default=30)
     clip: float = 4.0
     seed: int | None = None
 
     def __post_init__(self) -> None:
         check_parameters(self)
         if self.mechanism not in MEMBERSHIP_ALGORITHMS:
-            raise unknown_name("mechanism", self.mechanism, "an algorithm", MEMBERSHIP_ALGORITHMS)
+            raise unknown_name("mechanism", self.mechanism, "algorithm", MEMBERSHIP_ALGORITHMS)
         needs = load_algorithm(self.mechanism).rank != "none"
         if needs != (self.rank is not None):
-            raise InvalidParameterError("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
+            raise InvalidParameterError("rank", self.rank, f"{'given' if needs else 'omitted'} for {self.mechanism}")
 
     def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
         """Return a linear head trained on weighted records, and its optimizer.
@@ -157,7 +157,7 @@ def poisoned(
     A score is minus the loss of the canary in nats. With a journal an interrupted audit can be resumed. ``progress`` is
     called with the number of models that were completed since the last call.
     """
-    count = integer("models", models, "a whole number of models of at least 4", 4, 10**6)
+    count = integer("models", models, "an integer >= 4", 4, 10**6)
     work, pool = partial(_shadow_rows, game, *_canary(game)), partial(open_pool, workers)
     head = json.dumps({"game": asdict(game), "models": count, "version": __version__}) + "\n"
     with (

@@ -3,7 +3,7 @@
 COMMANDS = {
     "audit": (
         "Training and audits",
-        "Attacks that can refute a claimed epsilon; none confirms one.",
+        "Attack an implementation to refute a claimed epsilon.",
         "privproj.contrib.audit.command:command",
     )
 }

@@ -91,7 +91,7 @@ class _Audited:
     def __post_init__(self) -> None:
         check_parameters(self)
         if self.fault is not None and self.fault not in self.faults:
-            raise unknown_name("fault", self.fault, "a fault", self.faults)
+            raise unknown_name("fault", self.fault, "fault", self.faults)
 
     @property
     def claimed(self) -> M2 | Gaussian:
@@ -122,14 +122,16 @@ class Scene(_Audited):
     (5, 4)
     """
 
-    steps: int = parameter(whole_number("a whole number of steps from 1 to 1e6", 1, 10**6), is_needed=True)
+    steps: int = parameter(whole_number("an integer from 1 to 1e6", 1, 10**6), is_needed=True)
     faults = FAULTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         projected = ("isotropic", "reused-projection", "wrong-dimension")
         if self.fault in projected and not isinstance(self.mechanism, M2):
-            raise InvalidParameterError("fault", self.fault, "a fault of noise or clipping, since nothing is projected")
+            raise InvalidParameterError(
+                "fault", self.fault, "a bug of noise or clipping, because this mechanism does not project"
+            )
 
     @property
     def claimed(self) -> M2 | Gaussian:
@@ -264,7 +266,7 @@ def judge_scene(
         claim = _own_epsilon(scene.claimed, delta, **scene.run)
     rows = [np.atleast_2d(arm) for arm in scores]
     if not 0 < len(rows[0]) == len(rows[1]):
-        raise InvalidParameterError("scores", [arm.shape for arm in rows], "as many rows of scores in both arms")
+        raise InvalidParameterError("scores", [arm.shape for arm in rows], "two arrays with the same number of rows")
     pairs = list(zip(*rows, strict=True))
     # The n scores of a run share the error probability: 1 - c = n (1 - c)/n.
     level_of_score = 1.0 - (1.0 - confidence) / len(pairs)
@@ -332,8 +334,8 @@ class LoaderScene(_Audited):
     [1, 1, 1, 1, 1, 1]
     """
 
-    batches: int = parameter(whole_number("a whole number of batches from 1 to 1e6", 1, 10**6), is_needed=True)
-    epochs: int = parameter(whole_number("a whole number of epochs from 1 to 1e6", 1, 10**6), is_needed=True)
+    batches: int = parameter(whole_number("an integer from 1 to 1e6", 1, 10**6), is_needed=True)
+    epochs: int = parameter(whole_number("an integer from 1 to 1e6", 1, 10**6), is_needed=True)
     faults = LOADER_FAULTS
 
     @property
@@ -449,8 +451,8 @@ def one_run(
     >>> verdict.epsilon_lower > 1.0, right
     (True, 40)
     """
-    count = integer("canaries", canaries, "a whole number of canaries from 10 to 1e5", 10, 10**5)
-    guessed = integer("guesses", guesses, "an even number of guesses, at most the canaries", 2, count) // 2 * 2
+    count = integer("canaries", canaries, "an integer from 10 to 1e5", 10, 10**5)
+    guessed = integer("guesses", guesses, "even and at most the number of canaries", 2, count) // 2 * 2
     rng = np.random.default_rng(seed)
     module = nn.Linear(1, count, bias=False, dtype=torch.float64)
     data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))

@@ -47,7 +47,7 @@ def asymmetry(output: Array, query: Array) -> float:
     0.1006
     """
     if output.ndim != 2 or output.shape != query.shape:
-        raise InvalidParameterError("output", output.shape, f"a matrix of the query's shape {query.shape}")
+        raise InvalidParameterError("output", output.shape, f"a matrix of shape {query.shape}, like the query")
     # |V^T Y - Y^T V|_F / |V^T Y|_F.
     product = query.T @ output
     size = float(np.linalg.norm(product))
@@ -109,8 +109,8 @@ def symmetry_test(
     SymmetryTest(auc=1.0, draws=50)
     """
     generator = np.random.default_rng() if rng is None else rng
-    count = integer("rank", rank, "a whole number rank >= 1")
-    trials = integer("draws", draws, "a whole number of draws")
+    count = integer("rank", rank, "an integer >= 1")
+    trials = integer("draws", draws, "an integer >= 1")
     wins = 0.0
     for _ in range(trials):
         # M = Z Z^T with Z = N/sqrt(r), so M ~ W_dim(I/r, r), and Y = M V.

@@ -70,7 +70,7 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
     from privproj.contrib.certify.wishart import BallWishartProfile
 
     if mechanism.norm_ratio != 1.0:
-        raise UnsupportedError("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
+        raise UnsupportedError("a certificate of wishart needs equal norms. Use norm_ratio=1")
     return BallWishartProfile(*mechanism.shape)
 
 

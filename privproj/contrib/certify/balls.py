@@ -28,9 +28,7 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
             ball = value()
         if ball.is_finite() and ball.rel_accuracy_bits() >= GOAL_BITS:
             return ball, bits
-    raise PrecisionError(
-        f"expected an enclosure right to {GOAL_BITS} bits, got none at up to {ladder[-1]} bits of precision"
-    )
+    raise PrecisionError(f"no enclosure is accurate to {GOAL_BITS} bits at up to {ladder[-1]} bits of precision")
 
 
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
@@ -42,7 +40,7 @@ def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
         PrecisionError: The ball is not finite.
     """
     if not ball.is_finite():
-        raise PrecisionError("expected a finite enclosure, got one that the working precision cannot bound")
+        raise PrecisionError("the enclosure is not finite at the working precision")
     middle, radius, exponent = (int(part) for part in ball.mid_rad_10exp(digits))
     low, high = (str(Decimal(end).scaleb(exponent, EXACT_DECIMALS)) for end in (middle - radius, middle + radius))
     return low, high

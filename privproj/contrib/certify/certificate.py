@@ -141,7 +141,7 @@ def _question_from(data: dict[str, Any]) -> Composition:
         UnsupportedError: The query cannot be enclosed.
     """
     if list(data) != ["phase"]:
-        raise InvalidParameterError("question", quoted([*data]), "phases and nothing else")
+        raise InvalidParameterError("question", quoted([*data]), "a table with the key phases only")
     schedule = from_data(data, "question")
     check_provable(schedule.phases)
     if len(schedule.phases) == 1:
@@ -160,7 +160,7 @@ def _question_of(result: Result) -> Composition:
     if phases is None:
         parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
         entry = {**parameters, "mechanism": parameters.pop("name"), "bound": result.bound, **result.run}
-        phases = [{key: value for key, value in entry.items() if key != "assumes" and value is not None}]
+        phases = [{key: value for key, value in entry.items() if key != "requirements" and value is not None}]
     return _question_from({"phase": phases})
 
 
@@ -188,13 +188,14 @@ def check_provable(phases: Sequence[Phase]) -> None:
         # The steps of a user with several records have an enclosure (C37).
         group_in_balls = is_gaussian and is_sampled and run.group_size <= MOST_IN_GROUP
         lacks = {
-            f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on Poisson "
-            f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
-            "certificates are about whole batches; expected no max_batch_size": run.max_batch_size is not None,
-            "certificates are about a fixed clip; expected no adaptive_clipping_sigma": phase.mechanism.adapts_clip,
-            f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": ball_entry(bound)
+            f"a certificate for group_size={run.group_size} needs the bound analytic, Poisson sampling and at most "
+            f"{MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
+            "truncated batches cannot be certified. Omit max_batch_size": run.max_batch_size is not None,
+            "adaptive clipping cannot be certified. Omit adaptive_clipping_sigma": phase.mechanism.adapts_clip,
+            f"the bound {bound.name} cannot be certified. Use one of {', '.join(provable_names())}": ball_entry(bound)
             is None,
-            "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim and "
+            "a certificate supports one projected layer, or layers of one shape "
+            "under a joint clipping norm. Use dim and "
             "rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
         }
         for reason, holds in lacks.items():
@@ -245,8 +246,8 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
     epsilon = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
     if epsilon == math.inf:
         raise PrecisionError(
-            "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
-            "whose errors are bounded too, or ask for a larger delta"
+            "the delta is too small for the discretization grid of the proof. Certify a larger delta, or use the "
+            "floating-point result, whose errors are bounded too"
         )
     return epsilon
 
@@ -259,13 +260,15 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
     """
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
         if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
-            raise PrecisionError(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
+            raise PrecisionError(f"rank must be at most {MOST_RANK:g} to certify a run, got {mechanism.rank}")
     # An epoch has its own grids, so it counts ten times.
     if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
-        raise PrecisionError(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
+        raise PrecisionError(f"a run of {len(phases)} phases takes too long to certify. Certify fewer phases")
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
-        raise PrecisionError(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
-    # The check of a proved delta must use the same grid as the proof, so log delta is rounded.
+        raise PrecisionError(
+            f"delta must be at least 1e{LEAST_LOG10_DELTA:.0f} to certify a run. Certify a larger delta"
+        )
+    # The check of a proved delta must use the grid of the proof, so log delta is rounded.
     log_delta = float(math.floor(log_delta))
     for fineness in (1.0, 0.5):
         with suppress(PrecisionError):
@@ -304,7 +307,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
         run = RunInBalls(_releases_in_balls(phases, epochs), grid)
         # The radii of the balls must be at most a millionth of delta.
         if not run.blur <= arb(log_delta).exp() / 10**6:
-            raise PrecisionError(f"expected a run whose delta {bits} bits tell from rounding; ask for a larger delta")
+            raise PrecisionError(f"delta is below the rounding error of {bits}-bit arithmetic. Use a larger delta")
     return run
 
 
@@ -315,9 +318,9 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
     places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
     if max(sizes) > MOST_CELLS or max(cells / MOST_WORK, places * dearest / MOST_PLACES) * bits > 64:
         raise PrecisionError(
-            f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "
-            "bits; certify fewer steps or a larger delta, or take the answer in floating point, whose errors are "
-            "bounded too"
+            f"the certificate of this run takes too long ({cells} cells and "
+            f"{places} points at {bits} bits). Certify fewer "
+            "steps or a larger delta, or use the floating-point result, whose errors are bounded too"
         )
 
 
@@ -396,9 +399,11 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     _check_answered(result)
     flint = import_extra("flint", "a certificate", "certify")
     # A proof in balls does not depend on the rounding of floats.
-    if Requirement.MEASURED_ROUNDING in result.promises:
-        promises = tuple(requirement for requirement in result.promises if requirement != Requirement.MEASURED_ROUNDING)
-        result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
+    if Requirement.MEASURED_ROUNDING in result.data_assumptions:
+        promises = tuple(
+            requirement for requirement in result.data_assumptions if requirement != Requirement.MEASURED_ROUNDING
+        )
+        result = replace(result, data_assumptions=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
     if is_run(question.phases):
         result, question, run = _prove_run(result, question)
@@ -419,7 +424,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         upper=upper,
     )
     if not ball_meets(certificate.target, upper):
-        raise UnsupportedError("the value of this answer is not what its parameters give")
+        raise UnsupportedError("the value of this result does not follow from its parameters")
 
     note = {"lower": lower, "upper": upper, "bits": bits, **choices}
     note["arithmetic"] = f"ball arithmetic, python-flint {flint.__version__}"
@@ -430,13 +435,14 @@ def _check_answered(result: Result) -> None:
     """Raise :class:`UnsupportedError` for a result that cannot have a certificate."""
     if result.risk is not None:
         raise UnsupportedError(
-            "a risk has no certificate; expected a target of epsilon and delta, or certify the delta at epsilon 0 of "
-            "the noise multiplier that was found, which is its advantage"
+            "an attack risk cannot be certified. Certify a target of epsilon "
+            "and delta, or the delta at epsilon 0, which "
+            "is the advantage"
         )
     answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
     if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
         raise UnsupportedError(
-            f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
+            f"only a result of epsilon, delta or sigma can be certified, got {result.quantity} with outcome "
             f"{result.outcome}"
         )
 
@@ -464,7 +470,7 @@ def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composit
             # The check will propose its grids for the delta that is proved.
             if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
                 return proved, question, run
-    raise PrecisionError(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
+    raise PrecisionError(f"no {result.quantity} near the result is proved to meet the target")
 
 
 def _log_goal(target: dict[str, float]) -> float:
@@ -478,14 +484,16 @@ def _check_run_side(result: Result, run: "RunInBalls") -> None:
     assert result.epsilon is not None
     # A lower end of 0 is always valid.
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
-        raise ConvergenceError("the lower end of the floating-point epsilon is above what is proved; please report it")
+        raise ConvergenceError(
+            "the lower end of the floating-point epsilon is above the proved value. Please report this as a bug."
+        )
     _check_side(result, run.lower(result.epsilon))
 
 
 def _with_delta(result: Result, upper: Decimal) -> Result:
     """Return the result of a delta query with the proved delta of the run, rounded up."""
     if upper >= 1:
-        raise PrecisionError("expected a delta below 1 to be proved; ask at a larger epsilon")
+        raise PrecisionError("the proved delta is not below 1. Use a larger epsilon")
     power = float(upper.log10())
     # The logarithm is increased by much more than its rounding error.
     powers = {"log10_delta": min(power + 1e-12 * abs(power), 0.0)}
@@ -550,7 +558,9 @@ def target_field(result: Result) -> dict[str, float]:
 def _check_side(result: Result, ball: "arb") -> None:
     """Raise :class:`ConvergenceError` unless the result is on the safe side of its enclosure."""
     if not ball_meets(target_field(result), ball):
-        sentence = f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
+        sentence = (
+            f"the floating-point {result.quantity} is on the unsafe side of its enclosure. Please report this as a bug."
+        )
         raise ConvergenceError(sentence)
 
 
@@ -598,7 +608,7 @@ def read_certificate(content: bytes, path: str | Path) -> Certificate:
 
     It raises the errors of :func:`load_certificate`.
     """
-    data = files.read_json(content, "FILE", path, "a certificate as `privproj certify` writes it")
+    data = files.read_json(content, "FILE", path, "a certificate that `privproj certify` wrote")
     with within("certificate"):
         return _from_record(data)
 
@@ -621,12 +631,12 @@ def _from_record(content: object) -> Certificate:
     """
     fields: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(fields, dict):
-        raise InvalidParameterError("certificate", quoted(content), "a certificate as `privproj certify` writes it")
+        raise InvalidParameterError("certificate", quoted(content), "a certificate that `privproj certify` wrote")
     schema = fields.get("schema", SCHEMA)
     if not files.json_equal(schema, SCHEMA):
         newer = type(schema) is int and schema > SCHEMA
-        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with `privproj certify`"
-        raise InvalidParameterError("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
+        remedy = "update privproj, because a newer version wrote the certificate" if newer else "certify again"
+        raise InvalidParameterError("schema", quoted(schema), f"{SCHEMA}", remedy)
     certificate = Certificate(**files.read_table("keys", fields, KINDS))
     check_keys(certificate.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
     delta_target(certificate.target.get("delta"), certificate.target.get("log10_delta"))
@@ -692,7 +702,7 @@ def verify(certificate: Certificate) -> CertificateVerdict:
         claim = _from_record(certificate.record)
         question = _question_from(claim.question)
         if not files.json_equal(as_plain_value(_data_of(question)), claim.question):
-            expected = "a question in the words in which privproj writes it"
+            expected = "a query as privproj writes it"
             raise InvalidParameterError("question", quoted(claim.question), expected)
         return _verdict_on(claim, question)
 

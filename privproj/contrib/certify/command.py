@@ -67,10 +67,10 @@ class Queries(Group):
     members = "epsilon, delta, sigma or run"
 
 
-command = Queries("certify", help="Prove an epsilon, delta or sigma in ball arithmetic (extra: certify).")
+command = Queries("certify", help="Prove epsilon, delta or sigma in ball arithmetic (extra: certify).")
 
 for quantity in ("epsilon", "delta", "sigma"):
-    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
+    clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), proof_option(), clip]
     command.add_command(CertifiedQueries(quantity, partial(certify_query, quantity), options))
 
@@ -87,7 +87,7 @@ for quantity in ("epsilon", "delta", "sigma"):
 def certify_run(
     file: str, epsilon: float | None, delta: float | None, output: str | None, json: bool, verbose: bool
 ) -> int:
-    """Prove the epsilon or delta of a run file in ball arithmetic; phases are composed jointly.
+    """Prove epsilon or delta of a run file in ball arithmetic.
 
     \b
     Example:
@@ -95,7 +95,9 @@ def certify_run(
     """
     check_not_same_file("--output", output, file)
     if (epsilon is None) == (delta is None):
-        raise InvalidParameterError("--delta", delta, "exactly one of --delta and --epsilon")
+        raise InvalidParameterError(
+            "--delta", delta, "omitted if --epsilon is given" if delta is not None else "a delta"
+        )
     schedule = from_data(read_data(file), file)
     result = schedule.epsilon(delta=delta) if epsilon is None else schedule.delta(epsilon=epsilon)  # pyright: ignore
     return show_run(proved(result, output), schedule, None, json, verbose)

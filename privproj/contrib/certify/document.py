@@ -2,7 +2,7 @@
 
 import re
 
-from privproj_cli.render import closing
+from privproj_cli.render import bound_text
 from privproj_cli.verify import DocumentKind, File, Rendered, render_verdict, unit_words
 
 from privproj.contrib.certify.certificate import read_certificate, verify
@@ -27,16 +27,16 @@ def verify_document(document: File) -> Rendered:
         **claim.record,
     }
     parts = {
-        "bound": f"{verified.bound} at epsilon {claim.epsilon!r} ({verified.side}, {verified.status})",
-        "source": verified.source,
-        "relation": relation,
-        "promise": verified.promises,
-        **closing(verified),
-        "target": listed(claim.target),
-        "claimed": f"{claim.lower} <= delta <= {claim.upper}",
-        "found": f"{verdict.lower} <= delta <= {verdict.upper}",
+        "assumes": verified.data_assumptions,
+        "claimed": f"{claim.lower} <= delta <= {claim.upper} at epsilon {claim.epsilon!r}",
+        "computed": f"{verdict.lower} <= delta <= {verdict.upper}",
+        "bound": f"{bound_text(verified)}, {verified.side}",
+        "neighbors": relation,
+        "requires": verified.requirements,
+        "warnings": verified.warnings,
     }
-    return render_verdict(verdict, "certificate", description, record, parts)
+    details = {"source": verified.source, "target": listed(claim.target)}
+    return render_verdict(verdict, "certificate", description, record, parts, details)
 
 
 KIND = DocumentKind("a certificate", lambda content: BEGINNING.match(content) is not None, verify_document)

@@ -49,7 +49,7 @@ def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
             if not most < 1:
                 break
             return total + arb(0).union(term * most / (1 - most))
-    raise PrecisionError(f"expected a series of at most {MOST_TERMS} terms, got one whose terms hardly fall")
+    raise PrecisionError(f"a series did not converge within {MOST_TERMS} terms")
 
 
 def lower_beta(a: arb, b: arb, u: arb) -> arb:

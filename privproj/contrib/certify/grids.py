@@ -59,8 +59,9 @@ def propose_grid(
     count = sum(map(len, knots))
     if count > most_knots:
         raise PrecisionError(
-            f"expected a run whose profiles are looked at in at most {most_knots} places to prove it, got {count}; "
-            "certify fewer phases or a larger delta, or take the answer in floating point, whose errors are bounded too"
+            f"the certificate of this run needs {count} points of its profiles, "
+            f"more than {most_knots}. Certify fewer phases "
+            "or a larger delta, or use the floating-point result, whose errors are bounded too"
         )
     orders: list[FloatPairs] = [[(shape.pairs(step).above, shape.run.steps) for shape in shapes]]
     if any(shape.needs_both_directions for shape in shapes):

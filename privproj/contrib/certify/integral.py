@@ -18,7 +18,7 @@ MOST_NODES = 2_000_000  # nodes of a rule before PrecisionError
 
 FARTHEST_PLACE = 2**22 - 2  # nodes that are searched for an end of a rule, more than MOST_NODES
 
-REMEDY = "ask for a larger delta, or a smaller epsilon"  # how to make an integral easier to enclose
+REMEDY = "Use a larger delta or a smaller epsilon."  # how to make an integral easier to enclose
 
 OfOdds = Callable[[arb], arb]  # a function of the odds ``E = e^s`` at a point ``s`` of the line
 
@@ -73,9 +73,7 @@ class Line(NamedTuple):
         first = _last_place(start, is_little_before)
         last = _last_place(first, lambda place: log_of_upper_end(self.right(odds_at(place))) > floor) + 1
         if last - first > MOST_NODES:
-            raise PrecisionError(
-                f"expected a proof by at most {MOST_NODES} values, got one that takes {last - first}; {REMEDY}"
-            )
+            raise PrecisionError(f"the certificate needs {last - first} values, more than {MOST_NODES}. {REMEDY}")
         total = sum((self.value(odds_at(place)) for place in range(first, last + 1)), arb(0))
         # |int F - step sum| <= 2 M / (e^(2 pi angle/step) - 1)
         error = 2 * most / (2 * arb.pi() * arb(angle) / arb(step)).expm1()

@@ -159,7 +159,10 @@ class BallBetaLaw(BallLaw):
     def tail(self, u: arb) -> arb:
         """Return the regularized incomplete Beta function of ``1 - u``; raise if ``u`` may be 1 or more."""
         if not u < 1:
-            raise PrecisionError(f"expected a place below the end of the law, got {float(u):.17g} of it")
+            raise PrecisionError(
+                f"u must be below 1, but its enclosure around {float(u):.17g} "
+                f"does not exclude 1. Increase the precision"
+            )
         # Arb's function takes minutes if both shapes are large, so above this shape lower_beta sums the series.
         balanced = min(float(self.a), float(self.b)) > 200.0 and 0.02 < float(self.a / (self.a + self.b)) < 0.98
         rest = 1 - u

@@ -3,7 +3,7 @@
 COMMANDS = {
     "certify": (
         "Checks",
-        "Prove an epsilon, delta or sigma in ball arithmetic.",
+        "Prove epsilon, delta or sigma in ball arithmetic.",
         "privproj.contrib.certify.command:command",
     )
 }

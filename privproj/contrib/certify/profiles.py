@@ -170,7 +170,7 @@ class BallAnyRank(BallRandomSensitivity):
             PrecisionError: The witness is not admissible.
         """
         if not witness and not self._is_convex(eps):
-            raise PrecisionError("expected a tangent: the profile is not convex on the whole range")
+            raise PrecisionError("the profile is not convex on the whole range, so it has no tangent bound")
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
@@ -192,7 +192,7 @@ class BallAnyRank(BallRandomSensitivity):
         law, least = self.law(), gaussian.inflection(eps)
         if not p >= least:
             raise PrecisionError(
-                f"expected a tangent at or above the inflection {float(least):.6g}, got {float(p):.6g}"
+                f"the tangent point must be at least {float(least):.6g}, the inflection point, got {float(p):.6g}"
             )
         # h(p) and h'(p). If the tangent is not negative at 0, it lies above h everywhere, and E l_p(X) is the bound.
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
@@ -228,7 +228,7 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
         else:
             break
     if not excess(low) > 0:
-        raise PrecisionError("expected a tangent that crosses the profile")
+        raise PrecisionError("the tangent does not cross the profile")
     return low.union(high)
 
 

@@ -87,7 +87,7 @@ def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]
 
 
 # checks that several parameters share
-_SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
+_SIZE = whole_number("an integer from 1 to 1e+12", 1, 10**12).check
 _POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
 _SHAPE = number("a number from 0 to 1e+06, or inf", 0.0, 1e6).check
 
@@ -97,9 +97,9 @@ CHECKS: dict[str, Any] = {
     **dict.fromkeys(("rho", "xi"), number("a number from 0 to 1e+09", 0.0, 1e9).check),
     **dict.fromkeys(("noise_parameter", "standard_deviation"), _POSITIVE),
     "noise_multiplier": NOISE.check,
-    "num_buckets": whole_number("a whole number from 2 to 1e+12", 2, 10**12).check,
+    "num_buckets": whole_number("an integer from 2 to 1e+12", 2, 10**12).check,
     "sensitivity": _SIZE,
-    "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
+    "count": whole_number(f"an integer from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
     "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
     # the number of steps of one tree, or of several trees
     "step_counts": lambda name, value: (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value),
@@ -126,20 +126,20 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
             key.
     """
     if not isinstance(data, Mapping):
-        raise InvalidParameterError(where, data, "an event, a table with its type and its parameters")
-    name, expected = str(data.get("type", "nothing")), "the name of an event of dp-accounting"
+        raise InvalidParameterError(where, data, "an event: a table with its type and its parameters")
+    name, expected = str(data.get("type", "nothing")), "dp-accounting event"
     types = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
     if name not in types:
         raise unknown_name(f"{where}: type", name, expected, types)
     if depth >= MOST_NESTED:
-        raise InvalidParameterError(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
+        raise InvalidParameterError(f"{where}: type", name, f"nested at most {MOST_NESTED} deep")
     for key in (key for key in data if key not in ("type", *FIELDS[name])):
         keys = FIELDS[name] or ["type"]
-        raise unknown_name(f"{where}: {key}", data[key], f"one of the keys of {name}", keys, word=str(key))
+        raise unknown_name(f"{where}: {key}", data[key], f"key of {name}", keys, word=str(key))
     kind: Any = getattr(dp_event, name)
     for field in attrs.fields(kind):
         if field.name not in data and field.default is attrs.NOTHING:
-            raise InvalidParameterError(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
+            raise InvalidParameterError(f"{where}: {field.name}", "nothing", "a value", f"{name} needs it")
     fields = {key: _value_of(data[key], key, where, depth) for key in FIELDS[name] if key in data}
     _check_together(fields, where)
     return kind(**fields)
@@ -164,16 +164,16 @@ def _check_together(fields: Mapping[str, Any], where: str) -> None:
     if "sampling_probs" in fields:
         shares, shifts = fields["sampling_probs"], fields["sensitivities"]
         if len(shares) != len(shifts):
-            raise InvalidParameterError(f"{where}: sampling_probs", shares, "as many probabilities as sensitivities")
+            raise InvalidParameterError(f"{where}: sampling_probs", shares, "a list as long as sensitivities")
         if abs(math.fsum(shares) - 1.0) > 1e-12:
-            raise InvalidParameterError(f"{where}: sampling_probs", shares, "probabilities that add up to 1")
+            raise InvalidParameterError(f"{where}: sampling_probs", shares, "probabilities with the sum 1")
         if not any(share and shift for share, shift in zip(shares, shifts, strict=True)):
             raise InvalidParameterError(
-                f"{where}: sensitivities", shifts, "a sensitivity above 0", "NoOpDpEvent has none"
+                f"{where}: sensitivities", shifts, "above 0", "use NoOpDpEvent for a sensitivity of 0"
             )
     if "sample_size" in fields and fields["sample_size"] > fields["source_dataset_size"]:
         size, whole_size = fields["sample_size"], fields["source_dataset_size"]
-        raise InvalidParameterError(f"{where}: sample_size", size, f"at most source_dataset_size={whole_size}")
+        raise InvalidParameterError(f"{where}: sample_size", size, f"at most source_dataset_size = {whole_size}")
 
 
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
     """
     name = type(event).__name__
     if type(event).__module__ != dp_event.__name__:
-        raise InvalidParameterError("event", name, "an event of dp-accounting")
+        raise InvalidParameterError("event", name, "a dp-accounting event")
     parts = ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event)))
     return {"type": name, **{key: _plain(value) for key, value in parts if value is not None}}
 
@@ -199,7 +199,7 @@ def _plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Sequence | np.ndarray):
         return [_plain(item) for item in value]
-    raise InvalidParameterError("event", value, "an event of dp-accounting whose parameters are numbers")
+    raise InvalidParameterError("event", value, "a dp-accounting event whose parameters are numbers")
 
 
 Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and the number of its repetitions
@@ -212,7 +212,7 @@ def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
         InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
     """
     if count > MOST_COMPOSED:
-        raise InvalidParameterError("count", count, f"events that are repeated at most {MOST_COMPOSED:g} times in all")
+        raise InvalidParameterError("count", count, f"at most {MOST_COMPOSED:g} repetitions in total")
     if isinstance(event, dp_event.SelfComposedDpEvent):
         yield from leaves_of(event.event, count * event.count)
     elif isinstance(event, dp_event.ComposedDpEvent):
@@ -258,9 +258,9 @@ def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
     name = type(leaf).__name__
     relations = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
     if relations:
-        return f"dp-accounting composes {name} under relation={' or '.join(relations)}, not {RELATIONS[relation]}"
+        return f"dp-accounting supports {name} under relation={' or '.join(relations)} only, not {RELATIONS[relation]}"
     inside = "".join(f" of {type(part).__name__}" for part in parts_of(leaf)[:1])
-    return f"dp-accounting has no accounting for {name}{inside}"
+    return f"dp-accounting does not support {name}{inside}"
 
 
 def _loss_reach(leaf: dp_event.DpEvent) -> float:
@@ -333,8 +333,10 @@ def compose_losses(
     least, preferred = max(finest for finest, _ in ends), min(follows for _, follows in ends)
     step = step or max(least, default_grid_step(shapes, preferred))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
-        expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
-        raise PrecisionError(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
+        expected = f"from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
+        raise PrecisionError(
+            f"the grid step must be {expected}, got {step:.3g}. Use more noise, or another discretization"
+        )
     events = [(_distribution_of(json.dumps(data_of(event)), relation, step), count) for event, count in single]
     return pld_curve.compose([*distributions_of(shapes, step), *events], step)
 
@@ -348,8 +350,9 @@ def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossD
         width = 2.0 * 40.0 / event.noise_parameter + event.sensitivity
         if width > MOST_DEFAULT_CELLS:
             raise PrecisionError(
-                f"expected discrete Laplace noise on at most {MOST_DEFAULT_CELLS:.2g} whole numbers, got about "
-                f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
+                f"discrete Laplace noise on about {width:.2g} integers is not "
+                f"supported (at most {MOST_DEFAULT_CELLS:.2g}). "
+                "Use LaplaceDpEvent with the same scale"
             )
     with _converted_errors(event):
         pld = PLDAccountant(relation, step).compose(event)._pld
@@ -403,9 +406,7 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
         divergences = RdpAccountant(orders, relation).compose(scaled).rdp
     # D(alpha) >= 0, up to the measured rounding error
     if not np.all(divergences >= -RENYI_NOISE / (np.array(orders) - 1.0)):
-        raise UnsupportedError(
-            f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on"
-        )
+        raise UnsupportedError(f"dp-accounting has no valid Renyi divergence for {type(event).__name__}")
     return tuple(map(float, np.maximum(divergences, 0.0))), parts
 
 
@@ -418,7 +419,7 @@ def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
         with np.errstate(all="ignore"):
             yield
     except ACCOUNTANT_ERRORS as error:
-        raise UnsupportedError(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
+        raise UnsupportedError(f"dp-accounting cannot compute {type(event).__name__}: {error}") from None
     finally:
         logger.disabled = before
 
@@ -441,7 +442,7 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in unsupported if law]
     no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in unsupported if curve]
     if no_law and no_curve:
-        raise UnsupportedError(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
+        raise UnsupportedError(f"no accountant supports these phases together: {no_law[0]} and {no_curve[0]}")
     return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
 
 
@@ -483,9 +484,8 @@ def _check_scales(phases: Sequence[Phase]) -> None:
     over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_requirements]
     if over_clip and over_both:
         raise UnsupportedError(
-            f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "
-            f"{over_both[0]} is over the sensitivity, twice the clip, so they are not mixed under relation=replace; "
-            "give both as mechanisms of privproj"
+            f"phases {over_clip[0]} and {over_both[0]} define the noise multiplier differently under relation=replace. "
+            "Describe both by mechanisms of privproj"
         )
 
 

@@ -22,7 +22,7 @@ from privproj.run import RUN_PARAMETERS, Run, RunOptions
 from privproj.sampling import NeighboringRelation
 
 # note of every result with an event
-COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, and composed with all other phases"
+COMPOSED_ELSEWHERE = "dp-accounting accounts for its own events. Its results are composed with all other phases."
 
 MOST_SHOWN = 80  # characters; longest text of an event in a line of output
 
@@ -38,7 +38,7 @@ class Event(Mechanism):
     text: str
 
     name = "dp-accounting"
-    assumes = (Requirement.EVENT_MATCHES_PROGRAM,)
+    requirements = (Requirement.EVENT_MATCHES_PROGRAM,)
     remedy = "more noise in its events"
 
     def notes(self) -> list[str]:

@@ -70,14 +70,12 @@ class PldCurve:
         delta = math.exp(log_delta)
         if delta < self.floor:
             raise PrecisionError(
-                f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {COMPOSITION_REMEDY}"
+                f"the composed delta must be at least {self.floor:.1e}, got {delta:.3g}. {COMPOSITION_REMEDY}"
             )
         # max over both directions of eps(delta - noise)
         eps = float(self.distribution.get_epsilon_for_delta(delta - self.noise))
         if eps == math.inf:
-            raise PrecisionError(
-                f"expected losses that double precision can hold, got larger ones; {COMPOSITION_REMEDY}"
-            )
+            raise PrecisionError(f"the privacy losses exceed double precision. {COMPOSITION_REMEDY}")
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from privproj_cli import render
 from privproj_cli.ledger import record, remaining_text
-from privproj_cli.options import command_with, file_argument, json_option, option, options_from
+from privproj_cli.options import command_with, file_argument, json_option, option, options_from, requirements_option
 from privproj_cli.output import write
 
 from privproj.accounting.schedule import Remaining, remaining
@@ -22,15 +22,16 @@ from privproj.result import round_outward
     "filter",
     file_argument(),
     *options_from(remaining, "epsilon", "delta"),
-    option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
+    option("--order", "Set the order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
     json_option(),
+    requirements_option(),
 )
-def filter_command(file: str, epsilon: float, delta: float, order: float | None, json: bool) -> int:
-    """Count the steps of a run file that fit in a budget if later phases depend on earlier outputs.
+def filter_command(file: str, epsilon: float, delta: float, order: float | None, json: bool, verbose: bool) -> int:
+    """Print how many steps of a run file fit in a budget if later phases depend on earlier outputs.
 
-    The budget is that of a Renyi filter. So the parameters of all phases, completed or with `planned = true`, may
-    depend on earlier outputs. The order of the filter is fixed with the budget, before the first release. Without
-    --order it is the best order for the first phase.
+    The budget is that of a Renyi filter. Parameters of completed phases and of phases with `planned = true` may depend
+    on earlier outputs. The order of the filter is fixed with the budget, before the first release. The default order
+    suits the first phase.
 
     \b
     Example:
@@ -46,7 +47,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         try:
             budget.spend(phase)
         except UnsupportedError as error:
-            reason = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
+            reason = f"phase {phase.name} is done but exceeds the budget, so the filter has no guarantee: {error}"
             raise UnsupportedError(reason) from None
     for phase in schedule.phases:
         unlimited.spend(phase)
@@ -56,7 +57,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         fixed = None
     plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
     reported, text = float(budget.epsilon(delta)), filter_text(budget)
-    summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_quote": reported}
+    summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_report": reported}
     summary["epsilon_of_fixed_plan"] = fixed
     spent = budget.epsilon_of_spent(delta)
     # The steps that the filter allows for every planned phase, after all steps of the planned phases before it.
@@ -70,9 +71,9 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
     labels = {
-        "filter": f"{text}; name --{text.split(',')[0]} whenever you ask again",
-        "quote": f"epsilon {round_outward(reported)}, the whole budget, wherever the run stops",
-        "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
+        "filter": f"{text} (pass --{text.split(',')[0]} in later queries)",
+        "report": f"epsilon {round_outward(reported)}, the whole budget, wherever the run stops",
+        "fixed plan": "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance",
     }
-    write(render.as_json(summary) if json else remaining_text(summary, labels))
+    write(render.as_json(summary) if json else remaining_text(summary, plan, labels, verbose))
     return 0 if summary["fits"] else 4

@@ -61,8 +61,8 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
         divergence = curve.divergence_at(order)
         if not divergence < math.inf:
             raise UnsupportedError(
-                f"{phase.mechanism.name}.{phase.bound.name} has no finite divergence at order {order:g}; expected "
-                "less to be released, or a smaller order, fixed before the first release"
+                f"{phase.mechanism.name}.{phase.bound.name} has no finite divergence at order {order:g}. Use "
+                "more noise, or a smaller order, fixed before the first release"
             )
         return phase, Fraction(max(divergence, LEAST_COST))
     phase.check()
@@ -70,8 +70,8 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
     projects = isinstance(mechanism, M2) and not mechanism.unprojected
     if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
         raise UnsupportedError(
-            "a filter without an order counts Gaussian noise on whole data sets alone; use one with an order, which "
-            "Filter.for_releases finds"
+            "a filter without an order supports Gaussian noise on whole datasets only. Use Filter.for_releases, which "
+            "chooses an order"
         )
     # mu^2, rounded up, including the count of adaptive clipping (C31)
     return phase, Fraction(max(next_up(mechanism.mu_with_count * mechanism.mu_with_count), LEAST_COST))
@@ -114,19 +114,23 @@ def best_order(phase: Phase, target: FullTarget) -> float:
         return excess
 
     if curve.least_over_orders(score) >= HOPELESS:
-        raise UnsupportedError(f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}")
+        raise UnsupportedError(
+            f"no order leaves a budget for epsilon {target.epsilon:g} at delta "
+            f"{target.delta:g}. Use a larger epsilon or delta"
+        )
     return min(tried, key=tried.__getitem__)
 
 
 def _one_release(phase: Phase) -> Phase:
     """Return the phase of one release, or raise if a filter cannot count it."""
     if phase.allow_refuted:
-        raise InvalidParameterError("allow_refuted", True, "bounds that hold, in a filter")
+        raise InvalidParameterError("allow_refuted", True, "false in a filter")
     if phase.run.scheme.is_shuffled:
-        raise UnsupportedError("a filter does not count shuffled batches; use sampling=partition or poisson")
+        raise UnsupportedError("a filter does not support shuffled batches. Use sampling=partition or poisson")
     if phase.reuses_projection:
         raise UnsupportedError(
-            f"a filter counts fresh projections only, and {phase.mechanism.name} says that its is fixed"
+            f"a filter does not support {phase.mechanism.name} with a fixed "
+            f"projection. Use a fresh projection for each release"
         )
     return replace(phase.with_run(steps=1), name="", planned=False)
 
@@ -184,16 +188,20 @@ class Filter:
         relation: RelationName = "add-remove",
         group_size: int = 1,
     ) -> None:
-        expected = "an order from 1.001 to 1e6, fixed before the first release (Filter.for_releases finds one)"
+        expected = "a number from 1.001 to 1e6"
         self.order = None if order is None else real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
         self.relation = str(member_named(NeighboringRelation, "relation", relation))
-        self.group_size = integer("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
+        self.group_size = integer("group_size", group_size, "an integer >= 1", 1, 10**6)
         if budget is None and epsilon is not None and delta is not None:
             self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
         elif epsilon is not None or delta is not None:
-            raise InvalidParameterError("budget", budget or "nothing", "either a budget, or epsilon and delta")
+            raise InvalidParameterError(
+                "budget",
+                budget or "nothing",
+                "omitted if epsilon and delta are given" if budget else "either a budget, or epsilon and delta",
+            )
         else:
-            expected = "a budget above 0 and at most 1e9, or epsilon and delta"
+            expected = "a number above 0 and at most 1e9"
             self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)
         self._steps: dict[Phase, int] = {}
         self._spent = Fraction(0)
@@ -202,13 +210,13 @@ class Filter:
     def __setattr__(self, name: str, value: object) -> None:
         if name in FIXED and name in vars(self):
             raise InvalidParameterError(
-                name, value, "a new filter", "what a filter was made with is fixed before any output"
+                name, value, "unchanged", "create a new filter, because these values are fixed before the first release"
             )
         super().__setattr__(name, value)
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
-            "a filter is neither copied nor pickled, for each copy would spend the whole budget: hand on the filter "
+            "a filter cannot be copied or pickled, because each copy would spend the whole budget. Pass the filter "
             "itself, or keep a ledger whose target has an order"
         )
 
@@ -285,9 +293,9 @@ class Filter:
             fit = self._fitting(cost)
             if phase.run.steps > fit:
                 raise UnsupportedError(
-                    f"{phase.run.steps} more of these releases would overspend the budget that was fixed in "
-                    f"advance: {round_outward(self.left, up=False)} of {self.budget:.4g} is left and each costs "
-                    f"{round_outward(_round_up(cost))}, so {fit} fit and none was counted"
+                    f"{phase.run.steps} more releases would exceed the budget: {round_outward(self.left, up=False)} of "
+                    f"{self.budget:.4g} is left and each release costs {round_outward(_round_up(cost))}. Nothing was "
+                    f"counted; {fit} releases fit"
                 )
             self._spent += cost * phase.run.steps
             self._steps[one] = self._steps.get(one, 0) + phase.run.steps
@@ -420,7 +428,7 @@ class Filter:
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             actual = f"{one.run.relation} for groups of {one.run.group_size}"
-            expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
+            expected = f"{self.relation} with group_size {self.group_size}, as in the filter"
             raise InvalidParameterError("relation", actual, expected)
         return _cost_of(one, self.order)
 
@@ -437,7 +445,7 @@ class Filter:
         if budget <= 0.0:
             kind, more = ("noise up to 1e12", "") if self.order is None else (f"order {self.order:.7g}", "order, ")
             raise UnsupportedError(
-                f"{kind} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; expected a larger "
+                f"{kind} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}. Use a larger "
                 f"{more}epsilon or delta"
             )
         return budget
@@ -482,7 +490,7 @@ class _BudgetQuery(Composition):
         """Return the fields of a result that describe the filter and the counted releases."""
         budget, fields = self.budget, super().named()
         fields["mechanism"]["filter"] = budget.parameters()
-        shared = {"relation": budget.relation, "group_size": budget.group_size, "assumes": self.run_requirements}
+        shared = {"relation": budget.relation, "group_size": budget.group_size, "requirements": self.run_requirements}
         kind = "gaussian-filter" if budget.order is None else "renyi-filter"
         bound = f"{kind} ({fields['bound']})" if fields["bound"] else kind
         run = {**run_of_several(self.phases), **shared}

@@ -11,8 +11,8 @@ from privproj.run import percent
 class LedgerFilter(Filter):
     """A filter as the budget of a ledger (:class:`privproj.io.ledger.Budget`)."""
 
-    assumes = Requirement.FIXED_FILTER
-    report = "the epsilon of the filter's whole budget, whatever of it was spent and why"
+    requirements = Requirement.FIXED_FILTER
+    report = "the epsilon of the whole budget of the filter, no matter how much was spent and why"
 
     def summary(self) -> dict[str, Any]:
         """Return the fields that the ledger command adds to its JSON output."""
@@ -26,4 +26,4 @@ class LedgerFilter(Filter):
 def filter_text(budget: Filter) -> str:
     """Return the order of a filter, its budget and the spent share of the budget, as text."""
     order, total = str(budget.order).removesuffix(".0"), round_outward(budget.budget, up=False)
-    return f"order {order}, budget {total}, {percent(budget.spent / budget.budget)} of it spent"
+    return f"order {order}, budget {total}, {percent(budget.spent / budget.budget)} spent"

@@ -5,7 +5,7 @@ BUDGETS = {"order": "privproj.contrib.filters.ledger:LedgerFilter"}
 COMMANDS = {
     "filter": (
         "Runs",
-        "How many steps fit if later phases depend on earlier outputs.",
+        "Compute the steps that fit if phases depend on outputs.",
         "privproj.contrib.filters.command:filter_command",
     )
 }

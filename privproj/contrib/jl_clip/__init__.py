@@ -1,4 +1,4 @@
-"""Random clipping by norms that Gaussian probes estimate (DP-SGD-JL)."""
+"""Define random clipping by norms that Gaussian probes estimate (DP-SGD-JL)."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class _ProbeRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class JLClip(NoisyMechanism):
-    """Random clipping: clip each record's vector by an estimate of its norm, then add Gaussian noise.
+    """Random clipping, which estimates the norm of each record's vector.
 
     The vector ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``M = sqrt(mean of <g, v_j>^2)`` estimates
     its norm by ``probes`` standard Gaussian vectors ``v_j`` (arXiv 2102.03013). The noise has the standard deviation
@@ -52,11 +52,11 @@ class JLClip(NoisyMechanism):
     name = "jl-clip"
     summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
     example = "probes=30 noise_multiplier=2"
-    assumes = tuple(_ProbeRequirement)
+    requirements = tuple(_ProbeRequirement)
     remedy = "more noise or more probes"
     probes: int | None = parameter(
-        whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True
+        whole_number(high=10**6), "Number of Gaussian vectors that estimate one norm.", "R", is_needed=True
     )
     noise_multiplier: float | None = parameter(
-        NOISE, "z = noise standard deviation / clip.", "Z", is_needed=True, is_found=True
+        NOISE, "z = noise standard deviation / clipping norm.", "Z", is_needed=True, is_found=True
     )

@@ -1,8 +1,8 @@
-"""Bounds of random clipping: the exact profile, and one for several records (C32).
+"""Compute the exact profile of random clipping, and a bound for groups (C32).
 
 The squared sensitivity over noise of a record that is clipped by an estimate of its norm is ``X = scale / U`` with ``U
 ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi2_r``. ``X`` has no moment of order ``a``
-or more; `exact` uses none, `any-records` the first.
+or more. The bound ``exact`` needs no moments, and ``any-records`` needs the first moment.
 """
 
 import math
@@ -26,7 +26,10 @@ NODE_RELATIVE_ERROR = 1e-15  # soundness: relative error of a node of the quadra
 
 @dataclass(frozen=True)
 class InverseGamma:
-    """The distribution of ``X = scale / U``, ``U ~ Gamma(a)``, as ``(scale/a) e^t`` with ``t = ln(a / U)``."""
+    """The distribution of ``X = scale / U`` with ``U ~ Gamma(a)``.
+
+    The variable of integration is ``t = ln(a / U)``, so that ``X = (scale/a) e^t``.
+    """
 
     a: float
     scale: float
@@ -112,9 +115,9 @@ def law(mechanism: JLClip) -> InverseGamma:
 EXACT = Bound(
     name="exact",
     mechanism=JLClip,
-    summary="exact profile for whoever sees the probes, over vectors of any length",
+    summary="exact for one record if the adversary sees the probes, over vectors of any length",
     formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
-    source="privproj: the law of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
+    source="privproj: distribution of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
     proof="C32",
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
@@ -126,17 +129,18 @@ EXACT = Bound(
 
 
 def _check_probes(mechanism: JLClip) -> None:
-    """Raise :class:`UnsupportedError` for one or two probes, where the squared sensitivity has no mean."""
+    """Raise :class:`UnsupportedError` for fewer than three probes.
+
+    With one or two probes the squared sensitivity has no mean.
+    """
     if (mechanism.probes or 0) < 3:
-        raise UnsupportedError(
-            f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"
-        )
+        raise UnsupportedError(f"the bound any-records needs probes >= 3, got {mechanism.probes}")
 
 
 ANY_RECORDS = Bound(
     name="any-records",
     mechanism=JLClip,
-    summary="several records at once, whose estimates may depend on each other: replacement and groups",
+    summary="replace relation and several records per user, with dependent estimates of the norms",
     formula="delta(eps) = min_p E[g_p(mu^2 r / chi2_r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C32",

@@ -1,4 +1,4 @@
-"""What random clipping adds to the core."""
+"""Register the bounds of random clipping."""
 
 BOUNDS = {
     ("jl-clip", "exact"): ("privproj.contrib.jl_clip.exact:EXACT",),

@@ -1,4 +1,4 @@
-"""The exact profile of random clipping in ball arithmetic (C32)."""
+"""Enclose the exact profile of random clipping in ball arithmetic (C32)."""
 
 from flint import arb
 
@@ -8,7 +8,10 @@ from privproj.contrib.jl_clip import JLClip
 
 
 class _BallRandomClip(BallMean):
-    """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
+    """The exact profile of random clipping in ball arithmetic (C32).
+
+    The profile is ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]``, where ``r`` is the number of probes.
+    """
 
     effort: int = 8
 
@@ -16,7 +19,7 @@ class _BallRandomClip(BallMean):
         self.probes, self.noise = probes, noise_multiplier
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return the mean of ``h_eps`` under the law."""
+        """Return the mean of ``h_eps(mu^2 r / chi2_r)``."""
         half = arb(self.probes) / 2
         return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 

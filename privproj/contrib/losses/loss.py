@@ -50,7 +50,7 @@ class PrivacyLoss(Composition):
     Args:
         phases: The phases in their order, as in a :class:`privproj.schedule.Composition`.
         discretization: The grid step of the composition of the phases; None lets the composer choose.
-        assumes: Further requirements of every result.
+        requirements: Further assumptions of every result.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import privacy_loss
@@ -213,11 +213,11 @@ def convert(
     """
     loss = privacy_loss(run, bound=bound, **options)
     if not isinstance(to, str) or to not in CONVERSIONS:
-        raise unknown_name("to", to, "a kind of privacy", get_args(Form))
+        raise unknown_name("to", to, "kind of privacy definition", get_args(Form))
     if any(not phase.bound.guarantees(phase.mechanism) for phase in loss.phases):
-        raise UnsupportedError("a refuted bound has no loss that could be converted")
+        raise UnsupportedError("a refuted bound cannot be converted")
     if at is not None and to in ("rho", "dp-accounting"):
-        raise InvalidParameterError("at", at, f"no at with to={to}")
+        raise InvalidParameterError("at", at, f"omitted with to={to}")
     if to == "renyi":
         loss = _with_renyi_bounds(loss)
     several = isinstance(at, list | tuple)
@@ -232,7 +232,7 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Return the mu of the run at each slack."""
     mus = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
     for mu in (mu for mu in mus if not mu.usable):
-        raise UnsupportedError(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
+        raise UnsupportedError(f"no finite mu holds for this run at slack {mu.delta or 0.0:g}. Use a larger slack")
     return [float(mu) for mu in mus], mus[0].side
 
 
@@ -245,7 +245,7 @@ def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Return the sums of the divergences of the phases at each order."""
-    orders = [real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in at]
+    orders = [real("at", order, "a number above 1 and at most 1e6", 1.0, 1e6, open_low=True) for order in at]
     totals = [0.0] * len(orders)
     for phase in loss.phases:
         curve: Any = phase.curve()
@@ -253,7 +253,7 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     for order, value in zip(orders, totals, strict=True):
         if not value < math.inf:
             raise UnsupportedError(
-                f"this run has no finite Renyi divergence at order {order:g}; expected a smaller order"
+                f"the Renyi divergence of this run at order {order:g} is not finite. Use a smaller order"
             )
     return totals, Side.UPPER
 
@@ -263,7 +263,7 @@ def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
     for phase in loss.phases:
         if phase.accountant is not None:
             raise UnsupportedError(
-                f"phase {phase.name} has another accountant, which must compute its Renyi divergences"
+                f"phase {phase.name} uses another accountant. Compute its Renyi divergence with that accountant"
             )
     phases = tuple(renyi_curve(phase)[0] for phase in loss.phases)
     return replace(loss, phases=phases)
@@ -271,7 +271,7 @@ def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
 
 def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Return lower bounds of false negative rates."""
-    rates = [real("at", rate, "a false positive rate from 0 to 1", 0.0, 1.0) for rate in at]
+    rates = [real("at", rate, "a number from 0 to 1", 0.0, 1.0) for rate in at]
     return tradeoff(loss.curve(), rates), Side.LOWER
 
 

@@ -1,4 +1,7 @@
-"""Gaussian mixing: a secret sketch of records whose noise depends on a private estimate of their least eigenvalue."""
+"""Account for Gaussian mixing.
+
+Gaussian mixing is a secret sketch of records whose noise depends on a private estimate of their least eigenvalue.
+"""
 
 from privproj.lazy import lazy_names
 

@@ -1,10 +1,10 @@
-"""The profile of a sketch whose noise depends on a noisy least eigenvalue, as an integral over that noise (C33).
+"""Compute the profile of Gaussian mixing as an integral (C33).
 
 The noise ``u`` of the eigenvalue is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho``
 from 0 to 1. Given ``u``, the variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G -
-Z u)``. Both orders are integrals over ``u`` of the profile of that sketch, at the worst ratio of the normal densities.
-Panels are halved if two Gauss rules disagree; their difference is added as an error estimate, which is observed and not
-proved.
+Z u)``. In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio of
+the normal densities. Panels are halved if two Gauss rules disagree. Their difference is added as an error estimate,
+which is observed and not proved.
 """
 
 import math
@@ -27,8 +27,8 @@ WINDOW = 39.0  # standard deviations of the eigenvalue's noise; the tail beyond 
 TAIL_ERROR = 1e-12  # soundness: relative error of the mass beyond, and per nat of it
 
 LOG_TAIL_OF_WINDOW = -750.0  # soundness: ln of a probability above that of more than WINDOW standard deviations
-LARGEST_CHANGE = 1e7  # soundness: a larger nu counts as infinite in upper bounds and is left out of lower bounds
-SHARE_AT_END = 1e-12  # soundness: the last share of the way to an infinite nu has no digits; treated in the same way
+LARGEST_CHANGE = 1e7  # soundness: a larger nu counts as infinite in upper bounds and is omitted in lower bounds
+SHARE_AT_END = 1e-12  # soundness: the last part of the range, where nu has no correct digits, is treated likewise
 WIDEST_PANEL = 2.0  # standard deviations of the eigenvalue's noise
 NEGLIGIBLE_PANEL_NATS = 46.0  # soundness: panels so far below the largest one are less than a rounding
 NODES_AT_ONCE = 2**9  # nodes that fit into the cache
@@ -37,7 +37,10 @@ LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]  # nats; losses at which a tail m
 
 @dataclass(frozen=True)
 class EnforcedSketch:
-    """The profile of one release in both orders: with the record against without (``present``), and the other way."""
+    """The profile of one release of Gaussian mixing in both directions.
+
+    With ``present``, the first of the two datasets has the record.
+    """
 
     rank: float
     """The number of rows of the sketch."""
@@ -50,20 +53,23 @@ class EnforcedSketch:
 
     @property
     def mu(self) -> float:
-        """``mu = 1/Z``, the largest shift of the eigenvalue in units of its noise."""
+        """The sensitivity of the eigenvalue over its noise, ``mu = 1/Z``."""
         return 1.0 / self.eigen_noise
 
     @property
     def left_at_end(self) -> float:
-        """The remainder of ``G`` at the last ``u`` of the integral."""
+        """The value of ``G - Z u`` at the last ``u`` of the integral."""
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return ``(lower, upper)`` of ``ln H_eps`` in one order, arrays of the shape of ``eps >= 0``."""
+        """Return arrays ``(lower, upper)`` around ``ln H_eps`` for each ``eps >= 0``.
+
+        ``present`` selects the direction.
+        """
         last = min((self.gamma - self.left_at_end) / self.eigen_noise, WINDOW + (self.mu if present else 0.0))
         left, right, owner = self._first_panels(eps, present, last)
         logs, error = self._integrate(left, right, owner, eps, present)
-        # The rounding of ln R, of the size of mu^2, counts beside that of the sketch.
+        # The rounding error of ln R, which is of size mu^2, adds to that of the sketch.
         relative = error + QUADRATURE_RELATIVE_ERROR + 4e-15 * self.mu * self.mu
         with np.errstate(invalid="ignore"):
             lower, upper = widen_outward_each(logs, relative, 4.0 * np.abs(logs) + 40.0)
@@ -73,10 +79,12 @@ class EnforcedSketch:
         return np.minimum(lower, 0.0), np.minimum(np.logaddexp(upper, LOG_TAIL_OF_WINDOW) + 1e-14, 0.0)
 
     def excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return bounds of ``H_t - max(0, 1 - t)``, with the record against without, at ``ln t`` of any sign.
+        """Return bounds of ``H_t - max(0, 1 - t)`` at ``ln t`` of any sign.
 
-        Beyond the loss at which the tail hardly falls, the upper bound is constant (in the other order for ``t < 1``)
-        and the lower bound is 0 (C33).
+        The first dataset has the record.
+
+        Where the tail hardly decreases any more, the upper bound is constant (in the other direction for ``t < 1``) and
+        the lower bound is 0 (C33).
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -90,7 +98,7 @@ class EnforcedSketch:
         lower, upper = np.empty(len(losses)), np.empty(len(losses))
         for rows, present in ((losses >= 0.0, True), (losses < 0.0, False)):
             if rows.any():
-                # For t < 1 it is t H_(1/t) of the other order (C1).
+                # For t < 1 it is t H_(1/t) in the other direction (C1).
                 ends = self.log_delta_ends(np.abs(losses[rows]), present)
                 lower[rows], upper[rows] = (np.exp(end + np.minimum(losses[rows], 0.0)) for end in ends)
         return lower, upper
@@ -108,14 +116,20 @@ class EnforcedSketch:
         return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
-        """Return ``ln R(u)``: the largest density ratio of ``u`` over all ``rho``, or the least if not present."""
+        """Return ``ln R(u)``, the largest density ratio of ``u`` over all ``rho``.
+
+        If not ``present``, it is the smallest ratio.
+        """
         mu = self.mu
         # max over rho of rho mu u - rho^2 mu^2/2 at rho = u/mu, cut to [0, 1]; the minimum is at an end (C33).
         shift = np.clip(u, 0.0, mu) if present else np.where(u < 0.5 * mu, mu, 0.0)
         return shift * u - 0.5 * shift * shift
 
     def _log_tail(self, u: float, present: bool) -> float:
-        """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``, or of ``phi`` if not present."""
+        """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``.
+
+        If not ``present``, the integrand is ``phi``.
+        """
         mu = self.mu
         if present and u < mu:
             # phi(u) R(u) = 1/sqrt(2 pi) up to mu, and half is beyond.
@@ -131,7 +145,10 @@ class EnforcedSketch:
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
-        """Return the first panels ``[left, right]`` of every integral, and the index of the epsilon of each."""
+        """Return the first panels of all integrals.
+
+        The arrays are the left ends, the right ends, and the index of the epsilon of each panel.
+        """
         mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
         fixed += [last - step for step in _steps(self.left_at_end / self.eigen_noise)]
@@ -139,7 +156,8 @@ class EnforcedSketch:
         for i, e in enumerate(eps.tolist()):
             kink, edges = self._kink(e, present), list(fixed)
             if -WINDOW < kink < last:
-                # The loss of the sketch has the deviation nu sqrt(r/2), that of the eigenvalue mu for each unit of u.
+                # The loss of the sketch has the standard deviation nu sqrt(r/2). The loss of the eigenvalue grows by
+                # mu per unit of u.
                 spread = math.sqrt(0.5 * self.rank) / (self.gamma - self.eigen_noise * kink) / mu
                 near = list(_steps(min(0.25 * spread, WIDEST_PANEL)))
                 edges += [kink, *(kink + step for step in near), *(kink - step for step in near)]
@@ -150,7 +168,10 @@ class EnforcedSketch:
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return the logs of the integrals for each epsilon, and their relative errors by two Gauss rules."""
+        """Return the log of the integral for each epsilon, and its relative error.
+
+        The difference of two Gauss rules estimates the error.
+        """
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
         height = np.maximum.reduce(ends) + np.log(right - left)
@@ -181,7 +202,10 @@ class EnforcedSketch:
     def _panel_sums(
         self, left: Array, right: Array, owner: Index, eps: Array, present: bool, count: int, top: Array
     ) -> Array:
-        """Return the integral over each panel by a Gauss rule, divided by ``e^top`` of its epsilon."""
+        """Return the integral over each panel by a Gauss rule.
+
+        The values are divided by ``e^top`` of their epsilon.
+        """
         nodes, weights = gauss_nodes(count)
         width = right - left
         u = left[:, None] + width[:, None] * nodes
@@ -190,7 +214,11 @@ class EnforcedSketch:
         return width * (np.exp(logs - top[owner, None]) @ weights)
 
     def _log_integrand(self, u: Array, eps: Array, present: bool) -> Array:
-        """Return ``ln`` of ``phi(u) R(u) h`` or, if not present, of ``phi(u) h``; ``h`` is the sketch's profile."""
+        """Return ``ln`` of the integrand at each ``u``.
+
+        The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``h`` is the profile of the
+        sketch.
+        """
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
@@ -200,7 +228,10 @@ class EnforcedSketch:
 
 
 def _steps(first: float) -> list[float]:
-    """Return distances from ``first`` (above 0) on, each four times the last, up to the width of a panel."""
+    """Return distances ``first``, ``4 first``, ``16 first`` and so on.
+
+    The last one is at least the width of the widest panel.
+    """
     steps = [first]
     while steps[-1] < WIDEST_PANEL:
         steps.append(4.0 * steps[-1])

@@ -1,4 +1,4 @@
-"""The mechanism of Gaussian mixing in two stages."""
+"""Define the mechanism of Gaussian mixing in two stages."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class _MixingRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing(Mechanism):
-    """Gaussian mixing: release the least eigenvalue with noise, then a secret sketch with the noise that it needs.
+    """Gaussian mixing: release a noisy eigenvalue, then a secret sketch.
 
     The rows of ``X`` are records, each clipped to the norm ``B``. The first stage releases
     ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second stage releases ``S X + sigma N`` with
@@ -40,8 +40,8 @@ class Mixing(Mechanism):
 
     Args:
         rank: The number of rows of ``S``, from 1 to 1e9; None only for the rank query.
-        gamma: The target for the sum of the released eigenvalue and the variance of the noise, over ``B^2``, from 0.01
-            to 1e12.
+        gamma: The target for the released eigenvalue plus the variance of the noise, in units of ``B^2``, from 0.01 to
+            1e12.
         eigen_noise: The ratio of the standard deviation of the noise on the eigenvalue to its sensitivity ``B^2``, from
             0.01 to 1e12.
 
@@ -55,22 +55,24 @@ class Mixing(Mechanism):
     """
 
     name = "mixing"
-    summary = "Secret sketch of records, its noise set by a private look at their least eigenvalue."
+    summary = "Secret sketch whose noise depends on a private estimate of the least eigenvalue."
     example = "rank=100 gamma=65 eigen_noise=7"
     finds_rank = True
     can_be_sampled = False
-    assumes = tuple(_MixingRequirement)
+    requirements = tuple(_MixingRequirement)
     default_relation = "add-remove"
     poisson = False
     remedy = "more noise (a larger gamma or eigen_noise)"
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
-    gamma: float = parameter(NOISE_SIZE, "Eigenvalue and noise aimed at together, over B^2.", "G", is_needed=True)
+    gamma: float = parameter(NOISE_SIZE, "Target for eigenvalue plus noise variance, over B^2.", "G", is_needed=True)
     eigen_noise: float = parameter(
-        NOISE_SIZE, "Noise deviation of the released eigenvalue over B^2.", "Z", is_needed=True
+        NOISE_SIZE, "Standard deviation of the noise on the eigenvalue, over B^2.", "Z", is_needed=True
     )
 
     def noise_variance(self, released: float, norm: float) -> float:
-        """Return ``sigma^2 = max(0, gamma B^2 - l)``, the variance of the noise of the second stage.
+        """Return the variance of the noise of the second stage.
+
+        The result is ``sigma^2 = max(0, gamma B^2 - l)``.
 
         Args:
             released: ``l``, the eigenvalue that the first stage released, in units of the records squared.
@@ -87,5 +89,5 @@ class Mixing(Mechanism):
         240.0
         """
         released = real("released", released, "a number from -1e300 to 1e300", -1e300, 1e300)
-        norm = real("norm", norm, "a norm above 0 and up to 1e100", 0.0, 1e100, open_low=True)
+        norm = real("norm", norm, "a number above 0 and at most 1e100", 0.0, 1e100, open_low=True)
         return max(0.0, self.gamma * norm**2 - released)

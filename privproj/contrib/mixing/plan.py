@@ -14,7 +14,9 @@ LARGEST_GAMMA = 1e9  # units of B^2; the search ends here
 
 
 def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
-    """Return the mechanism with the smallest ``gamma`` whose single release meets ``(epsilon, delta)``.
+    """Return the mechanism with the smallest ``gamma`` that meets a target.
+
+    The target is ``(epsilon, delta)`` for one release.
 
     A smaller ``gamma`` adds less noise for every eigenvalue. ``eigen_noise`` is optimized: less noise makes the first
     stage more expensive, and more noise needs a wider margin in the second stage.
@@ -25,7 +27,7 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
         delta: The delta to be met, above 0 and below 1.
 
     Returns:
-        The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. That ``gamma`` is smallest is not proved.
+        The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. A smaller ``gamma`` may exist.
 
     Raises:
         InvalidParameterError: A value is outside its domain.
@@ -57,5 +59,8 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     noise = math.exp(log_noise)
     gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
     if gamma == math.inf:
-        raise UnsupportedError(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
+        raise UnsupportedError(
+            f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and "
+            f"delta {delta:g}. Use a larger epsilon or delta"
+        )
     return Mixing(rank=rank, gamma=gamma, eigen_noise=noise)

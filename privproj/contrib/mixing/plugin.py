@@ -1,3 +1,3 @@
-"""What Gaussian mixing adds to the core."""
+"""Register the bound of Gaussian mixing."""
 
 BOUNDS = {("mixing", "two-stage"): ("privproj.contrib.mixing.two_stage:TWO_STAGE",)}

@@ -1,4 +1,4 @@
-"""The bound of Gaussian mixing: an integral over the noise of the eigenvalue (C33)."""
+"""Bound Gaussian mixing by an integral over the noise of the eigenvalue (C33)."""
 
 from privproj.contrib.mixing import Mixing
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
@@ -9,7 +9,7 @@ VALUES_PER_DEVIATION = 24.0  # values of the profile per standard deviation of t
 
 
 def representation(mechanism: Mixing) -> PrivacyProfile:
-    """Return the profile of one release, the larger of both orders; each order is composed with itself."""
+    """Return the profile of one release, the larger of the two directions."""
     from privproj.contrib.mixing.enforced_sketch import EnforcedSketch
 
     law = EnforcedSketch(float(mechanism.needed_rank), mechanism.gamma, mechanism.eigen_noise)
@@ -31,7 +31,7 @@ def representation(mechanism: Mixing) -> PrivacyProfile:
 TWO_STAGE = Bound(
     name="two-stage",
     mechanism=Mixing,
-    summary="nothing promised: the noise of the sketch follows a private look at the least eigenvalue",
+    summary="integral over the noise of the eigenvalue; no assumption on the data",
     formula="with the record against without: int phi(u) R h(eps - ln R; nu) du, nu = 1/(G - Z u), R the largest of "
     "e^(s u - s^2/2) over 0 <= s <= 1/Z, h the profile of exact-rank1 of `sketch` in this order, and 1 beyond u = G/Z; "
     "or int phi(u) h(eps + ln R; nu) du in the other order, R the smallest; whichever is larger",

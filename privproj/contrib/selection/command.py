@@ -3,7 +3,7 @@
 from typing import Any
 
 from privproj_cli import render
-from privproj_cli.options import json_option, options_from
+from privproj_cli.options import json_option, options_from, requirements_option
 from privproj_cli.query import QueryGroup, bound_option, refuted_option, show
 
 from privproj.contrib.selection.selection import select
@@ -13,35 +13,35 @@ from privproj.run import RunOptions
 
 # fields of the numerics that are printed with an epsilon for comparison, and their text
 COMPARISONS = {
-    "epsilon_of_one_run": "one run, without the choice, has epsilon",
-    "epsilon_of_all_trials": "a fixed number of as many runs, all of them released, has epsilon",
+    "epsilon_of_one_run": "one run alone: epsilon",
+    "epsilon_of_all_trials": "as many runs, a fixed number, all released: epsilon",
 }
 
 
-def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, **options: Any) -> int:
-    """Account for the release of the best of a random number of runs, chosen by score.
+def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, verbose: bool, **options: Any) -> int:
+    """Compute the privacy of releasing the best of a random number of runs.
 
-    Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
-    Then draw the number of runs with privproj.contrib.selection.draw_trials, and release only the best run.
+    Pass --delta for epsilon and --epsilon for delta. Pass both, without --noise-multiplier, for the smallest noise
+    multiplier. Draw the number of runs with privproj.contrib.selection.draw_trials, and release only the best run.
     """
     result = select(mechanism, **{key: value for key, value in options.items() if value is not None}, **run)
-    return show(result, json, lambda: selection_text(result))
+    return show(result, json, lambda: selection_text(result, verbose))
 
 
-def selection_text(result: Result) -> str:
+def selection_text(result: Result, verbose: bool = False) -> str:
     """Return the result as text, with the distribution of the number of runs and the epsilons for comparison."""
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
     shape = f", shape {trials['shape']:g}, gamma {trials['gamma']:.6g}" if "gamma" in trials else ""
-    text = f"the best of a random number of runs, {trials['distribution']} of mean {trials['expected_trials']:g}{shape}"
+    text = f"{trials['distribution']} number of runs with mean {trials['expected_trials']:g}{shape}"
     epsilons = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in COMPARISONS.items() if key in numerics)
-    return render.answer_text(result, {"trials": text, "comparison": epsilons})
+    return render.answer_text(result, {"trials": text, "comparison": epsilons}, verbose=verbose)
 
 
 select_command = QueryGroup(
     "select",
     show_selection,
-    [json_option(), bound_option(), refuted_option()],
+    [json_option(), requirements_option(), bound_option(), refuted_option()],
     options_from(select, "trials", "distribution", "shape"),
     example="--trials 10 --delta 1e-5",
     finds_noise=True,

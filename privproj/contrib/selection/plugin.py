@@ -3,7 +3,7 @@
 COMMANDS = {
     "select": (
         "Runs",
-        "The best of a random number of runs: what choosing it costs.",
+        "Compute the privacy of the best of several runs.",
         "privproj.contrib.selection.command:select_command",
     )
 }

@@ -141,19 +141,19 @@ class _TrialDistribution:
 def trial_distribution(trials: float, distribution: str, shape: float | None) -> _TrialDistribution:
     """Return the distribution with this mean, name and shape."""
     if distribution not in SHAPES:
-        raise unknown_name("distribution", distribution, "a distribution of the number of trials", SHAPES)
-    mean = real("trials", trials, f"a mean number of trials from 1 to {LARGEST_EXPECTED:g}", 1.0, LARGEST_EXPECTED)
+        raise unknown_name("distribution", distribution, "distribution of trials", SHAPES)
+    mean = real("trials", trials, f"a number from 1 to {LARGEST_EXPECTED:g}", 1.0, LARGEST_EXPECTED)
     if distribution != "negative-binomial":
         if shape is not None:
             raise InvalidParameterError(
-                "shape", shape, f"no shape with {distribution} trials", "negative-binomial has one"
+                "shape", shape, f"omitted for the {distribution} distribution", "only negative-binomial has a shape"
             )
         shape = SHAPES[distribution]
     else:
-        expected = f"a shape from {LEAST_SHAPE:g} to {LARGEST_SHAPE:g} with negative-binomial trials"
+        expected = f"a number from {LEAST_SHAPE:g} to {LARGEST_SHAPE:g}"
         shape = real("shape", shape, expected, LEAST_SHAPE, LARGEST_SHAPE)
         if 0.0 < abs(shape) < SMALLEST_SHAPE:
-            raise InvalidParameterError("shape", shape, f"a shape of 0, or at least {SMALLEST_SHAPE:g} in size")
+            raise InvalidParameterError("shape", shape, f"0, or at least {SMALLEST_SHAPE:g} in absolute value")
     if shape is None:
         return _TrialDistribution(distribution, mean)
     eta = shape
@@ -178,8 +178,9 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
     """
     if leads_with_epsilon(base):
         raise UnsupportedError(
-            "a rule for one delta at a time does not account for a selection; expected a bound with a privacy profile "
-            "or a Renyi curve, as the default bounds have"
+            "this bound does not support private selection. Use a bound with "
+            "a privacy profile or a Renyi curve, as the "
+            "default bounds have"
         )
     if runs.shape is not None:
         return _negative_binomial_curve(base, runs)
@@ -442,7 +443,9 @@ def select(
         target = delta_target(delta, None)
         return _with_comparison(question, solve_epsilon(question, target), target)
     if epsilon is None:
-        raise InvalidParameterError("delta", "nothing", "a delta, an epsilon, or both without a noise multiplier")
+        raise InvalidParameterError(
+            "delta", "nothing", "a target", "give delta or epsilon, or both without a noise multiplier"
+        )
     return solve_delta(question, epsilon_target(epsilon))
 
 
@@ -459,7 +462,10 @@ def _with_comparison(question: _SelectionQuery, result: Result, target: Target) 
             numerics[name] = solve_epsilon(query, target).value
     warnings, of_all = result.warnings, numerics.get("epsilon_of_all_trials")
     if of_all is not None and result.value is not None and of_all <= result.value:
-        warnings = (*warnings, f"exactly {count} trials, all of them released, cost no more: fix their number instead")
+        warnings = (
+            *warnings,
+            f"Releasing all trials has no larger epsilon. Fix the number of trials at {count}.",
+        )
     return replace(result, numerics=numerics, warnings=warnings)
 
 

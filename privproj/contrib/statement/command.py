@@ -47,7 +47,7 @@ def produce(
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
         raise InvalidParameterError(
-            "--output", output, "a file of text, Markdown (.md) or HTML (.html)", "print a page of HTML"
+            "--output", output, "a file that ends in .txt, .md or .html", "to make a PDF, print the HTML page"
         )
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
     fields = {name: text for name, text in author_words.items() if text is not None}
@@ -139,14 +139,14 @@ def filled(template: str, **fields: object) -> str:
 def shared_options(*hidden: str) -> list[Once]:
     """Return the options for the style, the output and the author's entries, without the ``hidden`` ones."""
     return [
-        option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
-        Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
+        option("--style", "Choose the format.  [default: by the file name]", type=OneOf([*statements.STYLES])),
+        Once(["--output", "-o"], help="Write to this file (.txt, .md, .html).", metavar="FILE"),
         *(option_of(name, field, type=str) for name, field in statements.AUTHOR_WORDS.items() if name not in hidden),
     ]
 
 
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
-    """Write a privacy statement for a model card, as text, Markdown or HTML."""
+    """Write a privacy statement for a model card as text, Markdown or HTML."""
     phase = phase_of(mechanism, bound=bound, **run)
     return produce(statements.question_data(phase), {}, [phase], **options)
 
@@ -157,7 +157,7 @@ command = QueryGroup("report", report_mechanism, [bound_option(), *shared_option
 @command.add_command
 @command_with("run", file_argument(), *target_options("report"), *shared_options())
 def report_run(file: str, **options: Any) -> int:
-    """Write the privacy statement of a run file, whose phases are composed jointly."""
+    """Write the statement of a run file."""
     check_not_same_file("--output", options["output"], file)
     schedule = from_data(read_data(file), file)
     return produce(statements.run_data(schedule), {}, schedule.phases, **options)
@@ -166,7 +166,7 @@ def report_run(file: str, **options: Any) -> int:
 @command.add_command
 @command_with("ledger", file_argument(), *target_options("report"), *shared_options("ledger"))
 def report_ledger(file: str, delta: float | None, **options: Any) -> int:
-    """Write the privacy statement of the ledger of a training run, about the recorded releases."""
+    """Write the statement of a training run from its ledger."""
     check_not_same_file("--output", options["output"], file)
     account, content = read_started_ledger(file)
     digests = {"ledger": sha256(content).hexdigest()}

@@ -23,8 +23,8 @@ from privproj.io.ledger import verify_ledger
 from privproj.result import round_outward
 from privproj.run import run_words
 
-NOT_THE_CHECKPOINT = "that the checkpoint came from this run: a digest says which file is meant, not how it was made"
-NOT_GIVEN = "that the {name} is the one whose SHA-256 the statement names, since it was not given"
+NOT_THE_CHECKPOINT = "that this run made the checkpoint: a digest identifies the file, not its origin"
+NOT_GIVEN = "that the SHA-256 in the statement is that of the {name}: you did not pass the file"
 BEGINNINGS = tuple(line.encode() for line in (*statements.BEGIN.values(), statements.PARAMETERS))
 
 
@@ -60,37 +60,43 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
     description = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
     about = f"{description}, relation {unit_words(result)}"
-    claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
+    claimed = "; ".join(verdict.claimed[:3]) or "no readable epsilon"
     record = {
         "claim": f"{about}: {claimed}",
         "claimed": list(verdict.claimed),
-        "found": statements.claim_of(verdict.statement),
+        "computed": statements.claim_of(verdict.statement),
         "unproved": [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())],
         "first_line": verdict.first,
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
         "differences": [*verdict.differences],
-        "assumes": [*result.assumes, *statements.assumed_of_persons(result)],
+        "requirements": [*result.requirements, *statements.assumed_of_persons(result)],
         "result": result,
     }
-    parts = {"about": about, "claimed": f"{claimed}, in the words of the file"}
-    parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.promises}
-    parts |= {"assumes": None, "warning": result.warnings, "unproved": None}
+    parts = {
+        "assumes": result.data_assumptions,
+        "about": about,
+        "claimed": f"{claimed} (text of the file)",
+        "computed": f"{record['computed']} (from its parameters)",
+        "unproved": None,
+        "requires": record["requirements"],
+        "warnings": result.warnings,
+    }
     description = f"a privacy statement in {verdict.statement.style}"
-    return render_verdict(verdict, "statement", description, record, parts, *checked_lines(verdict))
+    return render_verdict(verdict, "statement", description, record, parts, more=checked_lines(verdict))
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
-    """Return a text on which lines of a file were checked, and the first lines that differ."""
-    outside = ", which is the whole file"
+    """Return which lines of a file were checked, and the first ones that differ."""
+    outside = ", the whole file"
     if verdict.outside:
-        outside = f"; what the other {verdict.outside} lines of the file say is not covered"
-    lines = [f"  checked:  lines {verdict.first} to {verdict.last}{outside}"]
+        outside = f"; the other {verdict.outside} lines of the file were not checked"
+    lines = [f"  checked:   lines {verdict.first} to {verdict.last}{outside}"]
     for one in verdict.differences[:3]:
-        lines.append(f"  line {one['number']} says   {ascii(one['said'])[:300]}")
-        lines.append(f"  expected{'':<{len(str(one['number'])) + 4}}{ascii(one['expected'])[:300]}")
+        lines.append(f"  line {one['number']}: {ascii(one['said'])[:300]}")
+        lines.append(f"  expected: {ascii(one['expected'])[:300]}")
     if len(verdict.differences) > 3:
-        lines.append(f"  and {len(verdict.differences) - 3} lines more")
+        lines.append(f"  and {len(verdict.differences) - 3} more lines")
     return lines
 
 
@@ -107,17 +113,22 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
         "steps_planned": verdict.planned,
         "unproved": [*gap, *unproved],
         "claim": statement["claim"],
-        "found": f"{spent_text} at delta {stated.delta!r} for the {spent} releases of the ledger",
+        "computed": f"{spent_text} at delta {stated.delta!r} for the {spent} releases of the ledger",
         "differences": list(verdict.differences),
-        "assumes": list(dict.fromkeys((*statement["assumes"], *ledger["assumes"]))),
+        "requirements": list(dict.fromkeys((*statement["requirements"], *ledger["requirements"]))),
         "statement": statement,
         "ledger": ledger,
     }
-    alone = " (named by the ledger alone)"
-    assumed = [requirement + alone * (requirement not in statement["assumes"]) for requirement in record["assumes"]]
-    parts = {"missing": gap, "unproved": unproved, "claimed": record["claim"], "found": None}
-    parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
-    parts |= {"assumes": assumed, "warning": ledger["warnings"]}
+    parts = {
+        "missing": gap,
+        "assumes": stated.data_assumptions,
+        "claimed": record["claim"],
+        "computed": None,
+        "differs": verdict.differences[:9],
+        "unproved": unproved,
+        "requires": record["requirements"],
+        "warnings": ledger["warnings"],
+    }
     description = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
     return render_verdict(verdict, "statement and ledger", description, record, parts)
 

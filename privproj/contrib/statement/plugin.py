@@ -3,7 +3,7 @@
 COMMANDS = {
     "report": (
         "Reports",
-        "A privacy statement for a model card: text, Markdown, HTML.",
+        "Write a privacy statement for a model card.",
         "privproj.contrib.statement.command:command",
     )
 }

@@ -271,10 +271,10 @@ def _fields(statement: Statement) -> dict[str, Any]:
         ),
         "advantage": _percent_rounded_up(advantage_bound),
         "done": (*done, *((f"a filter fixed in advance: {listed(filter_parameters)}",) if filter_parameters else ())),
-        **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
+        **{name: getattr(result, name) for name in ("bound", "source", "requirements", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
-        "promises": tuple(text for text in result.promises if text != Requirement.MEASURED_ROUNDING),
-        "rounding": tuple(text for text in result.promises if text == Requirement.MEASURED_ROUNDING),
+        "data_assumptions": tuple(text for text in result.data_assumptions if text != Requirement.MEASURED_ROUNDING),
+        "rounding": tuple(text for text in result.data_assumptions if text == Requirement.MEASURED_ROUNDING),
         "persons": assumed_of_persons(result),
         "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {text}" for name, text in texts.items()),
         "missing": (", ".join(name for name in AUTHOR_WORDS if name not in texts),) * (len(texts) < len(AUTHOR_WORDS)),
@@ -305,7 +305,7 @@ def _best_attack(rate: float, most: float, them: str) -> str:
 
 def _other_bound(other: Result, factor: float) -> str:
     """Return the result of another bound, for experts."""
-    status_and_assumptions = "; ".join((str(other.status), *other.promises))
+    status_and_assumptions = "; ".join((str(other.status), *other.data_assumptions))
     return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({status_and_assumptions})"
 
 
@@ -383,12 +383,12 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
     try:
         lines = content.decode().replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:
-        raise InvalidParameterError("FILE", path, "text in UTF-8") from None
+        raise InvalidParameterError("FILE", path, "a UTF-8 text file") from None
     lines = lines[:-1] if not lines[-1] else lines
     places = [i for i, line in enumerate(lines) if line.startswith(PARAMETERS)]
     if len(places) != 1:
         expected = "one privacy statement that ends with its parameters"
-        raise InvalidParameterError("FILE", path, expected, f"it has {len(places)} lines of parameters")
+        raise InvalidParameterError("FILE", path, expected, f"the file has {len(places)} lines of parameters")
     parameters = _parameters(lines[places[0]], path)
     style = parameters.pop("style")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
@@ -415,8 +415,8 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
     """
     fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
     if (version := fields.pop("privproj")) != __version__:
-        remedy = f"that is of {quoted(version)}: verify it with that version, or write it again"
-        raise InvalidParameterError("FILE", path, f"a privacy statement of privproj {__version__}", remedy)
+        remedy = f"version {quoted(version)} wrote this statement: verify it with that version, or write it again"
+        raise InvalidParameterError("FILE", path, f"a privacy statement written by privproj {__version__}", remedy)
     with within(path):
         return read_table("parameters", fields, HEAD | dict.fromkeys(["run", *{"said", "ledger"} & {*fields}], FILLED))
 
@@ -426,7 +426,7 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
     if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
-        expected = f"one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
+        expected = f"a statement with one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
         raise InvalidParameterError("FILE", path, expected)
     return begins[0], ends[0]
 
@@ -507,8 +507,8 @@ def compare_with_ledger(
         of_ledger = account.epsilon(float(claimed.delta or 0.0))
         most = float(claimed.value or 0.0) * (1 + ROUNDING_RTOL)
         claims[COVERED] = of_ledger.usable and float(of_ledger.value or 0.0) <= most
-        stated_assumptions = {*claimed.promises, *claimed.assumes, *OF_THE_LEDGER}
-        claims[SAME_FOUNDATION] = {*of_ledger.promises, *of_ledger.assumes} <= stated_assumptions
+        stated_assumptions = {*claimed.data_assumptions, *claimed.requirements, *OF_THE_LEDGER}
+        claims[SAME_FOUNDATION] = {*of_ledger.data_assumptions, *of_ledger.requirements} <= stated_assumptions
     if "delta" in target:
         claims[SAME_DELTA] = float(claimed.delta or 0.0) <= float(target["delta"])
     named = statement.statement.author_words

@@ -4,7 +4,7 @@ import time
 from functools import partial
 
 from privproj_cli import render
-from privproj_cli.options import WORKERS, Once, command_with, file_argument, json_option, option
+from privproj_cli.options import WORKERS, Once, command_with, file_argument, json_option, option, requirements_option
 from privproj_cli.output import bar, write
 
 from privproj.accounting.query import build_result
@@ -17,16 +17,17 @@ from privproj.io.jobs import open_pool
 @command_with(
     "sweep",
     file_argument(),
-    Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
-    option("--workers", "Processes of this machine.  [default: 1]", type=WORKERS, metavar="N", default=1),
-    Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
+    Once(["-o", "--output"], required=True, metavar="OUT", help="Write the table to this .csv or .parquet file."),
+    option("--workers", "Set the number of processes.  [default: 1]", type=WORKERS, metavar="N", default=1),
+    Once(["--dask"], metavar="ADDRESS", help="Use the Dask cluster with this scheduler (extra: sweep)."),
     json_option(),
+    requirements_option(),
 )
-def sweep_command(file: str, output: str, workers: int, dask: str | None, json: bool) -> int:
-    """Evaluate a query on a grid of parameters, and write a CSV or Parquet table.
+def sweep_command(file: str, output: str, workers: int, dask: str | None, json: bool, verbose: bool) -> int:
+    """Evaluate a grid of queries, and write a CSV or Parquet table.
 
-    Rows are stored in a journal next to the table. If the sweep is interrupted, run the same command again to resume
-    it. A point that is not supported or has no result keeps its row, with the reason.
+    privproj appends each finished row to a journal next to the table. Run the same command again to resume an
+    interrupted sweep. A query without a result has a row with the reason.
 
     \b
     A grid file:
@@ -45,25 +46,29 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
       privproj sweep examples/grid.toml -o table.csv --workers 2
     """
     if dask is not None and workers > 1:
-        raise InvalidParameterError("--workers", workers, "either --workers or --dask, not both")
+        raise InvalidParameterError("--workers", workers, "omitted if --dask is given")
     grid, began = grid_from(read_data(file), file), time.monotonic()
-    with bar(len(grid), f"{len(grid)} questions") as step:
+    with bar(len(grid), f"{len(grid)} queries") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
     corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
-    promises = {place: corner.promises for place, corner in corners.items()}
-    assumed = {place: corner.assumes for place, corner in corners.items()}
+    assumptions = {place: corner.data_assumptions for place, corner in corners.items()}
+    required = {place: corner.requirements for place, corner in corners.items()}
     if json:
-        rests_on = {"promises": every(promises), "assumes": every(assumed)}
-        data = {"rows": len(grid), "outcomes": outcomes, "seconds": seconds, "output": output, **rests_on}
+        facts = {"data_assumptions": every(assumptions), "requirements": every(required)}
+        data = {"rows": len(grid), "outcomes": outcomes, "seconds": seconds, "output": output, **facts}
         write(render.as_json(data))
     else:
-        parts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
-        lines = [f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s"]
-        lines += [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
-        if (ends := len(grid.ends)) > MOST_CORNERS:
-            lines.append(f"promises and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
-        write("\n".join(lines))
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
+        partial_note = f"assumptions and requirements of {MOST_CORNERS} of the {len(grid.ends)} corners of the grid"
+        parts = {
+            "assumes": render.each_with_owners(assumptions),
+            "outcomes": counts,
+            "speed": f"{len(grid) / max(seconds, 1e-9):.0f} rows/s",
+            "requires": render.requirements_of(required, verbose),
+            "note": partial_note if len(grid.ends) > MOST_CORNERS else "",
+        }
+        write("\n".join([f"{len(grid)} rows written to {output}", *render.label_lines(parts)]))
     return 0
 
 

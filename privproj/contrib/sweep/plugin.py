@@ -3,7 +3,7 @@
 COMMANDS = {
     "sweep": (
         "Runs",
-        "A grid of questions to a CSV or Parquet table; resumable.",
+        "Evaluate a grid of queries, and write a table.",
         "privproj.contrib.sweep.command:sweep_command",
     )
 }

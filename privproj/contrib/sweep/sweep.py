@@ -201,7 +201,9 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
         query = spec.check_entry(keys, ())
         keys.pop("query", None)
         if not axes:
-            raise InvalidParameterError("grid", "nothing", "a table [grid] of lists")
+            raise InvalidParameterError(
+                "grid", "nothing", "a table", "add a table [grid] with a list for each varied key"
+            )
         _check_axes(axes, keys, query)
         points = math.prod(map(len, axes.values()))
         if points > MOST_POINTS:
@@ -217,11 +219,11 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
     kinds = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         if name in fixed:
-            raise InvalidParameterError(f"grid.{name}", values, f"{name} either fixed or in [grid], not both")
+            raise InvalidParameterError(f"grid.{name}", values, f"omitted if {name} has a fixed value")
         # Equal numbers of different types are one value.
         distinct = {x if isinstance(x, int | float) else repr(x) for x in values} if isinstance(values, list) else ()
         if not distinct or len(distinct) < len(values):
-            raise InvalidParameterError(f"grid.{name}", values, "a list that is not empty, of different values")
+            raise InvalidParameterError(f"grid.{name}", values, "a list of one or more distinct values")
         for value in values:
             with within("grid"):
                 spec.check_keys({name: value}, kinds)
@@ -295,7 +297,7 @@ def run_sweep(
     path, journal = Path(out), Path(f"{out}.journal")
     if path.exists() and not journal.exists():
         if not path.is_file() or not _is_table_of(grid, path):
-            expected = "a new file, or the table of this very grid"
+            expected = "a new file, or the table of this grid"
             raise InvalidParameterError("--output", path, expected, "name another file")
     else:
         with complete_rows(grid, len(grid), journal, grid.head, pool, progress) as table:

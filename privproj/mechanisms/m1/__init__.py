@@ -1,4 +1,4 @@
-"""Define M1: project, then add noise."""
+"""Define M1, which projects, then adds noise."""
 
 import math
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ MISALIGNMENT = number(high=2.0, open_high=True)  # 1 - cos, without opposite vec
 
 @dataclass(frozen=True, kw_only=True)
 class M1(NoisyMechanism):
-    """Project, then add noise: release ``M V + E`` with ``M = Z Z^T``, resampled for each release.
+    """The mechanism that projects, then adds noise.
 
-    ``Z`` has the shape ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to
-    ``changed_columns`` are assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or
-    one changed column ``v -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
+    The release is ``M V + E`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. ``Z`` has the shape ``dim x
+    rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to ``changed_columns`` are
+    assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or one changed column ``v
+    -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity
@@ -47,35 +48,43 @@ class M1(NoisyMechanism):
     """
 
     name = "m1"
-    summary = "Clip and project first, then add noise (large rank)."
+    summary = "Clip and project, then add noise (large rank)."
     example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
-    assumes = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
+    requirements = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
     with_rank = "falls"
-    dim: int | None = parameter(whole_number(high=10**7), "Side of the layer that is projected.", "D", is_needed=True)
+    dim: int | None = parameter(whole_number(high=10**7), "Projected dimension of the layer.", "D", is_needed=True)
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
-    columns: int | None = parameter(whole_number(high=10**7), "The layer's other side.", "M")
+    columns: int | None = parameter(whole_number(high=10**7), "Other dimension of the layer.", "M")
     misalignment: float | None = parameter(
-        MISALIGNMENT, "Promise on a unit vector (columns 1): 1 - cos of neighbors.", "M"
+        MISALIGNMENT, "Assumption on unit vectors (one column): upper bound of 1 - cosine of neighboring vectors.", "M"
     )
     span_dim: int | None = parameter(
-        WHOLE, "Promise: the unchanged columns span this many dimensions.", "K", is_rare=True
+        WHOLE, "Assumption: dimension of the span of the unchanged columns.", "K", is_rare=True
     )
     residual_norm: float | None = parameter(
-        SIZE, "Norm of the changed column orthogonal to them.", "K[,K']", is_rare=True
+        SIZE, "Norm of the part of the changed column that is orthogonal to this span.", "K[,K']", is_rare=True
     )
     other_residual_norm: float | None = parameter(SIZE)
-    residual_misalignment: float | None = parameter(MISALIGNMENT, "Promise: 1 - cos of these parts.", "M", is_rare=True)
-    shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0, is_rare=True)
-    changed_columns: int = parameter(
-        whole_number(high=10**7), "Columns that change (a chain).  [default: 1]", "C", default=1, is_rare=True
+    residual_misalignment: float | None = parameter(
+        MISALIGNMENT, "Assumption: upper bound of 1 - cosine of these orthogonal parts.", "M", is_rare=True
     )
-    fixed_projection: bool = flag("One projection for all steps.")
+    shift_in_span: float = parameter(
+        SIZE, "Assumption: upper bound of the change within the span.", "A", default=0.0, is_rare=True
+    )
+    changed_columns: int = parameter(
+        whole_number(high=10**7),
+        "Number of columns that change, one after the other.  [default: 1]",
+        "C",
+        default=1,
+        is_rare=True,
+    )
+    fixed_projection: bool = flag("Use one projection for all steps.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.span_dim is not None:
-            expected = f"a span dimension from 0 to dim-1={(self.dim or 1) - 1}"
+            expected = f"an integer from 0 to dim - 1 = {(self.dim or 1) - 1}"
             object.__setattr__(self, "span_dim", integer("span_dim", self.span_dim, expected, 0, (self.dim or 1) - 1))
 
     @property
@@ -101,28 +110,30 @@ class M1(NoisyMechanism):
 
     @property
     def span_residual(self) -> tuple[int, float, float, float]:
-        """The assumptions on one changed column: ``(k, misalignment of the residuals, alpha, beta)``.
+        """The tuple ``(k, residual misalignment, alpha, beta)`` of one changed column.
 
         ``alpha`` is the difference within the span, and ``beta = |kappa b - kappa' b'|`` is the difference of the
-        residuals,
-        with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        residuals, with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.
         """
         if self.span_dim is None or self.residual_misalignment is None:
             missing = "span_dim" if self.span_dim is None else "residual_misalignment"
-            raise InvalidParameterError(missing, "nothing", f"{missing} for a bound on one changed column")
+            raise InvalidParameterError(missing, "nothing", "a number", "the bound on one changed column needs it")
         first, second = self.norms
         # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho).
         beta = math.sqrt((first - second) ** 2 + 2.0 * first * second * self.residual_misalignment)
         if not math.hypot(self.shift_in_span, beta) > 0.0:
-            raise InvalidParameterError("shift_in_span", self.shift_in_span, "a change of the column that is not 0")
+            raise InvalidParameterError("shift_in_span", self.shift_in_span, "above 0 if the residuals do not change")
         return self.span_dim, self.residual_misalignment, self.shift_in_span, beta
 
     @property
     def column_shift(self) -> tuple[float, float]:
-        """The pair ``(alpha, beta)`` over the standard deviation ``sigma = z sqrt(c (alpha^2 + beta^2))`` of the noise.
+        """The pair ``(alpha, beta)`` over the standard deviation of the noise.
+
+        The standard deviation is ``sigma = z sqrt(c (alpha^2 + beta^2))``, where ``c`` is the number of changed
+        columns.
 
         Raises:
             InvalidParameterError: The noise multiplier or an assumption on the column is missing.

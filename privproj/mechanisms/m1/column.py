@@ -37,7 +37,10 @@ from privproj.result import Status, limit_words
 
 
 def _has_residual(mechanism: M1) -> bool:
-    """Return whether part of the projection acts on the residuals alone and the residuals of neighbors differ."""
+    """Return whether neighbors have different projected residuals.
+
+    Part of the projection must act on the residuals alone, and the residuals must differ.
+    """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
     first, second = mechanism.norms
@@ -47,12 +50,14 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_told_apart(mechanism: M1) -> bool:
-    """Return whether exactly one neighbor has a residual, so that an adversary distinguishes them and delta is 1."""
+    """Return whether exactly one neighbor has a residual, so that delta is 1."""
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the residual, a vector Wishart release in fewer dimensions (C9, C13), or None.
+    """Return the exact profile of the residual, or None if there is none (C9, C13).
+
+    The residual is a vector Wishart release in fewer dimensions.
 
     Different norms are covered in both orders, with every ratio between theirs and 1 (C12).
     """
@@ -74,7 +79,9 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest loss of the residual outside of two events of probabilities ``delta_T`` and ``delta_W`` (C13).
+    """Return the largest loss of the residual except for two rare events (C13).
+
+    The events have the probabilities ``delta_T`` and ``delta_W``.
 
     Within these quantiles ``A_- <= A <= A_+`` and ``w_- <= W <= w_+``. The loss is linear in ``W``, and in ``A`` it is
     monotone or decreases and then increases, so that its largest value is at a corner. It is ``inf`` unless ``A_- >
@@ -98,9 +105,10 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """Return a bound on ``|C (v - v')| / sigma`` outside of up to three events of probability ``e^log_d`` each (C13).
+    """Return a bound on ``|C (v - v')| / sigma`` except for rare events (C13).
 
-    :func:`_count_of_events` is their number (2601.21719, Lemma 14, corrected).
+    There are up to three events, each of probability ``e^log_d``. :func:`_count_of_events` returns their number
+    (2601.21719, Lemma 14, corrected).
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -146,15 +154,18 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
         law = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
     else:
         raise UnsupportedError(
-            "column-exact is about a change within the span or orthogonal to it, not both; use column or "
-            "known-projection"
+            "the bound column-exact does not support a change both within the span and orthogonal to it. Use the bound "
+            "column or known-projection"
         )
     # delta(eps) = E[h_eps(|C x|^2/sigma^2)] (C4).
     return rank_one_profile(TabulatedSensitivity(law, alpha * alpha + beta * beta))
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
-    """Return ``ln delta_i`` of each of ``count`` equal links of a chain, whose losses are ``link`` (C13, chain)."""
+    """Return ``ln delta_i`` of each of ``count`` equal links of a chain (C13, chain).
+
+    The privacy loss of each link is ``link``.
+    """
     # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
     total = -math.inf
     for i in range(count):
@@ -189,7 +200,10 @@ OF_COLUMN: dict[str, Any] = {
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
+    """Return epsilon at this log delta.
+
+    Several changed columns are a chain of equal links (C13).
+    """
     count = mechanism.changed_columns
     if is_told_apart(mechanism):
         return math.inf
@@ -207,7 +221,10 @@ def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
 
 
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon of one changed column, with optimized shares of delta or with the given one."""
+    """Return epsilon of one changed column.
+
+    The shares of delta are optimized, or ``split`` gives the first one.
+    """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
         odds[0] = math.log(split) - math.log1p(-split)
@@ -246,7 +263,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
 
 COLUMN = Bound(
     name="column",
-    summary="the published bound on changed columns, its second lemma corrected",
+    summary="published bound on changed columns with its second lemma corrected",
     formula="eps_R + eps_C: eps_R the largest residual loss within quantiles, eps_C the Gaussian epsilon at |C x| <= "
     "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
@@ -262,15 +279,19 @@ COLUMN = Bound(
 
 
 def _published_epsilon(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the published rule, which divides delta equally among its events.
+    """Return epsilon of the published rule.
+
+    The rule divides delta equally among its events.
 
     Without a residual it is ``inf`` if the Gaussian term exceeds 1, up to which the textbook rule is proved.
     """
     if mechanism.changed_columns > 1:
-        raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for column-published")
+        raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for the bound column-published")
     first, second = mechanism.norms
     if first != second:
-        raise InvalidParameterError("other_residual_norm", second, "residual_norm, for column-published")
+        raise InvalidParameterError(
+            "other_residual_norm", second, f"{first:g}, like residual_norm, for column-published"
+        )
     k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
     there = _has_residual(mechanism)
@@ -288,23 +309,26 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
 
 
 def _has_wrong_radius(mechanism: M1) -> bool:
-    """Return True unless ``r <= k``: without a residual the published radius is correct (C13)."""
+    """Return whether the published radius is wrong, which is the case for ``r > k``.
+
+    For ``r <= k`` there is no residual, and the radius is correct (C13).
+    """
     return mechanism.shape[1] > mechanism.span_residual[0]
 
 
 COLUMN_PUBLISHED = Bound(
     name="column-published",
-    summary="the published bound on one changed column; false where the rank exceeds the span of the other columns",
+    summary="published bound on one changed column; wrong if the rank exceeds the span of the other columns",
     formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, eps_R "
     "that of wishart quantile at (d-k, r-k), delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
     example="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
     representation=lambda mechanism: EpsilonDeltaRule(partial(_published_epsilon, mechanism), margin=1.0),
     flaw=Flaw(
-        "it treats rows that depend on the data as independent. Let the rank grow: M tends to the identity, so M1 "
-        "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "
-        "span 2, rank 1000: it claims epsilon 0.459 at delta 3e-6 where delta is at least 0.248). Use column-exact or "
-        "column, or known-projection, which asks nothing of the data",
+        "it treats rows that depend on the data as independent. As the rank grows, M tends to the identity and M1 to "
+        "the plain Gaussian mechanism at full sensitivity, but the claimed sensitivity tends to 0. At dim 40, span 2 "
+        "and rank 1000 it claims epsilon 0.459 at delta 3e-6, but delta is at least 0.248. Use column-exact or column, "
+        "or known-projection, which needs no assumption on the data",
         affects=_has_wrong_radius,
     ),
     version=5,

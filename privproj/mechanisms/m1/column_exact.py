@@ -18,13 +18,15 @@ NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_F
 
 
 def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
-    """Return the composition of the independent losses of the residual and of the correlated part (C13).
+    """Return the composition of the residual and correlated losses (C13).
+
+    The two losses are independent.
 
     Raises:
         UnsupportedError: The run is subsampled.
     """
     if run.sampling_rate < 1.0:
-        raise UnsupportedError("column-exact has no theorem under subsampling; use known-projection")
+        raise UnsupportedError("the bound column-exact does not support subsampling. Use the bound known-projection")
     if not parts:
         return NOTHING_LOST
     # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
@@ -32,10 +34,13 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
 
 
 def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
-    """Return the parts of the loss; raise :class:`InvalidParameterError` for several changed columns."""
+    """Return the parts of the loss for one changed column.
+
+    Raises :class:`InvalidParameterError` for several changed columns.
+    """
     if mechanism.changed_columns > 1:
         raise InvalidParameterError(
-            "changed_columns", mechanism.changed_columns, "1 for column-exact; column chains several"
+            "changed_columns", mechanism.changed_columns, "1 for the bound column-exact", "use the bound column"
         )
     if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
@@ -45,10 +50,10 @@ def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
 
 COLUMN_EXACT = Bound(
     name="column-exact",
-    summary="one changed column, in the span of the others or orthogonal to it: both parts exactly",
+    summary="one changed column within the span of the others or orthogonal to it, by exact distributions",
     formula="delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)], L_R as in residual, |C x|^2 = |x|^2 X_k (X_k + "
     "Y_(d+r-k-1))/r^2 orthogonal to the span, |x|^2 X_r (X_r + Y_(d-1))/r^2 within it",
-    source="privproj: exact law of the correlated part, in place of arXiv 2601.21719, Lemma 14",
+    source="privproj: exact distribution of the correlated part, instead of arXiv 2601.21719, Lemma 14",
     proof="C13",
     example="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     representation=_column_exact_of,
@@ -58,21 +63,24 @@ COLUMN_EXACT = Bound(
 
 
 def _check_residual(mechanism: M1) -> None:
-    """Raise an error unless the loss of the residual is the total loss: one column changes, and there are no others."""
+    """Raise an error unless the loss of the residual is the total loss.
+
+    It is the total loss if one column changes and there are no other columns.
+    """
     if mechanism.span_residual[0] > 0:
         raise UnsupportedError(
-            "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "
-            "column-exact or column, which add the correlated part"
+            "the bound residual needs span_dim=0, because it omits the correlated part of the loss. Use the bound "
+            "column-exact or column"
         )
     if mechanism.changed_columns > 1:
         raise InvalidParameterError(
-            "changed_columns", mechanism.changed_columns, "1 for residual; column chains several"
+            "changed_columns", mechanism.changed_columns, "1 for the bound residual", "use the bound column"
         )
 
 
 RESIDUAL = Bound(
     name="residual",
-    summary="the residual of one changed column, exact; noise ignored, so it stays finite without any",
+    summary="one changed column without other columns, exact except that the noise is ignored",
     formula="L = p ln A - q ln tau + (W/2)(tau/A - 1), p = (d+1-r)/2, q = (d+r-2k-1)/2, A = rho + sqrt(1-rho^2) T_(r-k)"
     "/sqrt(r-k), W ~ chi2_2q",
     source="arXiv 2601.21719, Lemma 2, averaged exactly",

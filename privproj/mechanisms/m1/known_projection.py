@@ -1,4 +1,7 @@
-"""Bound M1 for an adversary who observes the projection: for any rank, and exactly for rank one."""
+"""Bound M1 for an adversary who observes the projection.
+
+For differences of rank one the profile is exact.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def law(mechanism: M1) -> "TabulatedSensitivity":
-    """Return the distribution of the squared sensitivity (over noise) of a unit direction."""
+    """Return the distribution of the squared sensitivity over noise.
+
+    The difference is one unit direction.
+    """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
 
@@ -22,7 +28,10 @@ def law(mechanism: M1) -> "TabulatedSensitivity":
 
 
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference of rank one, which every assumption on the rank allows."""
+    """Return the profile of a difference of rank one.
+
+    Every assumption on the rank allows such a difference.
+    """
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
 
@@ -30,7 +39,7 @@ def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
 KNOWN_PROJECTION = Bound(
     name="known-projection",
     mechanism=M1,
-    summary="change of any rank, no promise on the data; far below the published Gaussian baseline",
+    summary="differences of any rank, no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), g_p the convex majorant of "
     "the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
@@ -45,7 +54,7 @@ KNOWN_PROJECTION = Bound(
 KNOWN_PROJECTION_RANK1 = Bound(
     name="known-projection-rank1",
     mechanism=M1,
-    summary="exact for changes of rank one where the projection is known to all",
+    summary="exact for differences of rank one if the adversary sees the projection",
     formula="delta(eps) = E[h_eps(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), h_eps(x) the Gaussian delta at "
     "sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",

@@ -1,4 +1,4 @@
-"""Bound M1 by a bound on the norm of the projection: the published closed form, and a Gaussian run (C16)."""
+"""Bound M1 by the norm of the projection: the published closed form, and a Gaussian run (C16)."""
 
 import math
 from dataclasses import replace
@@ -13,9 +13,11 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the projection, except for a rare event.
+    """Return a Gaussian run at a bound on the norm of the projection.
 
-    The event does not depend on the difference, so one matrix for all releases fails at most once.
+    The bound holds except for a rare event.
+
+    The event does not depend on the difference. A fixed projection fails at most once, whatever the number of releases.
     """
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
 
@@ -30,7 +32,7 @@ def _radius(mechanism: M1, log_bad: float) -> float:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=M1,
-    summary="norm of the projection, then a Gaussian run; loose, for any projection",
+    summary="Gaussian run at a bound on the norm of the projection (loose)",
     formula="delta = T d0 + delta of the Gaussian run at mu (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r; d0 once for a "
     "fixed projection",
     source="privproj: arXiv 2601.21719, Equation 5, with the exact Gaussian profile",

@@ -1,4 +1,7 @@
-"""Bound M1 on a vector with a secret projection: a Gaussian pair given the length of the projected vector (C8)."""
+"""Bound M1 on a unit vector with a secret projection (C8).
+
+Given the length of the projected vector, the release is a Gaussian pair.
+"""
 
 from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
@@ -10,12 +13,17 @@ from privproj.result import Status, limit_words
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """Return the profile of a Gaussian pair with a random sensitivity (:mod:`privproj.distributions.densities`)."""
+    """Return the profile of a Gaussian pair with a random sensitivity.
+
+    :mod:`privproj.distributions.densities` defines its distribution.
+    """
     from privproj.distributions.densities import SecretShift
     from privproj.distributions.tabulated import TabulatedSensitivity
 
     if mechanism.misalignment is None:
-        raise InvalidParameterError("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")
+        raise InvalidParameterError(
+            "misalignment", "nothing", "a number", "the bound secret-projection needs columns=1 and a misalignment"
+        )
     _, rank = mechanism.shape
     # In units of a unit vector: sigma = z s, s = |v - v'| = sqrt(2 m).
     sigma = (2.0 * mechanism.misalignment) ** 0.5 / mechanism.mu
@@ -30,19 +38,22 @@ def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
 
 
 def _check_vector(mechanism: M1) -> None:
-    """Raise :class:`UnsupportedError` unless the query is one vector, of length at least 2, and neighbors differ."""
+    """Raise :class:`UnsupportedError` unless the bound covers the query.
+
+    The query must be one vector of length at least 2, and neighbors must differ.
+    """
     if mechanism.columns != 1 or mechanism.dim == 1:
         raise UnsupportedError(
-            "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"
+            "the bound secret-projection needs columns=1 and dim >= 2. Use the bound known-projection"
         )
     if mechanism.misalignment == 0.0:
-        raise UnsupportedError("expected a misalignment above 0: at 0 neighbors do not differ")
+        raise UnsupportedError("misalignment must be above 0, because at 0 neighboring datasets do not differ")
 
 
 SECRET_PROJECTION = Bound(
     name="secret-projection",
     mechanism=M1,
-    summary="unit vectors, secret and fresh projection: dimension free, close to the noise alone",
+    summary="unit vectors with a secret, fresh projection; does not depend on the dimension",
     formula="delta(eps) = E[h_eps(shift^2)], shift = (2 sin eta/(sigma tau)) [g sqrt(sigma^2 + (g/r) sin^2 eta) + "
     "(g/r) cos eta xi], g ~ chi2_r/r, xi ~ N(0,1), tau^2 = sigma^2 + g/r, s = 2 sin eta",
     source="privproj: given the projected length the release is a Gaussian pair",

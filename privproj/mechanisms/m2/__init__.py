@@ -1,4 +1,4 @@
-"""M2: add noise, then project."""
+"""Define M2, which adds noise, then projects."""
 
 import math
 import re
@@ -47,13 +47,31 @@ class Layer:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "dim", integer("layer", self.dim, "a whole number dim >= 1 in a layer", 1, 10**12))
-        set_field(self, "rank", integer("layer", self.rank, f"a rank from 1 to dim={self.dim} in a layer", 1, self.dim))
-        set_field(self, "count", integer("layer", self.count, "a count from 1 to 1e5 in a layer", 1, 10**5))
+        set_field(
+            self, "dim", integer("layer", self.dim, "of the form DxR with D an integer from 1 to 1e12", 1, 10**12)
+        )
+        set_field(
+            self,
+            "rank",
+            integer("layer", self.rank, f"of the form DxR with R an integer from 1 to D = {self.dim}", 1, self.dim),
+        )
+        set_field(
+            self, "count", integer("layer", self.count, "of the form DxRxN with N an integer from 1 to 1e5", 1, 10**5)
+        )
         if self.columns is not None:
-            set_field(self, "columns", integer("layer", self.columns, "columns from 1 to 1e12 in a layer", 1, 10**12))
+            set_field(
+                self,
+                "columns",
+                integer("layer", self.columns, "of the form DxR:M with M an integer from 1 to 1e12", 1, 10**12),
+            )
         if self.share is not None:
-            set_field(self, "share", real("layer", self.share, "a share in (0, 1] in a layer", 0, 1, open_low=True))
+            set_field(
+                self,
+                "share",
+                real(
+                    "layer", self.share, "of the form DxR@SHARE with SHARE above 0 and at most 1", 0, 1, open_low=True
+                ),
+            )
 
     def __str__(self) -> str:
         shape = f"{self.dim}x{self.rank}x{self.count}" + (f":{self.columns}" if self.columns else "")
@@ -79,7 +97,7 @@ class Layer:
         """
         match = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise InvalidParameterError("layer", text, "a layer DxR[xN][:M][@SHARE], for instance 768x16x24")
+            raise InvalidParameterError("layer", text, "of the form DxR[xN][:M][@SHARE]", "for example 768x16x24")
         dim, rank, count, columns, share = match.groups()
         try:
             sizes = {"dim": int(dim), "rank": int(rank), "count": int(count or 1), "columns": columns and int(columns)}
@@ -88,7 +106,7 @@ class Layer:
             if isinstance(error, InvalidParameterError):
                 raise
             raise InvalidParameterError(
-                "layer", str(text)[:80], "sizes and a share that are numbers in a layer"
+                "layer", str(text)[:80], "of the form DxR[xN][:M][@SHARE] with numbers"
             ) from None
 
 
@@ -100,10 +118,11 @@ def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...
 
 @dataclass(frozen=True, kw_only=True)
 class M2(ClippedSum):
-    """Add noise, then project: release ``M (V + E)`` with ``M = Z Z^T``, resampled for each release.
+    """The mechanism that adds noise, then projects.
 
-    ``Z`` is a random frame of shape ``dim x rank``. ``V`` is the sum of full clipped gradients; LoRA that clips the
-    gradients of its factors is :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
+    The release is ``M (V + E)`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. The columns of ``Z`` are a
+    random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of full clipped gradients. If LoRA
+    clips the gradients of its factors, use :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity of ``V`` in the
@@ -137,12 +156,12 @@ class M2(ClippedSum):
     summary = "Clip the whole gradient, add noise, then project it to a fresh small subspace."
     example = "dim=2048 rank=16 noise_multiplier=0.3814"
     finds_rank = True
-    assumes = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
-    dim: int | None = parameter(whole_number(high=10**12), "Side of the layer that is projected.", "D")
+    requirements = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
+    dim: int | None = parameter(whole_number(high=10**12), "Projected dimension of the layer.", "D")
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
-        "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
+        "N layers, projected from dimension D to rank R. DxD is not projected. Repeat for several shapes.",
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
@@ -150,40 +169,42 @@ class M2(ClippedSum):
     )
     clipping: Literal["joint", "per-layer"] = parameter(
         one_of("joint", "per-layer"),
-        "One clip C for all layers, or one each (C^2 is the sum of their squares).",
+        "One clipping norm C for all layers, or one for each layer (C^2 is the sum of their squares).",
         default="joint",
     )
-    columns: int | None = parameter(whole_number(high=10**12), "The layer's other side.", "M", is_rare=True)
+    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the layer.", "M", is_rare=True)
     change_rank: int | None = parameter(
-        whole_number(), "Promise: one record changes the gradient by at most this rank.", "K"
+        whole_number(), "Assumption: largest rank of the difference between neighboring gradients.", "K"
     )
-    fixed_projection: bool = flag("One projection for all steps.")
+    fixed_projection: bool = flag("Use one projection for all steps.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", read_layers(self.layers))
         super().__post_init__()
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             name = "rank" if self.layers and self.dim is None else "dim"
-            raise InvalidParameterError(name, getattr(self, name) or "nothing", "either dim and rank, or layers")
+            raise InvalidParameterError(
+                name, getattr(self, name) or "nothing", "omitted if layers are given", "give dim and rank, or layers"
+            )
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
-            raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer together with layers")
+            raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer if layers are given")
         longest = max((layer.columns or 0 for layer in self.layers), default=0)
         if self.columns is not None and self.columns < longest:
-            expected = f"columns of at least {longest}, the other side of a layer"
+            expected = f"at least {longest}, the other side of a layer"
             raise InvalidParameterError(
-                "columns", self.columns, expected, "they are for layers that do not say their own"
+                "columns", self.columns, expected, "columns applies to layers without a size :M of their own"
             )
         shares = [layer.share for layer in self.layers if layer.share is not None]
         are_whole = len(shares) == len(self.layers) and abs(sum(shares) - 1.0) <= 1e-9
         if shares and (self.clipping == "joint" or not are_whole):
             total = f"{sum(shares):g} over {len(shares)} of {len(self.layers)} layers, clipping {self.clipping}"
             raise InvalidParameterError(
-                "layer", total, "a share for every layer, summing to 1, with clipping=per-layer"
+                "layer", total, "given a share for every layer, with the sum 1, and clipping=per-layer"
             )
         if self.rank is not None and self.rank > (self.dim or 0):
-            raise InvalidParameterError("rank", self.rank, f"a rank of at most dim={self.dim}")
+            raise InvalidParameterError("rank", self.rank, f"at most dim = {self.dim}")
         if self.change_rank is not None and self.change_rank > self.largest_rank:
-            expected = f"a change rank of at most min(dim, columns)={self.largest_rank}"
+            expected = f"at most min(dim, columns) = {self.largest_rank}"
             raise InvalidParameterError("change_rank", self.change_rank, expected)
 
     @property
@@ -193,24 +214,27 @@ class M2(ClippedSum):
         return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
-        """Return a warning if the projection gains nothing, or if a layer looks like the shape of a matrix."""
+        """Return warnings about layers that are not projected.
+
+        A warning says that the projection has no effect, or that a layer is probably meant to be unprojected.
+        """
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
-            return ["no layer is projected, so this is the Gaussian profile"]
+            return ["No layer is projected, so the result is that of the Gaussian mechanism."]
         if self.unprojected and self.layers:
             return [
-                "an unprojected tensor shares the joint clip: the whole norm may sit there, so this is the Gaussian "
-                "profile; freeze it, fold it into a projected matrix, or use per-layer clipping"
+                "An unprojected tensor shares the clipping norm, so the result is that of the Gaussian mechanism. "
+                "Freeze the tensor, project it, or use per-layer clipping."
             ]
         if self.unprojected:
-            return ["rank equals dim: the projection changes nothing, so this is the Gaussian profile"]
+            return ["rank equals dim, so the result is that of the Gaussian mechanism. Use a smaller rank."]
         shared = min((layer.rank for layer in self.layers if layer.count > 1), default=0)
         slim = [layer for layer in self.layers if layer.count == 1 and layer.rank < min(shared, layer.dim)]
         if slim:
             return [
-                f"{slim[0].dim}x{slim[0].rank} is a layer projected to rank {slim[0].rank}, not the shape of a matrix: "
-                f"a trained tensor of that side which is not projected is {slim[0].dim}x{slim[0].dim}"
+                f"Layer {slim[0].dim}x{slim[0].rank} means dimension {slim[0].dim} projected to rank {slim[0].rank}, "
+                f"not the shape of a matrix. For a tensor that is not projected, write {slim[0].dim}x{slim[0].dim}."
             ]
         return []
 
@@ -246,7 +270,9 @@ class M2(ClippedSum):
 
     @property
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
-        """``(dim, rank, count, share of the squared clipping norm of each)`` for every shape of layers.
+        """The tuples ``(dim, rank, count, share)`` of all shapes of layers.
+
+        ``share`` is the share of each layer in the squared clipping norm.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -262,8 +288,9 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The mechanism of one layer if all layers have one shape and joint clipping, else the same mechanism.
+        """The equivalent mechanism of one layer, if there is one.
 
+        There is one if all layers have one shape and joint clipping. Otherwise the result is the mechanism itself.
         Under joint clipping, layers of one shape are as private as one of them (C5).
         """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
@@ -275,7 +302,10 @@ class M2(ClippedSum):
 
     @property
     def unprojected(self) -> bool:
-        """Whether a tensor under joint clipping is not projected; the whole norm may be in this tensor."""
+        """Whether a tensor under joint clipping is not projected.
+
+        The whole norm of a record may be in this tensor.
+        """
         joint = self.clipping == "joint" or len(self.parts) == 1
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
 
@@ -304,7 +334,9 @@ class M2(ClippedSum):
         return self._with_rank_times(2, super().for_replacement())
 
     def for_group(self, size: int) -> "M2":
-        """Return the mechanism for a group: sensitivity and rank of the difference are ``size`` times as large.
+        """Return the mechanism for a group.
+
+        The sensitivity and the rank of the difference are ``size`` times as large.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -326,14 +358,14 @@ class M2(ClippedSum):
             InvalidParameterError: One of them was left out.
         """
         if self.rank is None or self.dim is None:
-            raise InvalidParameterError(
-                "rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out"
-            )
+            raise InvalidParameterError("rank", "nothing", "an integer", "give dim and rank, or layers")
         return self.dim, self.rank
 
     @property
     def beta_shape(self) -> tuple[float, float]:
-        """The pair ``(r/2, (d - r)/2)``: ``|P u|^2`` of a unit vector has this Beta distribution (C7).
+        """The parameters ``(r/2, (d - r)/2)`` of the Beta distribution (C7).
+
+        It is the distribution of ``|P u|^2`` for a unit vector ``u``.
 
         Raises:
             InvalidParameterError: The dimension or the rank was left out.

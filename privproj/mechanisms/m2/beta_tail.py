@@ -1,6 +1,6 @@
-"""The published bound of M2, minimized over tau (2601.21719, Theorem 5), and with the exact Gaussian delta.
+"""Compute the published bound of M2 (2601.21719, Theorem 5).
 
-Both hold for one layer and for several.
+A second version has the exact Gaussian delta. Both are minimized over ``tau`` and hold for one layer and for several.
 """
 
 import math
@@ -32,12 +32,17 @@ from privproj.profiles.privacy_profile import PrivacyProfile, ProfileKernels, pr
 
 
 def rank_of_difference(mechanism: M2) -> int:
-    """Return the assumed rank ``k`` of the difference, or else the largest that ``d`` and ``m`` allow."""
+    """Return the rank ``k`` of the difference.
+
+    The result is the assumed rank, or else the largest that ``d`` and ``m`` allow.
+    """
     return mechanism.change_rank or mechanism.largest_rank
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return the log of the union bound on the event that a direction of a layer captures more than ``tau``.
+    """Return the log of a union bound on capturing more than ``tau``.
+
+    The event is that some direction of a layer captures more than ``tau``.
 
     ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` keeps its digits.
     """
@@ -55,7 +60,7 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 def _beta_tail_ends(
     eps: float, law: tuple[float, ...], state: tuple[float, float, float]
 ) -> tuple[float, float, float, tuple[float, float, float]]:
-    """Return ``(lower, upper, -d ln delta/deps, state)`` of the bound over one layer; it is a kernel.
+    """Return ``(lower, upper, -d ln delta/deps, state)`` for one layer (a kernel).
 
     The law is ``(a, b, mu, sharp, ln k, beta_constant)``. The state has the last two local minima, as logits of
     ``tau``, and their epsilon; both are searched for again if the epsilon is far away.
@@ -87,18 +92,27 @@ _find_root = root_of(_beta_tail_ends, bends=True)
 
 
 def _beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
-    """Return the law of a row ``(a, b, k, mu, sharp)`` for :func:`_beta_tail_ends`; it is a kernel."""
+    """Return the arguments of :func:`_beta_tail_ends` for a row (a kernel).
+
+    A row is ``(a, b, k, mu, sharp)``.
+    """
     return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
 
 
 def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return the enclosure of ``ln delta`` for one layer; a kernel on rows of :func:`beta_tail_row`."""
+    """Return the enclosure of ``ln delta`` for one layer (a kernel).
+
+    :func:`beta_tail_row` defines the row.
+    """
     lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_law(row), (0.0, 0.0, math.inf))
     return lower, upper
 
 
 def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return an approximate inverse of :func:`_beta_tail_log_delta`; a kernel. It bends where the minimum changes."""
+    """Return an approximate inverse of :func:`_beta_tail_log_delta` (a kernel).
+
+    The function has a kink where the minimizing ``tau`` jumps.
+    """
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
     return _find_root(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
 
@@ -108,12 +122,17 @@ BETA_TAIL_KERNELS = ProfileKernels(_beta_tail_log_delta, _beta_tail_root)
 
 
 def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
-    """Return the row of one projected layer: both Beta parameters, the rank ``k``, ``mu``, and 1 if ``sharp``."""
+    """Return the row ``(a, b, k, mu, sharp)`` of one projected layer.
+
+    ``a`` and ``b`` are the Beta parameters, and ``k`` is the rank of the difference.
+    """
     return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """Return the Beta-tail profile: a Gaussian term at ``tau`` plus the probability that more is captured (C16).
+    """Return the Beta-tail profile (C16).
+
+    The result is a Gaussian term at ``tau`` plus a bound on the probability that more than ``tau`` is captured.
 
     ``tau`` is optimized for every epsilon. The Gaussian term ``G`` is the exact delta if ``sharp``, else the
     two-sided tail ``T``.
@@ -130,7 +149,10 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
-    """Return the bound for several layers with one optimized ``tau``; the lower end is unknown."""
+    """Return the bound for several layers with one optimized ``tau``.
+
+    The lower end of the enclosure is unknown.
+    """
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
@@ -143,7 +165,10 @@ def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """Return a function from ``ln p`` to ``sqrt(tau)``, rounded up: more is captured with probability at most ``p``."""
+    """Return a function from ``ln p`` to ``sqrt(tau)``, rounded up.
+
+    More than ``tau`` is captured with probability at most ``p``.
+    """
 
     def radius(log_bad: float) -> float:
         # The least tau = odds/(1 + odds) with k P(B > tau) <= p (C16).
@@ -156,16 +181,22 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
 
 
 def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
-    """Return the assumption on the rank of the difference, unless the shape allows no larger rank."""
+    """Return the assumption on the rank of the difference.
+
+    There is no assumption if the shape allows no larger rank.
+    """
     k = rank_of_difference(mechanism)
     return () if k >= mechanism.largest_rank else (DataAssumption.DIFFERENCE_RANK.at(k=k),)
 
 
 def _check_rank(mechanism: M2) -> None:
-    """Raise :class:`InvalidParameterError` if neither the rank of the difference nor the number of columns is given."""
+    """Raise :class:`InvalidParameterError` if no rank of the difference is known.
+
+    Either ``change_rank`` or ``columns`` must be given.
+    """
     if mechanism.change_rank is None and mechanism.columns is None:
         raise InvalidParameterError(
-            "columns", "nothing", "change_rank (a promise) or columns (the change has rank at most min(dim, columns))"
+            "columns", "nothing", "a number", "give columns, or change_rank (an assumption on the data)"
         )
 
 
@@ -188,7 +219,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
 
 BETA_TAIL = Bound(
     name="beta-tail",
-    summary="the published bound, tau optimized; union over the k directions of the change",
+    summary="published bound with optimized tau; a union bound over k directions",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
     **_fields_of(sharp=False),
@@ -196,7 +227,7 @@ BETA_TAIL = Bound(
 
 BETA_TAIL_SHARP = Bound(
     name="beta-tail-sharp",
-    summary="the published bound with the exact Gaussian term",
+    summary="published bound with the exact Gaussian delta",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
     **_fields_of(sharp=True),

@@ -1,4 +1,4 @@
-"""Kernels of the Beta-tail bound of M2: a Gaussian term plus a union bound, minimized over ``tau`` (C16).
+"""Compute the Beta-tail bound of M2 in kernels (C16).
 
 ``delta = min over tau in (0, 1] of G(tau) + k P(B > tau)`` with ``B ~ Beta(a, b)``. ``G(tau)`` is the Gaussian delta of
 C3 at ``mu sqrt(tau)`` if ``sharp``, and the two-sided tail ``T`` otherwise. Every ``tau`` is sound. ``t`` is the logit
@@ -43,7 +43,9 @@ def log_tail_profile_slope(eps, mu, sharp):
 
 
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the balance ``S`` at the logit ``t`` and its slope ``dS/dt``; the bound is stationary at ``S = 0``.
+    """Return the balance ``S`` at the logit ``t`` and its slope ``dS/dt``.
+
+    The bound is stationary at ``S = 0``.
 
     ``S = ln (dG/dln tau) - ln (k tau pdf(tau))``.
     """
@@ -57,7 +59,9 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the stationary ``tau`` nearest to the logit ``t``, or an end of the range.
+    """Return the logit of the stationary ``tau`` nearest to the logit ``t``.
+
+    The result is an end of the range if there is no stationary point.
 
     Newton's method ends after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there,
     so the error is far below rounding. If a step fails, the bracket is bisected, or searched for in steps that double.
@@ -95,7 +99,7 @@ def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)``: the bound minimized over ``tau``, started at the logit ``t`` (C16).
+    """Return ``(ln delta, logit tau)`` of the minimum near the logit ``t`` (C16).
 
     The logit of ``tau = 1`` is ``inf``.
     """
@@ -108,7 +112,10 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the best of about ten ``tau`` below (``side = -1``) or above (1) the mean of ``B``."""
+    """Return the logit of the best of about ten values of ``tau``.
+
+    The values are below (``side = -1``) or above (``side = 1``) the mean of ``B``.
+    """
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
     best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
@@ -124,7 +131,9 @@ def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_delta(a, b, k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps``, minimized over ``tau`` (C16).
+    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps`` (C16).
+
+    The bound is minimized over ``tau``.
 
     There may be one local minimum on either side of the mean of ``B``. The smaller one is returned.
     """
@@ -137,7 +146,9 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
 
 def beta_tail_share(a, b, c, log_share):
-    """Return the logit ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``.
+    """Return a starting point for the search for ``tau``, as a logit ``t``.
+
+    The result is the ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``.
 
     It starts the search for ``tau``: this expression equals the tail up to a factor near 1.
     """
@@ -162,7 +173,9 @@ def tail_profile_epsilon_slope(eps, mu, sharp):
 
 
 def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
-    """Return the ``eps`` at which the Beta-tail bound reaches delta, rounded up, or ``inf`` if none is below 1e9.
+    """Return the ``eps`` at which the Beta-tail bound reaches delta, rounded up.
+
+    The result is ``inf`` if there is none below 1e9.
 
     The target is lowered by the relative error allowed to the bound, so that the result meets delta. Newton's method on
     ``ln delta(eps)`` uses the derivative of the Gaussian term at the optimal ``tau`` (envelope theorem), starts each

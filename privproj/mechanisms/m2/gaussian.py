@@ -1,4 +1,7 @@
-"""M2 without amplification: the projection is post-processing of the Gaussian mechanism."""
+"""Bound M2 without amplification.
+
+The projection is post-processing of the Gaussian mechanism.
+"""
 
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
@@ -7,7 +10,7 @@ from privproj.mechanisms.gaussian import representation
 GAUSSIAN = Bound(
     name="gaussian",
     mechanism=M2,
-    summary="plain Gaussian mechanism, amplification ignored; holds for any projection, fixed or fresh",
+    summary="plain Gaussian mechanism without amplification, for fixed and fresh projections",
     formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
     source="post-processing; Balle, Wang 2018, Theorem 8",
     proof="C3",

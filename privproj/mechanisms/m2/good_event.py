@@ -1,4 +1,6 @@
-"""The published accounting of many M2 releases: a good event and a Gaussian run (2601.21719, Appendix F.2).
+"""Bound several M2 releases by a good event and a Gaussian run.
+
+This is the published accounting (2601.21719, Appendix F.2).
 
 Under Poisson sampling a failure matters only if the record is sampled.
 """
@@ -20,7 +22,7 @@ OF_GOOD_EVENT = {
 
 GOOD_EVENT = Bound(
     name="good-event",
-    summary="published accounting of many releases: a good event with tau, then a Gaussian run at mu sqrt(tau)",
+    summary="published accounting of several releases: a union bound, then a Gaussian run at mu sqrt(tau)",
     formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="arXiv 2601.21719, Appendix F.2",
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
@@ -31,7 +33,7 @@ GOOD_EVENT = Bound(
 
 GOOD_EVENT_Q = Bound(
     name="good-event-q",
-    summary="good-event accounting whose union counts sampled releases only (Poisson sampling)",
+    summary="good-event with a union bound over sampled releases only (Poisson sampling)",
     formula="delta = T q k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).

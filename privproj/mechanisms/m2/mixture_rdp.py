@@ -1,4 +1,7 @@
-"""The Renyi curve of M2: the Gaussian moment averaged over the captured energy (C15)."""
+"""Compute the Renyi curve of M2 (C15).
+
+It is the Gaussian moment averaged over the captured energy.
+"""
 
 import math
 
@@ -19,7 +22,8 @@ LARGEST_SUM = 2.0**900  # soundness: sums are divided by this power of two, whic
 def log_energy_moment(a: float, b: float, c: float) -> float:
     """Return ``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    It is a sum of positive terms if few suffice, else an integral by Kummer's formula, which keeps the exponent.
+    The result is a sum of positive terms if few suffice, else an integral by Kummer's formula, which keeps the
+    exponent.
     """
     n = a + b
     # Terms are halved at least from j = MOST_TERMS/2 on: (a + j) c / ((n + j) (j + 1)) < 1/2.
@@ -52,12 +56,18 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 
 
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
-    """Return ``ln E[e^(c B)]`` of one layer; ``B = 1`` for a layer that is not projected."""
+    """Return ``ln E[e^(c B)]`` of one layer.
+
+    ``B = 1`` for a layer that is not projected.
+    """
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
 
 def representation(mechanism: M2) -> RenyiCurve:
-    """Return the Renyi curve of one release, of the worst layer or, with per-layer clipping, of all layers."""
+    """Return the Renyi curve of one release.
+
+    The result is the curve of the worst layer or, with per-layer clipping, of all layers.
+    """
     if mechanism.unprojected:
         return gaussian_form(mechanism)
     mu, joint, count = mechanism.mu, mechanism.clipping == "joint", mechanism.adaptive_count_shift
@@ -80,7 +90,7 @@ def representation(mechanism: M2) -> RenyiCurve:
 MIXTURE_RDP = Bound(
     name="mixture-rdp",
     mechanism=M2,
-    summary="closed form in Renyi terms; any rank, fast for very long runs",
+    summary="Renyi curve in closed form, for differences of any rank; fast for very long runs",
     formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1); sampled: a binomial mixture",
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     proof="C15",

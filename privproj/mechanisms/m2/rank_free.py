@@ -1,4 +1,4 @@
-"""The default bound of M2 for differences of any rank, and the exact profile for rank one.
+"""Compute the default bound of M2, and the exact profile for rank one.
 
 ``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5), computed in
 :mod:`privproj.distributions.mixture_profile`.
@@ -22,7 +22,7 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
-    """Return the distribution of the squared sensitivity over noise in a layer of this shape.
+    """Return the distribution of the squared sensitivity over noise in a layer.
 
     The difference is a unit direction of the layer, together with the count that adapts the clipping norm.
     """
@@ -32,7 +32,10 @@ def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitiv
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """Return the any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
+    """Return the profile for differences of any rank.
+
+    For ``r = d`` the projection is the identity, and the profile is Gaussian.
+    """
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
     one_layer = mechanism.alike
@@ -43,7 +46,10 @@ def representation(mechanism: M2) -> PrivacyProfile:
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
-    """Return the any-rank profile of layers of several shapes, with joint or per-layer clipping."""
+    """Return the profile for layers of several shapes.
+
+    Clipping is joint or per layer.
+    """
     from privproj.distributions.binned import beta_bins, convolve_layers, convolve_layers_below
 
     scale = mechanism.mu**2
@@ -58,7 +64,10 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the shapes ``(dim, rank)`` for which no other has both ``r/d`` and ``-(d - r)`` at least as large."""
+    """Return the shapes ``(dim, rank)`` that can be the worst case.
+
+    For these, no other shape has both ``r/d`` and ``-(d - r)`` at least as large.
+    """
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
     largest: list[tuple[int, int]] = []
     for dim, rank in sorted(shapes, key=lambda shape: (shape[0] - shape[1], -shape[1])):
@@ -68,7 +77,10 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return profiles of differences of rank one and spread evenly, for an adversary who observes the projections."""
+    """Return profiles of differences for lower bounds of delta.
+
+    The differences have rank one or equal singular values, and the adversary observes the projections.
+    """
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
     parts = mechanism.parts
@@ -86,7 +98,10 @@ def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 
 
 def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference with equal singular values, or nothing if an assumption rules it out."""
+    """Return the profile of a difference with equal singular values.
+
+    The result is empty if an assumption on the data rules out such a difference.
+    """
     most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
     slim = any((layer.columns or math.inf) < layer.dim for layer in mechanism.layers)
     if slim or most < max(dim for dim, _, _, _ in mechanism.parts):
@@ -102,7 +117,7 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=M2,
-    summary="change of any rank, no promise on the data; two to three times tighter than the published bound",
+    summary="differences of any rank, no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 B)], B ~ Beta(r/2, (d-r)/2), g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
@@ -114,7 +129,7 @@ RANK_FREE = Bound(
 
 
 def _rank_one_of(mechanism: M2) -> PrivacyProfile:
-    """Return the profile of the pair (projection, release) for a difference of rank one."""
+    """Return the profile of projection and release for a difference of rank one."""
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
@@ -123,17 +138,18 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
 
 
 def _check_one_layer(mechanism: M2) -> None:
-    """Raise :class:`UnsupportedError` for several layers, where rank one in one of them need not be the worst case."""
+    """Raise :class:`UnsupportedError` for several layers.
+
+    With several layers, a difference of rank one in one layer need not be the worst case.
+    """
     if sum(layer.count for layer in mechanism.layers) > 1:
-        raise UnsupportedError(
-            "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
-        )
+        raise UnsupportedError("the bound exact-rank1 supports one projected layer only. Use the bound rank-free")
 
 
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=M2,
-    summary="exact for changes of rank one where the projection is known: one linear layer, one input vector each",
+    summary="exact for differences of rank one if the adversary sees the projection; one layer",
     formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",

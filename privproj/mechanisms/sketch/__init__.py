@@ -17,11 +17,12 @@ MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_si
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch(Mechanism):
-    """A secret Gaussian sketch with noise: release ``Q A^T + N``, where ``A`` is secret, fresh and used once.
+    """A secret Gaussian sketch with noise.
 
-    ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the
-    standard deviation ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are
-    assumptions on all datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
+    The release is ``Q A^T + N``, where ``A`` is secret, fresh and used once. ``A`` has the shape ``rank x m`` and
+    independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard deviation ``noise_sigma``. Give
+    either ``gamma``, or the parameters from which it is computed. They are assumptions on all datasets and all
+    neighbors, unless ``enforced`` states that clipping enforces the norms.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.
@@ -48,40 +49,53 @@ class Sketch(Mechanism):
     """
 
     name = "sketch"
-    summary = "Secret Gaussian sketch plus noise, the sketching matrix used once."
+    summary = "Secret Gaussian sketch plus noise; each sketching matrix is used once."
     example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False
-    assumes = (Requirement.SECRET_SKETCH, Requirement.QUERY_INDEPENDENT_OF_SKETCH)
+    requirements = (Requirement.SECRET_SKETCH, Requirement.QUERY_INDEPENDENT_OF_SKETCH)
     default_relation = "replace"
     poisson = False
     remedy = "more noise (a larger gamma)"
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
     gamma: float | None = parameter(
-        number(high=1e15, open_low=True), "(eigenvalue floor + noise)/change, instead of the five options below.", "G"
+        number(high=1e15, open_low=True),
+        "(eigenvalue floor + noise)/difference, instead of the five options below.",
+        "G",
     )
-    eigen_floor: float = parameter(number(), "Promise: smallest eigenvalue of Q Q^T.  [default: 0]", "LAM", default=0.0)
-    frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
-    sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbors.", "BS")
+    eigen_floor: float = parameter(
+        number(), "Assumption: lower bound of the eigenvalues of Q Q^T.  [default: 0]", "LAM", default=0.0
+    )
+    frobenius_bound: float | None = parameter(SIZE, "Upper bound of the Frobenius norm |Q|_F.", "BF")
+    sensitivity: float | None = parameter(SIZE, "Upper bound of |Q - Q'|_F for neighboring datasets.", "BS")
     sketch_sigma: float | None = parameter(
-        SIZE, "Deviation of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
+        SIZE, "Standard deviation of the entries of the sketching matrix.  [default: 1/sqrt(R)]", "SA", is_rare=True
     )
-    noise_sigma: float | None = parameter(SIZE, "Deviation of the noise.", "SG")
+    noise_sigma: float | None = parameter(SIZE, "Standard deviation of the noise.", "SG")
     eigenvalues: int | None = parameter(
-        whole_number(high=10**12), "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.", "N", is_rare=True
+        whole_number(high=10**12), "Rank of Q Q^T - Q' Q'^T, for the published bounds.", "N", is_rare=True
     )
     layer_count: int = parameter(
-        whole_number(high=10**6), "Independent sketches in one release.  [default: 1]", "L", default=1, is_rare=True
+        whole_number(high=10**6),
+        "Number of independent sketches in one release.  [default: 1]",
+        "L",
+        default=1,
+        is_rare=True,
     )
     step_smoothness: float | None = parameter(
         SIZE, "Learning rate times smoothness (lora-by-design).", "EB", is_rare=True
     )
-    enforced: bool = flag("Clipping enforces both norms (no promise then, at eigen floor 0).")
-    fixed_projection: bool = flag("One sketching matrix for all steps.")
+    enforced: bool = flag(
+        "Declare that clipping enforces both norms. Without an eigenvalue floor, no assumption remains."
+    )
+    fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several sketches, whose losses add only if the sketches are independent."""
+        """Whether one release has several sketches, which must be independent.
+
+        Only then do their privacy losses add.
+        """
         return self.layer_count > 1
 
     def __post_init__(self) -> None:
@@ -90,20 +104,20 @@ class Sketch(Mechanism):
             names = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
             if names or self.enforced:
                 name = names[0] if names else "enforced"
-                raise InvalidParameterError(
-                    name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}"
-                )
+                raise InvalidParameterError(name, getattr(self, name), "omitted if gamma is given")
 
     @property
     def floor(self) -> float:
-        """``lam + sigma_g^2/sigma_A^2``, the least eigenvalue of the covariance of a column over ``sigma_A^2``.
+        """The floor ``lam + sigma_g^2/sigma_A^2``.
+
+        It is the least eigenvalue of the covariance of a column over ``sigma_A^2``.
 
         Raises:
             InvalidParameterError: The noise was left out.
         """
         noise = self.noise_sigma
         if noise is None:
-            raise InvalidParameterError("gamma", "nothing", "gamma, or noise_sigma with sensitivity")
+            raise InvalidParameterError("gamma", "nothing", "a number", "give gamma, or noise_sigma and sensitivity")
         variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
         # lam + sigma_g^2/sigma_A^2 (C14).
         return self.eigen_floor + noise**2 / variance
@@ -124,11 +138,11 @@ class Sketch(Mechanism):
             return self.gamma
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
-            raise InvalidParameterError(missing, "nothing", f"{missing}, or gamma")
+            raise InvalidParameterError(missing, "nothing", "a number", f"give {missing}, or gamma")
         # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         gamma = self.floor / change * (1.0 - 1e-14)
         if not 0.0 < gamma < math.inf:
-            raise InvalidParameterError("gamma", gamma, "norms and noise of comparable size")
+            raise InvalidParameterError("gamma", gamma, "a positive double", "use norms and noise of comparable size")
         return gamma
 
     @property
@@ -139,12 +153,18 @@ class Sketch(Mechanism):
 
     @property
     def gamma_of_one_column(self) -> float:
-        """``Gamma`` with ``B_C = B_S^2``: one column of norm at most ``B_S`` appears or disappears (C14)."""
+        """``Gamma`` with ``B_C = B_S^2`` (C14).
+
+        One column of norm at most ``B_S`` is added or removed.
+        """
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
 
 def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumptions on norms and on the least eigenvalue, without those that clipping enforces."""
+    """Return the assumptions on norms and on the least eigenvalue.
+
+    Assumptions that clipping enforces are omitted.
+    """
     if mechanism.gamma is not None:
         return (DataAssumption.EIGENVALUE_RATIO.at(least=limit_words(mechanism.gamma, up=True)),)
     limits = [(DataAssumption.EIGENVALUE_FLOOR, mechanism.eigen_floor or None, True)]
@@ -155,7 +175,10 @@ def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumption that one record is one column of ``Q``, and those on norms and on the least eigenvalue."""
+    """Return the assumptions of bounds on one column.
+
+    A record is one column of ``Q``. Further assumptions limit norms and the least eigenvalue.
+    """
     column = DataAssumption.RECORD_IS_COLUMN.at()
     if mechanism.gamma is not None:
         ratio = DataAssumption.EIGENVALUE_RATIO_OF_COLUMN.at(least=limit_words(mechanism.gamma, up=True))
@@ -164,9 +187,13 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def check_finite_divergence(mechanism: Sketch) -> None:
-    """Raise :class:`UnsupportedError` for ``Gamma <= 1``, where the Renyi divergence may be infinite."""
+    """Raise :class:`UnsupportedError` for ``Gamma <= 1``.
+
+    The Renyi divergence may then be infinite.
+    """
     if mechanism.gamma_of_matrices <= 1.0:
         raise UnsupportedError(
-            f"expected gamma above 1, got {mechanism.gamma_of_matrices:.4g}: the Renyi divergence may be infinite; "
-            "use more noise, or exact-rank1 where a record is one column"
+            f"gamma must be above 1, got {mechanism.gamma_of_matrices:.4g}. Use "
+            f"more noise, or the bound exact-rank1 if a "
+            "record is one column"
         )

@@ -1,4 +1,7 @@
-"""Compute the exact profile of the secret sketch if one record is one column of the query (C14)."""
+"""Compute the exact profile of the secret sketch if a record is one column (C14).
+
+The dataset with the record has one column more than the dataset without it.
+"""
 
 import math
 from typing import TYPE_CHECKING
@@ -21,7 +24,9 @@ LEAST_START = 1e-8
 
 
 def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
-    """Return ``ln H_eps`` of a sketch of rank ``2 half_rank`` for each ``nu`` and each real ``eps`` (C14).
+    """Return ``ln H_eps`` for each ``nu`` and each real ``eps`` (C14).
+
+    The rank of the sketch is ``2 half_rank``.
 
     With ``present``, ``P`` is the release with the record and ``Q`` the release without it; otherwise the reverse. The
     relative error is that of the quadrature.
@@ -45,7 +50,10 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
 
 
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
-    """Return the profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r`` (C14)."""
+    """Return the profile at ``rank`` and ``nu`` (C14).
+
+    ``T`` fresh releases of rank ``r`` have the profile at rank ``T r``.
+    """
 
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
@@ -57,7 +65,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
         logs = np.maximum(*orders)
         lower, upper = widen_outward_each(logs, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(logs) + 40.0)
         if upper[0] == math.inf:
-            raise ConvergenceError("the exact profile came out undefined; please report these parameters")
+            raise ConvergenceError("the exact profile is not a number. Please report these parameters as a bug.")
         return Enclosure(float(lower[0]), float(upper[0]))
 
     return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))
@@ -70,7 +78,7 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
 
 
 def _is_attained(mechanism: Sketch) -> bool:
-    """Return whether a column of norm ``B_S`` fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
+    """Return whether a column of norm ``B_S`` fits in ``|Q|_F <= B_F`` (C4, "Which sides")."""
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.
     return total is None or total**2 >= mechanism.eigen_floor + step**2
@@ -79,7 +87,7 @@ def _is_attained(mechanism: Sketch) -> bool:
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=Sketch,
-    summary="exact where one record is one column; any number of releases in closed form",
+    summary="exact if one record is one column; composed in closed form",
     formula="nu = 1/Gamma, k = nu/(1+nu), w = (r ln(1+nu) - 2 eps)/k: F(w) - e^eps F(w/(1+nu)), F the chi2_r CDF, or "
     "the same with nu -> -k and upper tails, whichever is larger",
     source="privproj: the likelihood ratio of two Gaussians that differ in one direction",

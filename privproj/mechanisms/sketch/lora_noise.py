@@ -1,4 +1,6 @@
-"""Compute moments of the noise that a step of LoRA adds to a gradient; they are not a privacy guarantee.
+"""Compute moments of the noise that a step of LoRA adds to a gradient.
+
+The moments are not a privacy guarantee.
 
 With ``A`` of shape ``r x m`` a step of LoRA changes the weights along ``q A^T A = q + u`` for each gradient row ``q``:
 ``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r`` the entries of ``u`` are close to Gaussian,
@@ -21,7 +23,10 @@ NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetr
 
 @dataclass(frozen=True)
 class _NoiseMoments:
-    """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` if ``|q|_1`` is given."""
+    """The mean and the variance of one entry of ``u``.
+
+    ``rank_rate`` is ``9/sqrt(r) (|q|_1/|q|_2)^3`` if ``|q|_1`` is given.
+    """
 
     mean: float
     variance: float
@@ -38,11 +43,11 @@ def lora_noise(
     variance: float | None = None,
     row_sum: float | None = None,
 ) -> _NoiseMoments:
-    """Return the mean and the variance of an entry of LoRA's noise ``u = q (A^T A - I)`` for a gradient row ``q``.
+    """Return the mean and the variance of an entry of LoRA's noise.
 
-    With entries of ``A`` of variance ``v`` the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for
-    Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are not a
-    privacy guarantee.
+    The noise is ``u = q (A^T A - I)`` for a gradient row ``q``. With entries of ``A`` of variance ``v`` the mean is
+    ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)``
+    for uniform ones. These numbers describe the noise; they are not a privacy guarantee.
 
     Args:
         entry: ``q_i``, the entry of the row, of absolute value at most ``row_norm``.
@@ -67,14 +72,14 @@ def lora_noise(
     """
     if initialization not in get_args(Initialization):
         raise InvalidParameterError("initialization", initialization, "gaussian or uniform")
-    norm = real("row_norm", row_norm, "a positive norm of the row", 0.0, 1e100, open_low=True)
-    q = real("entry", entry, f"an entry of size at most {norm:g}, the norm of its row", -norm, norm)
-    r = integer("rank", rank, "a whole number rank >= 1")
-    v = 1.0 / r if variance is None else real("variance", variance, "a positive variance", 0.0, 1e100, open_low=True)
+    norm = real("row_norm", row_norm, "a number above 0", 0.0, 1e100, open_low=True)
+    q = real("entry", entry, f"at most {norm:g} in absolute value, the norm of its row", -norm, norm)
+    r = integer("rank", rank, "an integer >= 1")
+    v = 1.0 / r if variance is None else real("variance", variance, "a number above 0", 0.0, 1e100, open_low=True)
     excess = q * q if initialization == "gaussian" else -q * q / 5.0
     rate = None
     if row_sum is not None:
-        total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
+        total = real("row_sum", row_sum, f"at least row_norm = {norm:g}", norm * (1.0 - 1e-12), 1e100)
         # rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3.
         rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
     # mean (r v - 1) q_i, variance r v^2 (|q|^2 + q_i^2), for uniform entries r v^2 (|q|^2 - q_i^2/5).

@@ -1,4 +1,6 @@
-"""Compute Renyi curves of the secret sketch as published (2409.17538v9, Lemma 7.1, Corollary 7.3), and sharper (C14).
+"""Compute Renyi curves of the secret sketch (C14).
+
+They are the published curve (2409.17538v9, Lemma 7.1, Corollary 7.3) and sharper ones.
 
 One step of LoRA is such a sketch; the claim that LoRA training is private by design is refuted.
 
@@ -35,7 +37,10 @@ ROUNDED = 1e-15
 
 
 def divergence_bracket(alpha: float, t: float) -> float:
-    """Return ``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
+    """Return ``f(t) = alpha ln(1-t) - ln(1 - alpha t)``, rounded up.
+
+    The domain is ``0 < alpha t < 1``.
+    """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
     grown, plain = -log_residual(-x, 1.0 - x), -alpha * log_residual(-t, 1.0 - t)
@@ -43,7 +48,10 @@ def divergence_bracket(alpha: float, t: float) -> float:
 
 
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
-    """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)`` for ``0 < (alpha-1) t < 1``, rounded up."""
+    """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)``, rounded up.
+
+    The domain is ``0 < (alpha-1) t < 1``.
+    """
     x = (alpha - 1.0) * t
     # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
     value = -log_residual(-x, 1.0 - x) - (alpha - 1.0) * log_residual(t, 1.0 + t)
@@ -51,7 +59,10 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 
 
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
-    """Return the curve ``rdp-tight`` for ``1 < alpha < Gamma``, times a number of eigenvalues."""
+    """Return the curve ``rdp-tight`` times a number of eigenvalues.
+
+    The orders are ``1 < alpha < Gamma``.
+    """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
     def divergence(alpha: float) -> float:
@@ -62,7 +73,10 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return the curve relative to the other covariance, for ``2 <= alpha < Gamma + 1``."""
+    """Return the Renyi curve by eigenvalues relative to ``Sigma_2``.
+
+    The orders are ``2 <= alpha < Gamma + 1``.
+    """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
     def divergence(alpha: float) -> float:
@@ -84,17 +98,20 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def eigenvalues_of(mechanism: Sketch) -> int:
-    """Return the number of eigenvalues; raise :class:`InvalidParameterError` if it is missing."""
+    """Return the number of eigenvalues.
+
+    Raises :class:`InvalidParameterError` if it is missing.
+    """
     if mechanism.eigenvalues is None:
         raise InvalidParameterError(
-            "eigenvalues", "nothing", "the rank of Q Q^T - Q' Q'^T (at most n) for this bound", "rdp-best needs none"
+            "eigenvalues", "nothing", "an integer", "give the rank of Q Q^T - Q' Q'^T, or use the bound rdp-best"
         )
     return mechanism.eigenvalues
 
 
 RDP = Bound(
     name="rdp",
-    summary="the published Renyi curve, with a factor for the number of eigenvalues",
+    summary="published Renyi curve, with a factor for the number of eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -107,7 +124,7 @@ RDP = Bound(
 
 RDP_TIGHT = Bound(
     name="rdp-tight",
-    summary="the published Renyi curve without its factor n",
+    summary="published Renyi curve without its factor for the number of eigenvalues",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
@@ -126,7 +143,7 @@ def _rdp_best_of(mechanism: Sketch) -> BestCurve:
 
 RDP_BEST = Bound(
     name="rdp-best",
-    summary="two Renyi curves without the factor n, the smaller at every order",
+    summary="smaller of two Renyi curves at every order",
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
@@ -147,13 +164,13 @@ def _check_tcdp(mechanism: Sketch) -> None:
     """Raise :class:`UnsupportedError` for ``Gamma <= 5/2``."""
     if mechanism.gamma_of_matrices <= 2.5:
         raise UnsupportedError(
-            f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best"
+            f"the bound tcdp needs gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}. Use the bound rdp-best"
         )
 
 
 TCDP = Bound(
     name="tcdp",
-    summary="truncated concentrated DP, closed-form conversion",
+    summary="truncated concentrated DP with its closed-form conversion to epsilon",
     formula="(rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5), Gamma > 5/2",
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -164,18 +181,22 @@ TCDP = Bound(
 
 
 def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
-    """Return the curve of one release; raise :class:`UnsupportedError` for several, whose gradients depend on ``A``."""
+    """Return the curve of one release.
+
+    Raises :class:`UnsupportedError` for several releases, because their gradients depend on ``A``.
+    """
     if run.steps > 1:
         raise UnsupportedError(
-            f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "
-            "sketch by the same A is no longer covered; draw a fresh A for every release and use rdp-best"
+            f"steps must be 1 with a fixed projection, got {run.steps}. Use a "
+            f"fresh projection for every release and the "
+            "bound rdp-best"
         )
     return _rdp_best_of(mechanism).over_run(run)
 
 
 LORA_ONE_STEP = Bound(
     name="lora-one-step",
-    summary="one LoRA step: the noisy sketch G A^T is released and A is discarded",
+    summary="one LoRA step that releases the noisy sketch G A^T and discards A",
     formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r; D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
     example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",

@@ -1,4 +1,7 @@
-"""Define the vector Wishart mechanism: a vector multiplied by a random Wishart matrix, without noise."""
+"""Define the vector Wishart mechanism.
+
+It multiplies a vector by a random Wishart matrix and adds no noise.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +15,9 @@ from privproj.result import Status, limit_words
 
 @dataclass(frozen=True, kw_only=True)
 class Wishart(Mechanism):
-    """A vector times a Wishart matrix, without noise: release ``M v``, where ``M`` is resampled for each release.
+    """The vector Wishart mechanism, which adds no noise.
+
+    The release is ``M v``, where ``M`` is resampled for each release.
 
     ``v`` is a vector of length ``dim``, and ``M ~ W_dim(I/rank, rank)`` is secret. The angle of neighboring vectors and
     the ratio of their norms are assumptions on the data.
@@ -36,10 +41,10 @@ class Wishart(Mechanism):
     """
 
     name = "wishart"
-    summary = "A vector multiplied by a fresh Wishart matrix, no noise added."
+    summary = "Vector multiplied by a fresh Wishart matrix, without noise."
     example = "dim=1000 rank=16 misalignment=8e-6"
     finds_rank = True
-    assumes = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)
+    requirements = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)
     default_relation = "replace"
     poisson = False
     remedy = "a smaller misalignment"
@@ -47,12 +52,14 @@ class Wishart(Mechanism):
     dim: int | None = parameter(whole_number(high=10**7), "Dimension of the vector.", "D", is_needed=True)
     rank: int | None = parameter(whole_number(high=10**7), "Degrees of freedom of the matrix (may exceed D).", "R")
     misalignment: float | None = parameter(
-        number(low=1e-15, high=2.0, open_high=True), "Promise: 1 - cos of neighboring vectors is at most this.", "M"
+        number(low=1e-15, high=2.0, open_high=True),
+        "Assumption: upper bound of 1 - cosine of neighboring vectors.",
+        "M",
     )
-    alignment: float | None = parameter(NUMBER, "The same promise as a cosine.", "RHO")
+    alignment: float | None = parameter(NUMBER, "The same assumption as a cosine.", "RHO")
     norm_ratio: float = parameter(
         number(low=1.0, high=1e6),
-        "Promise: norms of neighboring vectors differ by at most this factor.",
+        "Assumption: largest ratio of the norms of neighboring vectors.",
         "K",
         default=1.0,
     )
@@ -62,8 +69,8 @@ class Wishart(Mechanism):
         set_field = object.__setattr__
         if self.alignment is not None:
             if self.misalignment is not None:
-                raise InvalidParameterError("alignment", self.alignment, "either misalignment or alignment, not both")
-            rho = real("alignment", self.alignment, "an alignment above -1 and below 1", -1.0, 1.0, open_low=True)
+                raise InvalidParameterError("alignment", self.alignment, "omitted if misalignment is given")
+            rho = real("alignment", self.alignment, "a number above -1 and below 1", -1.0, 1.0, open_low=True)
             set_field(self, "misalignment", 1.0 - rho)
             set_field(self, "alignment", None)
         super().__post_init__()
@@ -77,9 +84,7 @@ class Wishart(Mechanism):
         """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
-                raise InvalidParameterError(
-                    name, "nothing", "dim, rank and misalignment", "only its own query leaves it out"
-                )
+                raise InvalidParameterError(name, "nothing", "a number")
         assert self.dim is not None and self.rank is not None and self.misalignment is not None
         return self.dim, self.rank, self.misalignment
 
@@ -105,5 +110,6 @@ def check_equal_norms(mechanism: Wishart) -> None:
     """Raise :class:`UnsupportedError` for different norms."""
     if mechanism.norm_ratio != 1.0:
         raise UnsupportedError(
-            f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalize the vector first"
+            f"norm_ratio must be 1 for this bound, got {mechanism.norm_ratio:g}. "
+            f"Normalize the vector, or use the bound exact"
         )

@@ -1,4 +1,4 @@
-"""Bound the alignment that the Wishart mechanism assumes, and the cost of descent along a Wishart matrix.
+"""Bound the alignment of vectors, and the cost of descent along a Wishart matrix.
 
 These numbers are not privacy guarantees.
 """
@@ -12,7 +12,9 @@ __all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment"
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
-    """Compute a bound of the misalignment of a normalized mean under replace: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
+    """Compute a bound of the misalignment of a normalized mean under replace.
+
+    The bound is ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
 
     The vector is ``f(S) = g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Under replace ``|g -
     g'| <= 2L/n``. An assumption on the data is that ``|g|`` and ``|g'|`` are at least ``c0``. Then the chord of the
@@ -33,22 +35,21 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     >>> f"{mean_misalignment(norm_bound=1.0, norm_floor=0.5, records=1000):.4g}"
     '8e-06'
     """
-    bound = real("norm_bound", norm_bound, "a positive norm bound", 0.0, 1e100, open_low=True)
-    floor = real("norm_floor", norm_floor, "a positive norm floor up to the norm bound", 0.0, bound, open_low=True)
-    count = integer("records", records, "a whole number of records >= 1")
+    bound = real("norm_bound", norm_bound, "a number above 0", 0.0, 1e100, open_low=True)
+    floor = real("norm_floor", norm_floor, "a number above 0 and at most norm_bound", 0.0, bound, open_low=True)
+    count = integer("records", records, "an integer >= 1")
     # 1 - rho <= 2 L^2 / (c0^2 n^2).
     misalignment = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
     if misalignment >= 2.0:
-        raise InvalidParameterError(
-            "norm_floor", norm_floor, f"a norm floor above norm_bound/records={bound / count:.4g}"
-        )
+        raise InvalidParameterError("norm_floor", norm_floor, f"above norm_bound/records = {bound / count:.4g}")
     return misalignment
 
 
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Compute a bound of the misalignment of ``v + gamma u`` and ``v' + gamma u``, ``u`` uniform on the unit sphere.
+    """Compute a bound of the misalignment after adding a common random vector.
 
-    ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
+    The vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere. The bound is ``1 -
+    rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
     probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` suffices, because each of two inner products
     has two tails). The vector must be normalized again afterwards, and the distribution of ``u`` must not depend on the
     data. Add ``beta`` to delta.
@@ -70,17 +71,15 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     >>> round(preprocessed_misalignment(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
     0.007175
     """
-    m = real("misalignment", misalignment, "a misalignment from 0 to 2", 0.0, 2.0)
-    size = real("gamma", gamma, "a positive noise norm gamma", 0.0, 1e100, open_low=True)
+    m = real("misalignment", misalignment, "a number from 0 to 2", 0.0, 2.0)
+    size = real("gamma", gamma, "a number above 0", 0.0, 1e100, open_low=True)
     # t = sqrt((2/d) ln(8/beta)).
-    t = math.sqrt(2.0 / integer("dim", dim, "a whole number dim >= 1") * math.log(8.0 / probability("beta", beta)))
+    t = math.sqrt(2.0 / integer("dim", dim, "an integer >= 1") * math.log(8.0 / probability("beta", beta)))
     # 1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t) (2601.21719, Lemma 10).
     upper = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
     if upper >= min(m, 1.0):
         least = 2.0 * t * (2.0 - m) / m if m > 0.0 else math.inf
-        raise InvalidParameterError(
-            "gamma", gamma, f"a gamma above {least:.4g}: at this one the alignment is not raised"
-        )
+        raise InvalidParameterError("gamma", gamma, f"above {least:.4g}, so that preprocessing raises the alignment")
     return upper
 
 
@@ -109,7 +108,9 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
 
 
 def descent_condition(dim: int, rank: int, failure: float) -> float:
-    """Compute a bound of the condition number of a Wishart matrix, which may slow down descent along ``M grad``.
+    """Compute a bound of the condition number of a Wishart matrix.
+
+    A large condition number may slow down descent along ``M grad``.
 
     ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))`` exceeds ``lambda_max/lambda_min``
     of ``M ~ W_d(I/r, r)`` with probability at least ``1 - 2b``.
@@ -129,11 +130,11 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
     >>> round(descent_condition(dim=10, rank=1000, failure=1e-3), 4)
     2.4213
     """
-    size, count = integer("dim", dim, "a whole number dim >= 1"), integer("rank", rank, "a whole number rank >= 1")
+    size, count = integer("dim", dim, "an integer >= 1"), integer("rank", rank, "an integer >= 1")
     # edge = sqrt d + u, u = sqrt(2 ln(1/b)).
     edge = math.sqrt(size) + math.sqrt(2.0 * math.log(1.0 / probability("failure", failure)))
     root = math.sqrt(count)
     if root <= edge:
-        raise InvalidParameterError("rank", rank, f"a rank above {math.ceil(edge**2)} for these dim and failure")
+        raise InvalidParameterError("rank", rank, f"above {math.ceil(edge**2)} for this dim and failure")
     # ((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2.
     return ((root + edge) / (root - edge)) ** 2 * (1.0 + 1e-14)

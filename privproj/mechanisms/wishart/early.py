@@ -1,4 +1,6 @@
-"""Evaluate Theorem 1 of the early version of 2601.21719, with optimized parameters (C11).
+"""Evaluate Theorem 1 of the early version of 2601.21719 (C11).
+
+Its parameters are optimized.
 
 It bounds the loss if ``r v.y`` is not small and ``M`` is not large: as proved, and with the exact probability that ``r
 v.y`` or ``r v'.y`` is small (Figure 1a of the paper).
@@ -27,7 +29,9 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 
 
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
-    """Return the largest loss if ``r v.y`` and ``r v'.y`` exceed ``t`` and ``r |y|`` is at most ``R`` (C11).
+    """Return the largest privacy loss outside of the excluded events (C11).
+
+    Outside of them ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R``.
 
     Its logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``. Beyond ``theta_R`` a
     better aligned pair is worse, so the largest value is used. A negative logarithm counts as 0.
@@ -44,7 +48,10 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
 
 
 def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
-    """Return the log of a bound on ``P(min(r v.y, r v'.y) <= t)``, for any ``eta`` (C11)."""
+    """Return the log of a bound on ``P(min(r v.y, r v'.y) <= t)`` (C11).
+
+    The bound holds for any ``eta``.
+    """
     from scipy import special
 
     _, rank, m = mechanism.shape
@@ -63,27 +70,36 @@ def _log_below(rank: int, x: float) -> float:
 
 
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
-    """Return the log of the spectral tail: a bound of the probability that ``r |y|`` exceeds ``R``."""
+    """Return the log of a bound of the probability that ``r |y|`` exceeds ``R``."""
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
 
 
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
-    """Return the ``R`` whose spectral tail is ``e^log_bad``, the inverse of :func:`_log_spectral`."""
+    """Return the ``R`` that ``r |y|`` exceeds with probability at most ``e^log_bad``.
+
+    The function is the inverse of :func:`_log_spectral`.
+    """
     dim, rank, _ = mechanism.shape
     # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
     return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL_CONSTANT)) ** 2
 
 
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
-    """Return the rule at the best ``t`` and ``R``, in both directions; ``log_tail(t)`` is the log delta of ``t``."""
+    """Return the rule from delta to epsilon and from epsilon to delta.
+
+    ``t`` and ``R`` are optimized, and ``log_tail(t)`` is the log of the part of delta that ``t`` needs.
+    """
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
 
 
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
-    """Return epsilon at this log delta; the tail of the largest ``t`` is delta, and ``R`` uses the rest of delta."""
+    """Return epsilon at this log delta.
+
+    At the largest ``t``, the tail uses all of delta. At a smaller ``t``, ``R`` uses the rest.
+    """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
     if x == math.inf:
@@ -99,7 +115,9 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 
 
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
-    """Return the log of the least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``; 0 if none is below 1.
+    """Return the log of the least delta at this epsilon, or 0.
+
+    The result is the least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``, or 0 if none is below 1.
 
     The loss increases with ``R`` and decreases with ``t``. The smallest ``t`` is where the loss at the least ``R`` is
     ``eps``.
@@ -125,13 +143,16 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """Return ``(eps, ln delta)`` at ``t``, ``eta``, ``R``, ``c``; raise :class:`InvalidParameterError` out of range."""
+    """Return ``(eps, ln delta)`` at ``t``, ``eta``, ``R`` and ``c``.
+
+    Raises :class:`InvalidParameterError` if a value is out of range.
+    """
     dim, rank, _ = mechanism.shape
     if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
-        raise InvalidParameterError("t, eta, c", (t, eta, c), "t > 0, eta >= 0 and 0 < c <= 1/2")
+        raise InvalidParameterError("t, eta, c", (t, eta, c), "numbers with t > 0, eta >= 0 and 0 < c <= 1/2")
     if not radius > max(t, (math.sqrt(dim) + math.sqrt(rank)) ** 2):
         raise InvalidParameterError(
-            "R", radius, f"R above t and (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}"
+            "R", radius, f"above t and above (sqrt d + sqrt r)^2 = {(dim**0.5 + rank**0.5) ** 2:.6g}"
         )
     # delta = 1 - PhiBar(z) P(chi2_r > t + eta) + 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     bad = log_add(_log_two_tails(mechanism, t, eta), _log_spectral(mechanism, radius, c))
@@ -139,7 +160,7 @@ def early_bound_at(
 
 
 def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
-    """Return the early rule with ``eta`` optimized for every ``t``."""
+    """Return the rule of the early version, with ``eta`` optimized for every ``t``."""
 
     @cache
     def log_tail(t: float) -> float:
@@ -153,14 +174,14 @@ def _check_alignment(mechanism: Wishart) -> None:
     """Raise :class:`UnsupportedError` unless ``rho > 0`` and the norms are equal."""
     if mechanism.shape[2] >= 1.0:
         raise UnsupportedError(
-            f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact"
+            f"misalignment must be below 1 for this bound, got {mechanism.shape[2]:g}. Use the bound exact"
         )
     check_equal_norms(mechanism)
 
 
 EARLY = Bound(
     name="early",
-    summary="the bound of the early version, its parameters optimized; loose",
+    summary="bound of the early version with optimized parameters (loose)",
     formula="eps = |d-r-1|/2 ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2-1)) + R^3 sqrt(2(1-rho))/(2t^2), delta = 1 - "
     "PhiBar(z) P(chi2_r > t+eta) + 2 exp(-(sqrt R - sqrt d - sqrt r)^2/2), z = (t(1-rho) - rho eta)/"
     "sqrt((1-rho^2)(t+eta))",
@@ -183,7 +204,9 @@ def log_mixed_tail(mechanism: Wishart, t: float) -> float:
 
 
 def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
-    """Return the log of the expectation over ``X > t``, integrated over ``ln v`` with ``X = t (1 + v)``.
+    """Return the log of the expectation over ``X > t``.
+
+    The variable of integration is ``ln v`` with ``X = t (1 + v)``.
 
     The mass lies close to ``t``, or for a tiny ``t`` near ``1 - rho^2``, decades above it.
     """
@@ -212,7 +235,7 @@ def _log_fronts(rank: int, w: "Array") -> "Array":
 
 EARLY_EXACT_TAIL = Bound(
     name="early-exact-tail",
-    summary="the early version's bound with its tail evaluated exactly",
+    summary="bound of the early version with its tail evaluated exactly",
     formula="early with 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r, in place of the first part "
     "of delta",
     source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",

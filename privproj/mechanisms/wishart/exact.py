@@ -10,7 +10,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
-    """Return the exact profile of the least aligned pair that the assumption allows, which is the worst case (C10)."""
+    """Return the exact profile of the least aligned pair.
+
+    The least aligned pair that the assumption allows is the worst case (C10).
+    """
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
         from privproj.distributions.wishart_unequal_norms import UnequalNorms
@@ -28,10 +31,10 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
 
 EXACT = Bound(
     name="exact",
-    summary="exact privacy profile at the promised misalignment; composes over fresh releases",
+    summary="exact privacy profile at the assumed misalignment",
     formula="L = (d+1-r)/2 ln A + (W/2)(1/A - 1), A = rho + sqrt(1-rho^2) T_r/sqrt(r), W ~ chi2_(r+d-1); "
     "delta(eps) = E[max(0, 1 - e^(eps - L))], L infinite where A <= 0",
-    source="privproj: the law of the privacy loss of 2601.21719, Theorem 1, averaged exactly",
+    source="privproj: exact mean over the privacy loss of arXiv 2601.21719, Theorem 1",
     proof="C9",
     representation=representation,
     exact=True,

@@ -1,4 +1,4 @@
-"""Evaluate Theorem 1 of 2601.21719: the privacy loss at quantiles of its two variables (C11).
+"""Evaluate Theorem 1 of 2601.21719 at quantiles of the privacy loss (C11).
 
 ``quantile`` is the published loss, ``quantile-sharp`` the largest loss within the quantiles.
 """
@@ -37,7 +37,10 @@ class _Quantiles:
 
 
 def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """Return the quantiles at these shares of delta; infinite if a share is too small for the quantile functions."""
+    """Return the quantiles at these shares of delta.
+
+    The results are infinite if a share is too small for the quantile functions.
+    """
     from scipy import special
 
     if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
@@ -57,7 +60,9 @@ def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) ->
 def largest_at_corners(
     dim: int, rank: int, log_ratio: float, log_ends: tuple[float, float], w: tuple[float, float]
 ) -> float:
-    """Return the largest loss at the ends of ``ln A`` and ``W`` in both orders of the norms, at least 0, rounded up.
+    """Return the largest loss at the ends of ``ln A`` and ``W``, rounded up.
+
+    Both orders of the norms are covered. The result is at least 0.
 
     The loss is linear in ``W``. In ``1/A`` it is convex, or monotone where ``p < 0``.
     """
@@ -74,9 +79,10 @@ def largest_at_corners(
 
 
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the published bound on the loss outside of these events; ``inf`` unless ``a_- > 0``.
+    """Return the published bound on the loss outside of two tail events.
 
-    ``m`` is the misalignment ``1 - rho``.
+    The result is ``inf`` unless ``a_- > 0``. ``m`` is the misalignment ``1 - rho``. The logs of the
+    probabilities of the events are ``log_delta_t`` and ``log_delta_w``.
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
@@ -91,7 +97,9 @@ LossBound = Callable[[int, int, float, float, float], float]
 
 
 def split_rule(epsilon: Callable[[float | str, float], float], default: float | str, **fields: Any) -> OverRun:
-    """Return the rule ``epsilon(split, log_delta)`` with the split of the run, or ``default``.
+    """Return the rule ``epsilon(split, log_delta)`` over a run.
+
+    The split is that of the run, or ``default``.
 
     ``fields`` are passed on to the rule.
     """
@@ -103,7 +111,9 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 
 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
-    """Return the rule of a loss, whose relative error is ``margin`` for quantiles moved by :data:`QUANTILE_RTOL`.
+    """Return the rule of a loss.
+
+    ``margin`` is the relative error of the loss for quantiles that are moved by :data:`QUANTILE_RTOL`.
 
     Delta is split between ``T`` and ``W``, evenly unless the run has another split.
     """
@@ -111,7 +121,10 @@ def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
 
 
 def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta: float) -> float:
-    """Return epsilon at this log delta with this share for ``T``, or with the best one."""
+    """Return epsilon at this log delta.
+
+    ``split`` is the share of delta for ``T``; otherwise the share is optimized.
+    """
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
         return loss(*mechanism.shape, log_delta + math.log(split), log_delta + math.log1p(-split))
@@ -130,7 +143,7 @@ def log_shares(odds: float) -> tuple[float, float]:
 
 QUANTILE = Bound(
     name="quantile",
-    summary="the published bound for unit vectors",
+    summary="published bound for unit vectors",
     formula="eps = |d+1-r|/2 |ln a| + (w/2)(1/a - 1), a = rho - sqrt(1-rho^2) t/sqrt(r) > 0, t and w quantiles of T_r "
     "and chi2_(r+d-1) that leave out delta_T and delta_W",
     source="arXiv 2601.21719, Theorem 1",
@@ -145,7 +158,9 @@ QUANTILE = Bound(
 
 
 def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest loss with ``W`` below its top quantile, or between two, whichever is smaller (C11).
+    """Return the largest loss within the quantiles (C11).
+
+    ``W`` is below its top quantile, or between two quantiles, whichever gives the smaller loss.
 
     The pair at the assumed misalignment dominates every better aligned pair (C10).
     """
@@ -160,7 +175,7 @@ def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w
 
 QUANTILE_SHARP = Bound(
     name="quantile-sharp",
-    summary="the published quantiles with the largest loss they allow",
+    summary="published bound with the exact largest loss within its quantiles",
     formula="eps = max over A in [a_-, a_+] and W within its quantiles of (d+1-r)/2 ln A + (W/2)(1/A - 1)",
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     proof="C11",

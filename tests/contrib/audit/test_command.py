@@ -73,8 +73,8 @@ def test_one_run_and_membership(release, capsys):
     ("line", "words"),
     [
         ("mechanism m2 --noise-multiplier 1", "--dim"),
-        ("mechanism m2 --dim 64 --noise-multiplier 1", "got no --rank"),
-        ("mechanism gaussian --noise-multiplier 1 --rank 8", "got --rank=8"),
+        ("mechanism m2 --dim 64 --noise-multiplier 1", "missing --rank"),
+        ("mechanism gaussian --noise-multiplier 1 --rank 8", "--rank must be"),
         ("mechanism m2 --dim 64 --rank 8 --noise-multiplier 0", "noise multiplier"),
         ("mechanism m2 --dim 64 --rank 8 --noise-multiplier 1 --delta 2", "delta"),
         ("mechanism gaussian --noise-multiplier 1 --fault isotropic", "projected"),

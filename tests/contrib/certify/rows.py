@@ -3,8 +3,8 @@
 from helpers import FORGED
 
 USAGE_ERRORS = {
-    "certify --json": (2, "expected epsilon, delta, sigma or run right after `privproj certify`"),
-    "certify epsilon --json": (2, "expected a mechanism right after `privproj certify epsilon`"),
+    "certify --json": (2, "Name epsilon, delta, sigma or run before the options"),
+    "certify epsilon --json": (2, "Name a mechanism before the options"),
 }
 FILE_COMMANDS = {"certify run": None}
 SAME_FILES = {"certify run run.toml --delta 1e-5 -o ./run.toml": None}

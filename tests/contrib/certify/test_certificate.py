@@ -171,8 +171,8 @@ def a_little_less(upper):
         ("upper", a_little_less, 1),
         ("side", "exact", 2),
         ("source", "somewhere", 2),
-        ("assumes", [], 2),
-        ("assumes", ["anything"], 2),
+        ("requirements", [], 2),
+        ("requirements", ["anything"], 2),
         ("bound_version", 99, 2),
         ("question", None, 2),
         ("question", {}, 2),
@@ -180,7 +180,7 @@ def a_little_less(upper):
         ("arithmetic", "by hand", 2),
         ("epsilon", 1, 1),
         ("status", "conditional", 2),
-        ("promises", ["anything"], 2),
+        ("data_assumptions", ["anything"], 2),
         ("question", asked(rank=17), 1),
         ("question", asked(rank=True), 2),
         ("question", asked(rank="16"), 2),
@@ -239,7 +239,7 @@ def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name
         assert not true
         return
     assert verdict.holds == true
-    for words in ("status", "promises", "assumes", "side", "source", "run"):
+    for words in ("status", "data_assumptions", "requirements", "side", "source", "run"):
         assert getattr(verdict.result, words) == getattr(found, words)
 
 
@@ -347,7 +347,7 @@ def states_the_truth(content, said):
     asked = {key: value for key, value in phase.items() if key not in ("mechanism", "bound", "clipping")}
     name = f"{phase['mechanism']}.{phase.get('bound') or find_bound(mechanism_named(phase['mechanism']), None).name}"
     found = privproj.evaluate(f"{name}.delta", epsilon=claim["epsilon"], **asked)
-    for key in ("mechanism", "run", "bound", "bound_version", "side", "status", "promises", "source"):
+    for key in ("mechanism", "run", "bound", "bound_version", "side", "status", "data_assumptions", "source"):
         assert said["result"][key] == found.as_dict()[key]
     options = ("sampling_rate", "sampling", "relation", "public_size", "group_size")
     asked = {key: value for key, value in asked.items() if key not in options and (key, value) != ("steps", 1)}
@@ -414,7 +414,7 @@ def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tm
     content["certificate"]["schema"] = schema
     assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == 2
     said = capsys.readouterr().err
-    assert f"got certificate: schema={schema!r}" in said and remedy in said
+    assert f"got {schema!r}" in said and remedy in said
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

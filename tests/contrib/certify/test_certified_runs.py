@@ -126,7 +126,7 @@ EDITS = {
     "a larger rate": (lambda c: put(c, 0.0101, *RUN, "sampling_rate"), 1),
     "fixed size": (lambda c: put(c, "fixed", *RUN, "sampling"), 3),
     "another bound": (lambda c: put(c, "gdp", *RUN, "bound"), 3),
-    "words of its own": (lambda c: put(c, [], "assumes"), 2),
+    "words of its own": (lambda c: put(c, [], "requirements"), 2),
     "exact": (lambda c: put(c, "exact", "side"), 2),
     "few bits": (lambda c: put(c, 64, "bits"), 2),
     "odd bits": (lambda c: put(c, 130, "bits"), 2),

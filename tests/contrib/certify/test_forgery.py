@@ -48,7 +48,7 @@ def judge_certificate(text, said):
         own = {**parameters_of(phase), **({"layers": phase["layer"]} if "layer" in phase else {})}
         found = privproj.evaluate(f"{phase['mechanism']}.{phase['bound']}.delta", epsilon=claim["epsilon"], **own)
     words, shown = found.as_dict(), said["result"]
-    for key in ("bound", "bound_version", "status", "promises", "source", "run"):
+    for key in ("bound", "bound_version", "status", "data_assumptions", "source", "run"):
         assert shown[key] == words[key]
     assert shown["side"] == ("upper bound" if of_run else words["side"]) and shown["epsilon"] == claim["epsilon"]
     with mp.workdps(40):

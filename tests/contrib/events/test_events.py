@@ -51,7 +51,7 @@ def test_event_with_phase_costs_between_max_and_sum(found):
     assert (
         both.side is Side.UPPER
         and COMPOSED_ELSEWHERE in both.warnings
-        and Requirement.EVENT_MATCHES_PROGRAM in both.assumes
+        and Requirement.EVENT_MATCHES_PROGRAM in both.requirements
     )
     below = privproj.lower_bound(both)
     assert below is None or below.gap in ("", PHASES_LEFT_OUT)
@@ -125,7 +125,7 @@ def test_unsupported_event_error_names_phase_and_reason(phases, words):
 def test_event_noise_is_relative_to_clipping_norm():
     one = event(dp_event.LaplaceDpEvent(2.0), relation="replace")
     found = Composition((one,)).epsilon(delta=1e-9)
-    assert Requirement.NOISE_OVER_CLIP in found.assumes
+    assert Requirement.NOISE_OVER_CLIP in found.requirements
     # pure epsilon 2C / b, read through Renyi divergences
     assert found.value == pytest.approx(1.0, rel=0.03, abs=0) and found.value >= 0.999
     assert Composition((event(dp_event.LaplaceDpEvent(2.0)),)).epsilon(delta=1e-9).value == pytest.approx(
@@ -139,7 +139,7 @@ def test_unsupported_query_about_event_is_one_sentence():
     whole = Composition((ADAPTERS, event(TREE, "tree")))
     with pytest.raises(UnsupportedError, match="phase tree has another accountant"):
         calibrate_noise(whole, epsilon=1.0, delta=1e-5)
-    with pytest.raises(InvalidParameterError, match="one neighboring relation"):
+    with pytest.raises(InvalidParameterError, match="relation must be the same"):
         Composition((ADAPTERS, event(TREE, relation=None)))
     with pytest.raises(InvalidParameterError, match="event"):
         event_phase(3)

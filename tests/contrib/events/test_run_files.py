@@ -66,7 +66,7 @@ def test_accountant_continues_run_with_event():
 def test_result_with_event_depends_on_measured_rounding():
     event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
     result = Composition((event_phase(event, steps=3),)).epsilon(delta=1e-5)
-    assert result.status == "conditional" and Requirement.MEASURED_ROUNDING in result.promises
+    assert result.status == "conditional" and Requirement.MEASURED_ROUNDING in result.data_assumptions
 
 
 def test_event_of_run_with_event_costs_the_same():

@@ -40,7 +40,9 @@ def test_filter_command_equals_filter(done, noise):
     budget = Filter.for_releases(first, epsilon=epsilon, delta=1e-5)
     for z in done:
         budget.spend(Gaussian(noise_multiplier=z))
-    assert shown["filter"] == budget.parameters() and shown["epsilon_to_quote"] == budget.epsilon(1e-5).value <= epsilon
+    assert (
+        shown["filter"] == budget.parameters() and shown["epsilon_to_report"] == budget.epsilon(1e-5).value <= epsilon
+    )
     assert shown["epsilon_spent"] == budget.epsilon_of_spent(1e-5)
     for entry, z in zip(shown["phases"], noise, strict=True):
         release = Gaussian(noise_multiplier=z)
@@ -51,8 +53,8 @@ def test_filter_command_equals_filter(done, noise):
     assert (code == 0) == shown["fits"] == (not any(entry["would_exceed"] for entry in shown["phases"]))
     assert shown["epsilon_planned"] > shown["epsilon_of_fixed_plan"]
     assert shown["epsilon_of_fixed_plan"] == from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
-    assert Requirement.FIXED_FILTER in shown["assumes"] and Requirement.FIXED_SCHEDULE not in shown["assumes"]
-    assert f"name --order {shown['filter']['order']:g}" in text and "quote: epsilon 3.600" in text
+    assert Requirement.FIXED_FILTER in shown["requirements"] and Requirement.FIXED_SCHEDULE not in shown["requirements"]
+    assert f"pass --order {shown['filter']['order']:g}" in text and "report: epsilon 3.600" in " ".join(text.split())
 
 
 def test_filter_command_order_ignores_later_phases():
@@ -74,5 +76,5 @@ def test_filter_labels_have_explanations(run, tmp_path):
     groups = word_groups()
     text = run(f"filter {path} --epsilon 4 --delta 1e-5")[1]
     labels = re.findall(r"^  ([a-z]+(?: [a-z]+)?): ", text, re.MULTILINE)
-    assert {"filter", "quote", "price"} <= set(labels)
-    assert all(entries(groups, label) for label in ("filter", "quote", "price"))
+    assert {"filter", "report", "fixed plan"} <= set(labels)
+    assert all(entries(groups, label) for label in ("filter", "report", "fixed plan"))

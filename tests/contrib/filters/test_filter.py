@@ -228,7 +228,7 @@ PLAIN = Gaussian(noise_multiplier=2.0)
      (Laplace(noise_multiplier=4.0), {}, "no Renyi curve"),
      (PLAIN, {"sampling": "balls-in-bins", "batches": 5}, "balls-in-bins"),
      (PLAIN, {"sampling": "shuffle", "relation": "zero-out"}, "shuffled"),
-     (PLAIN, {"sampling": "fixed", "sampling_rate": 0.1, "relation": "replace"}, "no theorem for sampling=fixed"),
+     (PLAIN, {"sampling": "fixed", "sampling_rate": 0.1, "relation": "replace"}, "does not support fixed sampling"),
      (PLAIN, {"sampling_rate": 0.1, "max_batch_size": 50, "dataset_size": 100}, "max_batch_size"),
      (M2(dim=64, rank=4, noise_multiplier=1.0, fixed_projection=True), {}, "fresh projections only"),
      (Sketch(rank=4, gamma=8.0), {"relation": "replace"}, "no finite divergence at order 16")],
@@ -285,9 +285,9 @@ def test_filter_result_lists_counted_releases():
     assert str(budget.epsilon(1e-5).status) == "proved"
     budget.spend(Sketch(rank=4, gamma=100.0), steps=3)
     found = budget.epsilon(1e-5)
-    assert str(found.status) == "conditional" and found.promises and found.run["steps"] == 5
+    assert str(found.status) == "conditional" and found.data_assumptions and found.run["steps"] == 5
     assert found.bound == "renyi-filter (gaussian.rdp + sketch.rdp-best)"
-    assert Requirement.FIXED_FILTER in found.assumes and Requirement.FIXED_SCHEDULE not in found.assumes
+    assert Requirement.FIXED_FILTER in found.requirements and Requirement.FIXED_SCHEDULE not in found.requirements
     assert found.mechanism["filter"] == {"order": 8.0, "budget": budget.budget, "spent": budget.spent}
     assert [phase["steps"] for phase in found.mechanism["phases"]] == [2, 3]
     assert found.value == Filter(epsilon=6.0, delta=1e-5, order=8).epsilon(1e-5).value

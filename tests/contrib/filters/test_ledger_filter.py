@@ -48,10 +48,10 @@ def test_ledger_with_filter_allows_adaptive_phases(path):
     found = account.epsilon(1e-5)
     assert found.value == budget.epsilon(1e-5).value <= 8.0 and account.target == FILTER
     assert (
-        account.assumes == (Requirement.FIXED_FILTER, Requirement.ONLY_THIS_LEDGER)
-        and Requirement.FIXED_FILTER in found.assumes
+        account.requirements == (Requirement.FIXED_FILTER, Requirement.ONLY_THIS_LEDGER)
+        and Requirement.FIXED_FILTER in found.requirements
     )
-    assert Requirement.FIXED_SCHEDULE not in found.assumes and account.stopped == ()
+    assert Requirement.FIXED_SCHEDULE not in found.requirements and account.stopped == ()
     budget.spend(RELEASE, sampling_rate=0.25, steps=7)
     budget.spend(privproj.Gaussian(noise_multiplier=1.5), steps=2)
     assert account.budget().spent == budget.spent == found.mechanism["filter"]["spent"]
@@ -133,11 +133,11 @@ def test_ledger_command_reports_whole_filter_budget(path, capsys):
     account = adaptive_ledger(path)
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["filter"] == account.budget().parameters() and Requirement.FIXED_FILTER in shown["assumes"]
+    assert shown["filter"] == account.budget().parameters() and Requirement.FIXED_FILTER in shown["requirements"]
     assert shown["epsilon"] == shown["epsilon_of_plan"] == account.epsilon(1e-5).value
     assert exit_code(["ledger", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "filter: order 6, budget" in said and "quote: the epsilon of the filter's whole budget" in said
+    assert "filter: order 6, budget" in said and "report: the epsilon of the whole budget of the filter" in said
 
 
 def test_verify_fails_on_ledger_that_overspent_filter(path):

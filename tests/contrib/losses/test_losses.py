@@ -80,7 +80,7 @@ def test_privacy_loss_composes_as_schedule():
     assert first + second + first == first * 2 + second == both
     assert (first * 2 + second).epsilon(delta=1e-5) == both.epsilon(delta=1e-5)
     assert (first * 2 + second).delta(epsilon=1.0) == both.delta(epsilon=1.0)
-    assert privacy_loss(Composition(both.phases, assumes=("x",))) == PrivacyLoss(both.phases, assumes=("x",))
+    assert privacy_loss(Composition(both.phases, requirements=("x",))) == PrivacyLoss(both.phases, requirements=("x",))
     with pytest.raises(InvalidParameterError, match="relation"):
         first + loss_of("replaced")
 
@@ -165,9 +165,9 @@ def test_convert_rejects_unsupported_runs(ask, error):
 
 def test_conversion_has_bound_and_assumptions():
     promised = convert(Wishart(dim=100, rank=9, misalignment=1e-6), "mu").rests_on
-    assert promised.promises and str(promised.status) == "conditional" and promised.assumes
+    assert promised.data_assumptions and str(promised.status) == "conditional" and promised.requirements
     plain = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "mu").rests_on
-    assert (plain.promises, str(plain.status)) == ((), "proved")
+    assert (plain.data_assumptions, str(plain.status)) == ((), "proved")
     # Divergences are those of another bound than the one by which the run is asked.
     divergence = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "renyi", at=2).rests_on
     assert (plain.bound, divergence.bound) == ("m2.rank-free", "m2.mixture-rdp")

@@ -117,7 +117,7 @@ def test_mixing_epsilon_and_delta_are_inverses():
         found = privproj.epsilon(mechanism, delta=target)
         assert delta(mechanism, found.value) <= target
         assert found.lower <= found.value <= found.lower * (1 + 1e-6)
-        assert (found.status, found.side, found.promises) == ("proved", "upper bound", ())
+        assert (found.status, found.side, found.data_assumptions) == ("proved", "upper bound", ())
     largest = privproj.rank(Mixing(gamma=40.0, eigen_noise=5.0), epsilon=1.5, delta=1e-6).value
     fits = [privproj.epsilon(Mixing(rank=largest + k, gamma=40.0, eigen_noise=5.0), delta=1e-6).value for k in (0, 1)]
     assert fits[0] <= 1.5 < fits[1]

@@ -32,7 +32,7 @@ def test_select_finds_missing_parameter(run, words, quantity):
     assert shown["run"]["selection"]["expected_trials"] == pytest.approx(10.0, rel=1e-9, abs=0)
     text = run(f"{LINE} {words}")[1]
     assert "random number of runs" in text and f"{shown['run']['selection']['distribution']} of mean 10" in text
-    assert all(Requirement(sentence).short in text for sentence in shown["run"]["assumes"])
+    assert all(Requirement(sentence).short in text for sentence in shown["run"]["requirements"])
     assert ("one run, without the choice, has epsilon" in text) == (quantity == "epsilon")
 
 
@@ -73,6 +73,6 @@ def test_select_labels_have_explanations(run):
 def test_select_names_assumptions_of_adaptive_clipping(run):
     line = "select gaussian --noise-multiplier 5 --adaptive-clipping-sigma 9 --steps 4 --trials 3 --delta 1e-3 --json"
     result = json.loads(run(line)[1])
-    assumed = [*result["mechanism"]["assumes"], *result["run"]["assumes"]]
+    assumed = [*result["mechanism"]["requirements"], *result["run"]["requirements"]]
     assert Requirement.CENTERED_COUNT in assumed and Requirement.FIXED_SCHEDULE_EXCEPT_CLIP in assumed
     assert Requirement.FIXED_SCHEDULE not in assumed

@@ -68,8 +68,14 @@ def test_select_supports_every_profile_and_renyi_curve(name):
     one = privproj.epsilon(mechanism, delta=1e-5, bound=bound)
     found = select(mechanism, trials=5, delta=1e-5, bound=bound)
     assert found.value > one.value and found.numerics["epsilon_of_one_run"] == one.value
-    assert (found.bound, found.status, found.promises) == (f"{bound} + selection", one.status, one.promises)
-    assert found.side == "upper bound" and len({*found.assumes} - {*one.assumes}) == 4 and "C34" in found.source
+    assert (found.bound, found.status, found.data_assumptions) == (
+        f"{bound} + selection",
+        one.status,
+        one.data_assumptions,
+    )
+    assert (
+        found.side == "upper bound" and len({*found.requirements} - {*one.requirements}) == 4 and "C34" in found.source
+    )
     assert found.run["selection"]["distribution"] == "geometric" and found.mechanism == one.mechanism
     assert select(mechanism, trials=5, epsilon=found.value, bound=bound).value <= 1e-5
 

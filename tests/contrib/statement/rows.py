@@ -20,7 +20,7 @@ def statement(said=None, **phase):
     return f"PRIVACY STATEMENT\n{json.dumps(parameters)}\nEnd of the privacy statement.\n"
 
 
-USAGE_ERRORS = {" ".join((*CALL, "-o", "statement.pdf")): (2, "(.html)")}
+USAGE_ERRORS = {" ".join((*CALL, "-o", "statement.pdf")): (2, ".html")}
 FILE_COMMANDS = {"report run": None}
 OUTPUT_COMMANDS = {" ".join(CALL): None}
 QUERIES = {"report": None}

@@ -66,7 +66,7 @@ def judge_statement(text, said):
         assert f"{'one' if phase['steps'] == 1 else phase['steps']} release" in flat
         for key in {"noise_multiplier", "dim", "rank"} & {*phase}:
             assert f"{key} {phase[key]}" in flat
-    for promise in (*result.promises, *result.assumes):
+    for promise in (*result.data_assumptions, *result.requirements):
         assert promise in flat
     attacks = re.findall(r"at most ([\d.]+) % of those inside .*? rate ([\d.]+) %", flat.replace("&nbsp;", " "))
     assert attacks or not result.usable

@@ -125,7 +125,7 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
 @pytest.mark.parametrize(
     "changes",
     [{"made": [5]}, {"made": [5, 2.0]}, {"made": [5, -2]}, {"made": [0, 0]}, {"made": 5}, {"phase": []},
-     {"notes": ["x"]}, {"assumes": []}, {"public_subspace": 1}, {"insecure": 1}, {"more": 1},
+     {"notes": ["x"]}, {"requirements": []}, {"public_subspace": 1}, {"insecure": 1}, {"more": 1},
      {"phase": [{}, {}]}],
     ids=str,
 )  # fmt: skip
@@ -148,7 +148,7 @@ def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style
         assert said in line["said"] and stated in line["expected"]
         assert line["said"] == changed.split("\n")[line["number"] - 1]
         assert found["claimed"] == [f"epsilon is at most {said} at delta 1e-05"] and said in found["claim"]
-        assert found["found"] == f"epsilon is at most {stated} at delta 1e-05"
+        assert found["computed"] == f"epsilon is at most {stated} at delta 1e-05"
     assert "assumed of the data: Each user has one record" in text
     for old, new in (("Each user has one record", "Each user has ten records"), ("assumed of the data: ", "")):
         code, found = checked(tmp_path, capsys, text.replace(old, new))

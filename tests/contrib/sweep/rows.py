@@ -6,7 +6,7 @@ QUERY = {"mechanism": "gaussian", "noise_multiplier": 3, "delta": 1e-5}
 CALL = ("sweep", "in.json", "-o", "out.csv")
 
 FILE_COMMANDS = {"sweep": None}
-INCOMPLETE = {"sweep examples/grid.toml": "-o / --output"}
+INCOMPLETE = {"sweep examples/grid.toml": "'-o' / '--output'"}
 READERS = {"sweep": ("sweep", "FILE", "-o", "out")}
 FORGED_FILES = {
     "a bound of a sweep": (CALL, {**QUERY, "bound": FORGED, "grid": {"steps": [1]}}),

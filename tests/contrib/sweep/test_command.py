@@ -44,11 +44,14 @@ def test_sweep_prints_assumptions_of_its_rows(run, tmp_path):
     said = " ".join(out.split())
     assert code == 0 and "promise: (bound=beta-tail sampling_rate=0.1" in said
     found = json.loads(run(f"sweep {tmp_path}/grid.json -o {tmp_path}/again.csv --json")[1])
-    asked, kept = privproj.M2(dim=64, rank=4, noise_multiplier=1, change_rank=2), {"assumes": set(), "promises": set()}
+    asked, kept = (
+        privproj.M2(dim=64, rank=4, noise_multiplier=1, change_rank=2),
+        {"requirements": set(), "data_assumptions": set()},
+    )
     for bound, run_of in (("rank-free", {"sampling_rate": 0.1}), ("beta-tail", {})):
         answer = privproj.epsilon(asked, delta=1e-5, bound=bound, steps=5, **run_of)
-        kept["assumes"] |= set(answer.assumes)
-        kept["promises"] |= set(answer.promises)
+        kept["requirements"] |= set(answer.requirements)
+        kept["data_assumptions"] |= set(answer.data_assumptions)
     assert all(words in said for sentences in kept.values() for words in sentences)
     assert all(set(found[name]) == sentences for name, sentences in kept.items())
 
@@ -81,7 +84,7 @@ def test_corners_of_rate_and_steps_queries_are_runs():
     independently = "Each record is in each batch independently"
     for query, given in (("rate", {"steps": 10}), ("steps", {"sampling_rate": 0.1})):
         (question, *_) = asked_of(query, delta=1e-5, epsilon=[1, 2], **given).values()
-        words = " ".join(build_result(question, query, 1.0).assumes)
+        words = " ".join(build_result(question, query, 1.0).requirements)
         assert independently in words and "do not depend on earlier outputs" in words
 
 
@@ -133,7 +136,7 @@ def test_sweep_output_needs_a_file_name(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     Path("grid.json").write_text(json.dumps(GRID_FILE))
     assert exit_code(["sweep", "grid.json", "-o", name]) == 2
-    assert "expected the name of a file to write" in capsys.readouterr().err
+    assert "a file name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", DEEP)
@@ -148,4 +151,4 @@ def test_sweep_refuses_deeply_nested_files(tmp_path, monkeypatch, capsys, kind):
 def test_sweep_names_doubled_keys():
     grid = '{"mechanism": "gaussian", "delta": 1e-5, "grid": {"steps": [1, 2], "noise_multiplier": [1], "steps": [3]}}'
     seen = call(Case(("sweep", "a.json", "-o", "o.csv"), {"a.json": grid.encode()}))
-    assert seen.code == 2 and "'steps' twice" in seen.err
+    assert seen.code == 2 and "'steps' appears twice" in seen.err

@@ -176,11 +176,11 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
         ({"steps": [3, "4"]}, "whole number"),
         ({"bound": ["rdp", "rd\np"]}, "one line"),
         ({"steps": [True, 2]}, "whole number"),
-        ({"noise_multiplier": [3]}, "not both"),
-        ({"noise-multiplier": [3]}, "not both"),
+        ({"noise_multiplier": [3]}, "omitted if"),
+        ({"noise-multiplier": [3]}, "omitted if"),
         ({"sampling-rate": [0.1], "sampling_rate": [0.2]}, "one spelling"),
         ({"query": ["epsilon"]}, "one of the keys"),
-        ({"mechanism": ["m2"]}, "not both"),
+        ({"mechanism": ["m2"]}, "omitted if"),
         ({"epsilon": [1.0]}, "one of the keys"),
         ({"epochs": [1, 2]}, "batch_size"),
         ({"dim": [1, 2]}, "one of the keys"),
@@ -188,7 +188,7 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
     ],
 )
 def test_axes_of_a_sweep(axes, word):
-    with pytest.raises(InvalidParameterError, match="^expected .*" + word):
+    with pytest.raises(InvalidParameterError, match=word):
         grid_from({**GAUSSIAN, "delta": 1e-5, "grid": axes}, "g.toml")
 
 

@@ -18,7 +18,7 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
     mechanism = Gaussian(noise_multiplier=1.0)
     whole = privproj.epsilon(mechanism, delta=1e-6, steps=588, sampling_rate=256 / 50000).value
     found = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=360)
-    least = with_details(found).alternatives["smallest_harmless_cap"]
+    least = with_details(found).alternatives["smallest_harmless_max_batch_size"]
     assert any("takes 27 % of delta" in words and str(least) in words for words in found.warnings)
     kept = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=least)
     assert any("takes less than 1 % of delta" in words for words in kept.warnings)
@@ -27,7 +27,7 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
         privproj.delta(mechanism, epsilon=whole, **CAPPED, max_batch_size=340),
         privproj.sigma(Gaussian(), epsilon=0.85, delta=1e-6, **CAPPED, max_batch_size=300),
     ):
-        assert abs(with_details(ask).alternatives["smallest_harmless_cap"] - least) <= 1
+        assert abs(with_details(ask).alternatives["smallest_harmless_max_batch_size"] - least) <= 1
 
 
 def test_where_a_cap_takes_all_of_delta_the_remedy_names_it():
@@ -114,5 +114,5 @@ def test_phases_are_remarked_on_together():
     )
     capped = phase_of(Gaussian(noise_multiplier=1.0), "capped", max_batch_size=360, **CAPPED)
     found = Composition((capped, phase_of(Gaussian(noise_multiplier=9.0), "whole"))).epsilon(delta=1e-6)
-    assert with_details(found).alternatives["smallest_harmless_cap"] > 360
+    assert with_details(found).alternatives["smallest_harmless_max_batch_size"] > 360
     assert math.isfinite(found.value)

@@ -46,7 +46,7 @@ def test_a_slack_of_zero_needs_a_curve_that_ends():
     assert privproj.gdp_mu(Laplace(noise_multiplier=2.0), delta=0.0).numerics["exact_from"] == 0.0
     with pytest.raises(UnsupportedError, match="slack above 0") as caught:
         privproj.gdp_mu(M2(dim=64, rank=4, noise_multiplier=1.0), delta=0.0)
-    assert caught.value.result.outcome is Outcome.REFUSED
+    assert caught.value.result.outcome is Outcome.UNSUPPORTED
     for wrong in (1.0, -1e-9, math.nan):
         with pytest.raises(InvalidParameterError):
             privproj.gdp_mu(Gaussian(noise_multiplier=1.0), delta=wrong)

@@ -101,7 +101,7 @@ def test_layers_that_share_a_projection_cost_more_than_independent_ones():
     root = np.sqrt(energy) / 0.5
     gains = ndtr(root / 2 - 2 / root) - math.exp(2) * ndtr(-root / 2 - 2 / root)
     assert abs(gains.mean() - shared.value) <= 5 * gains.std() / math.sqrt(len(gains))
-    assert Requirement.INDEPENDENT_LAYER_PROJECTIONS in claimed.mechanism["assumes"]
+    assert Requirement.INDEPENDENT_LAYER_PROJECTIONS in claimed.mechanism["requirements"]
     joint = M2(layers=(Layer(dim=64, rank=4, count=8),), noise_multiplier=0.5)
     assert privproj.delta(joint, epsilon=2.0).value >= shared.lower
 

@@ -39,9 +39,9 @@ def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
     results = [
         build_result(query, "epsilon", 1.0, side=query.side(curve)) for query, curve in zip(asked, curves, strict=True)
     ]
-    for name in ("side", "status", "promises", "source", "outcome", "bound_version"):
+    for name in ("side", "status", "data_assumptions", "source", "outcome", "bound_version"):
         assert getattr(results[0], name) == getattr(results[1], name), name
-    assert set(results[0].assumes) == set(results[1].assumes)
+    assert set(results[0].requirements) == set(results[1].requirements)
 
 
 def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
@@ -52,7 +52,7 @@ def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
 
 def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase():
     phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, discretization=1e-3)
-    with pytest.raises(InvalidParameterError, match="once, for the whole schedule"):
+    with pytest.raises(InvalidParameterError, match="the same for all phases"):
         Composition((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
 
 
@@ -71,7 +71,7 @@ def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
     question = Composition((phase,)) if name == "run" else composition_of_phase(phase)
     value = question.curve().epsilon(-11.0).upper
     found = build_result(question, "epsilon", value)
-    assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.REFUSED)
+    assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.UNSUPPORTED)
     assert any("NOT A GUARANTEE" in words for words in found.warnings) and found.upper is None
 
 
@@ -83,7 +83,7 @@ def test_the_weakest_status_is_that_of_the_run():
 
 
 def test_a_name_that_no_file_could_hold_is_refused():
-    with pytest.raises(InvalidParameterError, match="printed on one line"):
+    with pytest.raises(InvalidParameterError, match="printable text without line breaks"):
         phase_of(Gaussian(noise_multiplier=1.0), "two\nlines")
 
 
@@ -110,5 +110,5 @@ def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, boun
         phase_of(mechanism, "first", bound=bound, **RUN).check()
     fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
     advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}
-    assert "leave the sampling out" in str(refused.value) or advised is fixed
+    assert "Omit the sampling" in str(refused.value) or advised is fixed
     assert phase_of(mechanism, "first", bound=bound, **advised).curve().epsilon(-11.0).upper > 0.0

@@ -1,5 +1,7 @@
 """Questions about whole runs: the reference run, groups, sampling, absurd questions."""
 
+import html
+
 import numpy as np
 import pytest
 from helpers import RUN, eps_of, full_if, m2
@@ -56,7 +58,7 @@ def test_group_of_records():
     alone, pair = eps_of(m2(0.5)), privproj.epsilon(m2(0.5), delta=1e-5, group_size=2, **RUN)
     assert pair.value > alone
     assert pair.status == "conditional"
-    assert "at most 2 records" in pair.promises[0]
+    assert "at most 2 records" in pair.data_assumptions[0]
     one = {"delta": 1e-5, "steps": 50}
     paired = privproj.epsilon(Gaussian(noise_multiplier=2.0), group_size=2, sampling_rate=0.1, **one).value
     assert paired < privproj.epsilon(Gaussian(noise_multiplier=1.0), sampling_rate=0.19, **one).value
@@ -74,7 +76,7 @@ def test_rate_keeps_the_sampling_that_was_asked_for():
     again = privproj.epsilon(m2(0.5), delta=1e-5, steps=20, sampling="fixed", sampling_rate=fixed.value)
     assert again.value <= 1.0 + 1e-9
     for scheme in ("partition", "balls-in-bins", "shuffle"):
-        with pytest.raises(InvalidParameterError, match="steps finds how many epochs fit"):
+        with pytest.raises(InvalidParameterError, match="calibrate the number of epochs with steps"):
             privproj.rate(m2(0.5), sampling=scheme, **question)
 
 
@@ -145,9 +147,9 @@ def test_batch_size_and_epochs_say_rate_and_steps_as_on_the_command_line():
     assert most == privproj.steps(z, epsilon=1.0, delta=1e-5, sampling_rate=256 / 50_000, public_size=True).value
     in_bins = privproj.epsilon(z, delta=1e-5, epochs=3, sampling="balls-in-bins", **sizes)
     assert (in_bins.run["steps"], in_bins.run["batches"]) == (3, 196)
-    with pytest.raises(InvalidParameterError, match="epochs, or steps"):
+    with pytest.raises(InvalidParameterError, match="give epochs or steps"):
         privproj.epsilon(z, delta=1e-5, **sizes)
-    with pytest.raises(InvalidParameterError, match="either steps or epochs"):
+    with pytest.raises(InvalidParameterError, match="steps must be omitted if epochs is given"):
         privproj.epsilon(z, delta=1e-5, epochs=3, steps=3, **sizes)
 
 
@@ -155,12 +157,12 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
     answer = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
     again = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
     assert float(answer) == answer.value and {answer: 1}[again] == 1
-    assert repr(answer) == f"<{answer}>" and "\n" not in repr(answer)
+    assert repr(answer).startswith("<epsilon = 4.378 (exact, delta = 1e-05);") and "\n" not in repr(answer)
     for lost in (
         privproj.rank(M2(dim=96, noise_multiplier=1e-3), epsilon=0.1, delta=1e-5),
         privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True),
     ):  # fmt: skip
-        with pytest.raises(InvalidParameterError, match="an answer that is a guarantee"):
+        with pytest.raises(InvalidParameterError, match="a guarantee"):
             float(lost)
 
 
@@ -204,7 +206,9 @@ SCALAR_DOORS = {
 def test_a_mechanism_with_arrays_names_the_doors_that_take_it(door, column):
     several = M2(dim=2048, rank=column, noise_multiplier=0.5)
     assert not isinstance(several, M2)
-    with pytest.raises(InvalidParameterError, match=r"got rank=arrays in M2; privproj\.epsilons"):
+    with pytest.raises(
+        InvalidParameterError, match=r"rank must be one number, got an array\. For arrays use privproj\.epsilons"
+    ):
         SCALAR_DOORS[door](several, epsilon=1.0, delta=1e-5)
 
 
@@ -226,9 +230,9 @@ def test_rows_are_a_table_and_columns(rows):
 
 
 @pytest.mark.parametrize(("mechanism", "run", "short"), [
-    (Gaussian(noise_multiplier=1.0), {}, {"classical": "needs 0 < epsilon < 1"}),
+    (Gaussian(noise_multiplier=1.0), {}, {"classical": "is proved for 0 < epsilon < 1 only"}),
     (Gaussian(noise_multiplier=1.0), {"steps": 9, "sampling_rate": 0.1}, {
-        "gdp": "has no amplification by subsampling in its own terms",
+        "gdp": "has no amplification by subsampling",
     }),
     (M2(dim=64, rank=4, noise_multiplier=1.0), {}, {"beta-tail": "needs --columns"}),
 ])  # fmt: skip
@@ -239,7 +243,7 @@ def test_a_short_reason_is_the_first_clause_outside_parentheses(mechanism, run, 
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"step": 3}, "mean steps"), ({"batch_size": 8}, "dataset_size with batch_size")]
+    ("options", "words"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "batch_size needs it")]
 )
 def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
     with pytest.raises(InvalidParameterError, match=words):
@@ -250,7 +254,7 @@ def test_one_line_of_what_is_no_guarantee_says_so():
     refuted = privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
     promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
-    assert all(words in str(promised) for words in promised.promises) and promised.promises
+    assert all(words in str(promised) for words in promised.data_assumptions) and promised.data_assumptions
 
 
 def test_an_answer_reads_as_one_line():
@@ -262,10 +266,10 @@ def test_an_answer_reads_as_one_line():
         privproj.sigma(M2(dim=64, rank=4), epsilon=1.0, delta=1e-5),
     ]
     for answer in asked:
-        shown = str(answer)
+        shown = answer.one_line
         assert "\n" not in shown and answer.bound in shown and str(answer.side) in shown
         number = float(shown.split(" = ")[1].split()[0])
-        assert "add-remove" in shown
+        assert "add or remove one record" in shown
         assert (number <= answer.value) if answer.side == "lower bound" else (number >= answer.value)
 
 
@@ -285,7 +289,7 @@ def test_the_event_that_rough_runs_choose_is_as_good_as_any():
 
 def test_a_name_is_no_mechanism_and_text_no_number():
     for ask in (privproj.epsilon, lambda name, delta: privproj.sigma(name, epsilon=1.0, delta=delta)):
-        with pytest.raises(InvalidParameterError, match="expected a mechanism with its parameters, such as"):
+        with pytest.raises(InvalidParameterError, match="must be a mechanism with its parameters, such as"):
             ask("gaussian", delta=1e-5)  # pyright: ignore
     with pytest.raises(InvalidParameterError, match="without quotes"):
         Gaussian(noise_multiplier="2")  # pyright: ignore
@@ -300,3 +304,57 @@ def test_whoever_reads_the_value_alone_composes_no_lower_end(monkeypatch):
     assert 0.0 < fresh.value < answer.value
     with pytest.raises(ZeroDivisionError):
         fresh.lower  # noqa: B018
+
+
+def test_printed_result_shows_side_run_and_warnings():
+    result = privproj.epsilon(Gaussian(noise_multiplier=0.9), delta=1e-6, **SIZES)
+    assert result.warnings
+    for shown in (str(result), repr(result), result._repr_html_()):
+        assert "upper bound, delta = 1e-06" in shown and "Poisson sampling at rate 0.00512" in shown
+        assert all(text in html.unescape(shown) for text in result.warnings)
+
+
+@pytest.mark.parametrize("spec", [".3f", ".1e", ".2g", "12.4f", "g", ".0f"])
+def test_formatted_result_is_rounded_to_the_safe_side(spec):
+    upper = privproj.epsilon(Gaussian(noise_multiplier=0.7), delta=1e-6)
+    lower = privproj.rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-6, steps=10)
+    assert float(format(upper, spec)) >= upper.value and float(format(lower, spec)) <= lower.value
+    assert f"{upper}" == str(upper)
+
+
+def test_results_compare_with_numbers():
+    result = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
+    assert result < 5 and result <= result.value and result > 4.0 and result >= result and not result > 5.0
+    nothing = privproj.rank(M2(dim=96, noise_multiplier=1e-3), epsilon=0.1, delta=1e-5)
+    with pytest.raises(InvalidParameterError, match="a guarantee"):
+        _ = nothing < 5
+    with pytest.raises(TypeError):
+        _ = result < "5"
+
+
+def test_mechanism_errors_state_what_to_write():
+    for call, words in (
+        (lambda: Gaussian(0.9), r"Write Gaussian\(noise_multiplier=0.9\)"),
+        (lambda: M2(768, 16), r"Write M2\(dim=\.\.\., rank=\.\.\., noise_multiplier=\.\.\.\)"),
+        (lambda: privproj.sigma(Gaussian, epsilon=1.0, delta=1e-5), r"Write Gaussian\(\)"),
+        (lambda: privproj.epsilon(Gaussian, delta=1e-5), r"Write Gaussian\(noise_multiplier=\.\.\.\)"),
+    ):
+        with pytest.raises(InvalidParameterError, match=words):
+            call()
+
+
+def test_unsupported_error_carries_mechanism_run_and_bound():
+    run = {"sampling": "partition", "steps": 2, "relation": "add-remove"}
+    with pytest.raises(UnsupportedError) as error:
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, **run)
+    found = error.value
+    assert (found.mechanism, found.sampling, found.relation, found.bound) == (
+        "gaussian",
+        "partition",
+        "add-remove",
+        "analytic",
+    )
+
+
+def test_dir_lists_public_names_and_submodules():
+    assert {"epsilon", "Gaussian", "schedule", "training"} <= set(dir(privproj))

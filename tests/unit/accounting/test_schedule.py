@@ -56,7 +56,7 @@ def test_a_joint_result_names_every_phase_and_the_weakest_status():
     aligned = {"mechanism": "wishart", "dim": 100, "rank": 9, "misalignment": 1e-6}
     phases = [{"mechanism": "gaussian", "noise_multiplier": 2}, aligned]
     found = from_data({"relation": "replace", "phase": phases}).epsilon(delta=1e-5)
-    assert found.status == "conditional" and len(found.mechanism["phases"]) == 2 and found.promises
+    assert found.status == "conditional" and len(found.mechanism["phases"]) == 2 and found.data_assumptions
     assert found.bound == "gaussian.analytic + wishart.exact"
 
 
@@ -144,7 +144,9 @@ def test_two_fixed_projections_are_not_one():
 
 
 def test_requires_lists_every_requirement():
-    run = Composition((phase_of(Gaussian(noise_multiplier=2.0), "a", steps=3),), assumes=("the loader is audited",))
+    run = Composition(
+        (phase_of(Gaussian(noise_multiplier=2.0), "a", steps=3),), requirements=("the loader is audited",)
+    )
     row = run.epsilon(delta=1e-5).as_dict()
-    said = [*row["mechanism"]["assumes"], *row["run"]["assumes"]]
+    said = [*row["mechanism"]["requirements"], *row["run"]["requirements"]]
     assert len(row["requires"]) == len(said) and "the loader is audited" in row["requires"]

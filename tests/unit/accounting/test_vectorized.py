@@ -175,7 +175,13 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
         for noise in (1e-12, 0.3, 1.0, 1e12):
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = composition_of(mechanism, bound.name, {}).only
-            words = phase.notes, phase.promises, phase.mechanism_requirements, phase.run_requirements, phase.status
+            words = (
+                phase.notes,
+                phase.data_assumptions,
+                phase.mechanism_requirements,
+                phase.run_requirements,
+                phase.status,
+            )
             checks = bound.check(mechanism), bound.is_exact(mechanism), bound.guarantees(mechanism)
             has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
             said.add((*words, *checks, *has))
@@ -248,21 +254,26 @@ def test_lower_ends_are_of_what_was_asked_even_where_it_was_changed_since():
             lambda: privproj.epsilons(M2, dim=[64, 64, 8], rank=9, noise_multiplier=1.0, delta=[0.1, 2, 0.1]),
             "row 1: delta",
         ),
-        (lambda: privproj.epsilons(M2, dim=64, rank=[4, 65, 66], noise_multiplier=1.0, delta=1e-5), "row 1: rank=65"),
+        (
+            lambda: privproj.epsilons(M2, dim=64, rank=[4, 65, 66], noise_multiplier=1.0, delta=1e-5),
+            "row 1: rank must be",
+        ),
         (lambda: privproj.deltas(Gaussian, noise_multiplier=[[1.0], [-1.0]], epsilon=[1.0, 2.0]), "row 1, 0: noise"),
-        (lambda: privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, math.nan]), "row 1: epsilon=nan"),
-        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=[0.1, 1.0]), "row 1: delta=1"),
-        (lambda: privproj.epsilons(Gaussian, noise_multiplier=[1.0], epsilon=1.0, delta=0.1), "no epsilon"),
-        (lambda: privproj.epsilons(3, delta=0.1), "a mechanism, its type"),
-        (lambda: privproj.epsilons(Gaussian, noise_multiplier=[[1.0, 2.0], [3.0]], delta=0.1), "without gaps"),
-        (lambda: privproj.epsilons(Gaussian, noise_multiplier=(1.0, True), delta=0.1), "truth value"),
-        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, steps=[1, 2]), "one steps for all rows"),
+        (lambda: privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, math.nan]), "row 1: epsilon must be"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=[0.1, 1.0]), "row 1: delta must be"),
+        (
+            lambda: privproj.epsilons(Gaussian, noise_multiplier=[1.0], epsilon=1.0, delta=0.1),
+            "epsilon must be omitted",
+        ),
+        (lambda: privproj.epsilons(3, delta=0.1), "a mechanism, its class"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=[[1.0, 2.0], [3.0]], delta=0.1), "rows of equal length"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=(1.0, True), delta=0.1), "booleans"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=[0.1, 0.2, 0.3]), "broadcast"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, colour=1), "colour"),
-        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0), "either delta"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0), "missing delta"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, threads=0), "threads"),
         (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, bound="best"), "bound"),
-        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, steps=[1, 2]), "steps"),
+        (lambda: privproj.epsilons(Gaussian, noise_multiplier=1.0, delta=0.1, steps=[1, 0]), "row 1: steps"),
         (lambda: privproj.sigmas(Gaussian, noise_multiplier=[1.0], epsilon=1.0, delta=0.1), "noise_multiplier"),
         (lambda: privproj.sigmas("wishart", dim=9, rank=2, misalignment=0.1, epsilon=1.0, delta=0.1), "mechanism"),
     ],
@@ -278,7 +289,7 @@ def test_what_a_bound_refuses_is_refused_and_what_is_promised_is_said():
     found = privproj.epsilons(
         M2, dim=64, rank=4, columns=8, change_rank=[1, 2], noise_multiplier=1.0, delta=1e-5, bound="beta-tail"
     )
-    assert found.status is Status.CONDITIONAL and len(found.promises) == 2
+    assert found.status is Status.CONDITIONAL and len(found.data_assumptions) == 2
     assert privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=1.0, delta=1e-5).status is Status.PROVED
 
 
@@ -318,7 +329,7 @@ def test_every_name_of_an_answer_is_an_array_of_its_shape():
     found = privproj.sigmas(PublicSketch, rank=[4, 8], epsilon=1.0, delta=1e-5)
     for name in ("value", "lower", "log10_delta", "outcome"):
         assert getattr(found, name).shape == (2,)
-    assert found.bound == "rank-free" and found.assumes and "C" in found.source
+    assert found.bound == "rank-free" and found.requirements and "C" in found.source
 
 
 def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
@@ -332,12 +343,14 @@ def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
         assert inside.value.tolist() == beside.value.tolist() and inside.value.shape == (2, 2)
     one = privproj.epsilons(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=[1e-5, 1e-6])
     scalar = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=1e-6)
-    assert one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.promises == scalar.promises
-    with pytest.raises(InvalidParameterError, match="rank once"):
+    assert (
+        one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.data_assumptions == scalar.data_assumptions
+    )
+    with pytest.raises(InvalidParameterError, match="rank must be given once"):
         privproj.epsilons(M2(**asked), rank=3, delta=1e-5)
-    with pytest.raises(InvalidParameterError, match="a parameter of m2"):
+    with pytest.raises(InvalidParameterError, match="unknown parameter 'ranks' of m2"):
         privproj.epsilons(M2(ranks=[3]), delta=1e-5)
-    with pytest.raises(InvalidParameterError, match=r"row 1: rank=0"):
+    with pytest.raises(InvalidParameterError, match=r"row 1: rank must be"):
         privproj.epsilons(M2(dim=8, rank=[3, 0], noise_multiplier=1.0), delta=1e-5)
 
 
@@ -401,3 +414,14 @@ def test_noise_of_columns_leaves_the_next_epsilon_within_its_target():
     noises = privproj.sigmas(Gaussian, epsilon=eps, delta=deltas).value
     found = privproj.epsilons(Gaussian, noise_multiplier=noises, delta=deltas).value
     assert all(digits_above(x * (1.0 + 1e-14)) <= limit for x, limit in zip(found.tolist(), eps, strict=True))
+
+
+def test_epsilons_accept_arrays_of_run_options():
+    runs = {"steps": [10, 20], "sampling_rate": [[0.1], [0.2]], "sampling": ["poisson", "fixed"],
+            "relation": ["add-remove", "replace"], "group_size": [1, 1], "public_size": [False, True]}  # fmt: skip
+    found = privproj.epsilons(Gaussian, noise_multiplier=2.0, delta=1e-5, **runs)
+    grids = {name: np.broadcast_to(np.array(value, object), (2, 2)) for name, value in runs.items()}
+    for i in np.ndindex(2, 2):
+        run = {name: grid[i] for name, grid in grids.items()}
+        assert found.value[i] == privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **run).value
+    assert found.to_dict()["steps"].tolist() == [10, 20, 10, 20]

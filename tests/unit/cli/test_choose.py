@@ -18,7 +18,7 @@ def test_the_table_says_the_same_as_its_json(run):
     shown = [line.split()[0] for line in text.splitlines() if line.endswith(" %") or line.endswith(" -")]
     assert code == 0 and shown == [row["name"].split()[0] for row in rows]
     found = privproj.choose(layers="96x8", epsilon=2.0, delta=1e-5, sampling_rate=0.02, steps=300)
-    assert [row["answer"]["value"] for row in rows] == [row.result.value for row in found]
+    assert [row["result"]["value"] for row in rows] == [row.result.value for row in found]
     for words in ("rests on: m2: m2, rank-free (proved)", "assumes:", "order:", "not here:"):
         assert words in text
 

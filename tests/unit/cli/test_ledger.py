@@ -34,7 +34,7 @@ def test_remaining_counts_planned_phases_in_full(done, noise):
     code, shown, text = remaining(plan(*noise, done=done), max(alone) * 1.01)
     assert max(alone) * 1.01 < together and code == 4 and not shown["fits"]
     assert [entry["would_exceed"] for entry in shown["phases"]] == [False, True]
-    assert shown["phases"][1]["after"][-1] == "p0" and "would exceed" in text
+    assert shown["phases"][1]["after"][-1] == "p0" and "the planned steps exceed the budget" in text
     assert shown["epsilon_planned"] == pytest.approx(together, rel=1e-9, abs=0)
     code, shown, text = remaining(plan(*noise, done=done), together * 1.01)
     assert code == 0 and shown["fits"] and [entry["would_exceed"] for entry in shown["phases"]] == [False, False]
@@ -43,8 +43,8 @@ def test_remaining_counts_planned_phases_in_full(done, noise):
 def test_remaining_lists_bound_and_assumptions():
     for data in (plan(3.0), plan(done=(3.0,)), plan(3.0, done=(3.0,))):
         _, shown, text = remaining(data, 3)
-        assert Requirement.FIXED_SCHEDULE in shown["assumes"] and Requirement.FIXED_SCHEDULE in text
-        assert {"bound", "status", "relation", "promises", "warnings"} <= set(shown)
+        assert Requirement.FIXED_SCHEDULE in shown["requirements"] and Requirement.FIXED_SCHEDULE.short in text
+        assert {"bound", "status", "relation", "data_assumptions", "warnings"} <= set(shown)
 
 
 BINS = pytest.param({"sampling": "balls-in-bins", "batches": 20}, marks=pytest.mark.full)
@@ -55,7 +55,7 @@ def test_remaining_counts_epochs_in_epochs(run):
     data = {"phase": [{**GAUSSIAN, "noise_multiplier": 6, **run}]}
     code, shown, text = remaining(data, 1.0)
     more = shown["phases"][0]["more_steps"]
-    assert code == 0 and shown["phases"][0]["unit"] == "epochs" and f"{more} more epochs fit" in text
+    assert code == 0 and shown["phases"][0]["unit"] == "epochs" and f"{more} more epoch" in text
     data["phase"].append({**data["phase"][0], "steps": more})
     assert from_data(data).epsilon(delta=1e-5).value <= 1.0
 

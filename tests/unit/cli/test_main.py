@@ -44,39 +44,39 @@ def test_every_command_has_help(run):
 
 
 BAD = [
-    ("epsilon gaussian --noise-multiplier -1 --delta 1e-5", 2, "--noise-multiplier=-1"),
-    ("epsilon gaussian --noise-multiplier 0 --delta 1e-5", 2, "--noise-multiplier=0"),
-    ("epsilon gaussian --noise-multiplier nan --delta 1e-5", 2, "--noise-multiplier=nan"),
+    ("epsilon gaussian --noise-multiplier -1 --delta 1e-5", 2, "--noise-multiplier must be"),
+    ("epsilon gaussian --noise-multiplier 0 --delta 1e-5", 2, "--noise-multiplier must be"),
+    ("epsilon gaussian --noise-multiplier nan --delta 1e-5", 2, "--noise-multiplier must be"),
     ("epsilon gaussian --noise-multiplier inf --delta 1e-5", 2, "finite"),
     ("epsilon gaussian --noise-multiplier '' --delta 1e-5", 2, "number"),
     ("epsilon gaussian --noise-multiplier 1e400 --delta 1e-5", 2, "too large"),
-    ("epsilon gaussian --noise-multiplier 1e-400 --delta 1e-5", 2, "underflow"),
+    ("epsilon gaussian --noise-multiplier 1e-400 --delta 1e-5", 2, "too small"),
     ("epsilon gaussian --noise-multiplier 1e-200 --delta 1e-5", 2, "1e-12"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 0", 2, "--delta=0"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1", 2, "--delta=1"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 2", 2, "--delta=2"),
-    ("epsilon gaussian --noise-multiplier 1 --delta nan", 2, "--delta=nan"),
-    ("delta gaussian --noise-multiplier 1 --epsilon -1", 2, "--epsilon=-1"),
-    ("curve gaussian --noise-multiplier 1 --epsilon-max -1", 2, "--epsilon-max=-1"),
-    ("bounds m2 m1", 2, "`privproj bounds --help` says what it takes"),
-    ("sigma gaussian --epsilon 0 --delta 1e-5", 2, "--epsilon=0"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 0", 2, "--sampling-rate=0"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 1.5", 2, "--sampling-rate=1.5"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps 0", 2, "--steps=0"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps 2.5", 2, "--steps=2.5"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps -5", 2, "--steps=-5"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 0", 2, "--delta must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1", 2, "--delta must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 2", 2, "--delta must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta nan", 2, "--delta must be"),
+    ("delta gaussian --noise-multiplier 1 --epsilon -1", 2, "--epsilon must be"),
+    ("curve gaussian --noise-multiplier 1 --epsilon-max -1", 2, "--epsilon-max must be"),
+    ("bounds m2 m1", 2, "Try 'privproj bounds --help' for help"),
+    ("sigma gaussian --epsilon 0 --delta 1e-5", 2, "--epsilon must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 0", 2, "--sampling-rate must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 1.5", 2, "--sampling-rate must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps 0", 2, "--steps must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps 2.5", 2, "--steps must be"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --steps -5", 2, "--steps must be"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --dim 8", 2, "--dim"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound nonsense", 2, "analytic"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --epochs 3", 2, "--batch-size"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --batch-size 3", 2, "--dataset-size"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --batch-size 30 --dataset-size 20", 2, "at most"),
     ("epsilon gaussian --noise-multiplier 1", 2, "--delta"),
-    ("epsilon --noise-multiplier 1 --delta 1e-5", 2, "expected a mechanism right after `privproj epsilon`"),
+    ("epsilon --noise-multiplier 1 --delta 1e-5", 2, "Name a mechanism before the options"),
     ("epsilon martian", 2, "martian"),
     ("epsilonn gaussian", 2, "epsilonn"),
-    ("epsilon m2 --dim 64 --rank 0 --noise-multiplier 1 --delta 1e-5", 2, "--rank=0"),
-    ("epsilon m2 --dim 64 --rank 65 --noise-multiplier 1 --delta 1e-5", 2, "dim=64"),
-    ("epsilon m2 --dim 64 --rank 4.5 --noise-multiplier 1 --delta 1e-5", 2, "--rank=4.5"),
+    ("epsilon m2 --dim 64 --rank 0 --noise-multiplier 1 --delta 1e-5", 2, "--rank must be"),
+    ("epsilon m2 --dim 64 --rank 65 --noise-multiplier 1 --delta 1e-5", 2, "dim = 64"),
+    ("epsilon m2 --dim 64 --rank 4.5 --noise-multiplier 1 --delta 1e-5", 2, "--rank must be"),
     ("epsilon m2 --dim 64 --rank 4 --columns 8 --change-rank 9 --noise-multiplier 1 --delta 1e-5", 2, "min(dim"),
     ("epsilon m2 --dim 64 --rank 4 --bound beta-tail --noise-multiplier 1 --delta 1e-5", 2, "columns"),
     ("epsilon m2 --dim 1e30 --rank 4 --noise-multiplier 1 --delta 1e-5", 2, "--dim"),
@@ -91,15 +91,15 @@ BAD = [
         3,
         "zero-out",
     ),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --dataset-size 0", 2, "--dataset-size=0"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --dataset-size 0", 2, "--dataset-size must be"),
     ("epsilon gaussian --noise-multiplier 1_0 --delta 1e-5", 2, "1_0"),
     ("sigma m2 --dim 64 --rank 4 --clipping per-layer --epsilon 1 --delta 1e-5", 2, "layers"),
-    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --split even", 2, "--split=0.5"),
+    ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --split even", 2, "--split must be"),
     ("epsilon m2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
     ("epsilon m2 --layer 768x16 --dim 8 --rank 2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
-    ("epsilon m2 --layer 768 --noise-multiplier 1 --delta 1e-5", 2, "--layer=768"),
-    ("epsilon m2 --layer 768x0 --noise-multiplier 1 --delta 1e-5", 2, "--layer=0"),
-    ("epsilon m2 --layer 768x16@2 --clipping per-layer --noise-multiplier 1 --delta 1e-5", 2, "--layer=2"),
+    ("epsilon m2 --layer 768 --noise-multiplier 1 --delta 1e-5", 2, "--layer must be"),
+    ("epsilon m2 --layer 768x0 --noise-multiplier 1 --delta 1e-5", 2, "--layer must be"),
+    ("epsilon m2 --layer 768x16@2 --clipping per-layer --noise-multiplier 1 --delta 1e-5", 2, "--layer must be"),
     ("epsilon m2 --dim 64 --rank 4 --fixed-projection --steps 2 --noise-multiplier 1 --delta 1e-5", 3, "gaussian"),
     ("epsilon m2 --layer 64x4x3 --bound exact-rank1 --noise-multiplier 1 --delta 1e-5", 3, "rank-free"),
     ("epsilon gaussian --noise-multiplier 1e-3 --steps 10 --sampling-rate .1 --delta 1e-5", 5, "noise"),
@@ -147,16 +147,16 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr.startswith("error: expected a file that can be") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: cannot read or write") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [
         (
-            "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound classical --sampling-rate 0.1 --steps 3 --json",
+            "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound gdp --sampling-rate 0.1 --steps 3 --json",
             3,
-            "use a",
+            "amplification",
         ),
         ("", 2, "the standard output"),
     ],
@@ -208,7 +208,7 @@ def test_the_package_is_the_command():
 def test_names_of_other_tools_are_answered_with_ours(run, given, ours):
     quantity = "delta" if ours == "--epsilon" else "epsilon"
     code, _, err = run(f"{quantity} gaussian {given} 1")
-    assert code == 2 and f"did you mean {ours}?" in err
+    assert code == 2 and f"Did you mean '{ours}'?" in err
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,8 @@ def test_no_file_is_called_as_standard_output_is_or_by_nothing(run, monkeypatch,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grid.toml").write_text(GRID)
     code, out, err = run(f"{command} -o {name}")
-    assert (code, out) == (2, "") and "expected the name of a file to write" in err
-    assert ("./- is one" in err) == (name == "-") and [*map(str, tmp_path.iterdir())] == [str(tmp_path / "grid.toml")]
+    assert (code, out) == (2, "") and "a file name" in err
+    assert ("use ./-" in err) == (name == "-") and [*map(str, tmp_path.iterdir())] == [str(tmp_path / "grid.toml")]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_no_output_is_written_over_an_input_or_another_output(run, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text(PHASE)
     code, out, err = run(command)
-    assert (code, out) == (2, "") and "expected another file than" in err
+    assert (code, out) == (2, "") and "must be another file than" in err
     assert [path.read_text() for path in tmp_path.iterdir()] == [PHASE]
 
 
@@ -297,7 +297,7 @@ def test_no_name_is_no_folder_to_check(run, monkeypatch, tmp_path):
         PHASE.replace("phase", "bound") + 'query = "epsilon"\ndelta = 1e-5\nat_most = 9\n'
     )
     assert run("check .")[0] == 0
-    assert run("check ''") == (2, "", "error: expected a file or a folder, got no FILE\n")
+    assert run("check ''") == (2, "", "error: missing FILE; give a file or a folder\n")
 
 
 def test_a_mark_of_the_order_of_bytes_is_no_text_and_stays(run, tmp_path):
@@ -359,7 +359,7 @@ def test_commands_of_features_are_listed_completed_and_suggested(run, monkeypatc
     monkeypatch.setattr("privproj_cli.main.plugin_table", lambda name: {"COMMANDS": commands}[name])
     help_lines = [line.split() for line in run("--help")[1].splitlines()]
     assert ["tune", "A", "command", "of", "a", "feature."] in help_lines
-    assert "did you mean tune" in run("tun")[2]
+    assert "did you mean 'tune'" in run("tun")[2]
     assert run("tune rank-free") == run("bounds rank-free")
 
 
@@ -412,7 +412,7 @@ def test_a_mistyped_command_gets_a_suggestion(name, run):
     for word in [*one_letter_less(name), name.upper()]:
         code, out, err = run(word)
         assert (code, out) == (2, "") and err.count("\n") == 1
-        assert name in err.partition("did you mean")[2], word
+        assert name in err.lower().partition("did you mean")[2], word
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_a_mistyped_command_gets_a_suggestion(name, run):
 def test_a_mistyped_word_gets_a_suggestion(line, name, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
-    assert name in err.partition("did you mean")[2]
+    assert name in err.lower().partition("did you mean")[2]
 
 
 def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
@@ -455,26 +455,26 @@ def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
 def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
-    assert err.startswith(f"error: expected {name}") and "--help` says what it is" in err
+    assert err.startswith("error: Missing ") and name in err and "--help' for help." in err
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"epsilon {GAUSSIAN} --layer 768x16", "it is an option of m2"),
-        (f"compare {GAUSSIAN} --change-rank 3", "it is an option of m2"),
-        ("epsilon m2 --eps 1", "expected no --epsilon: it is what `privproj epsilon m2` finds"),
-        ("sigma m2 --noise-multiplier 1", "expected no --noise-multiplier: it is what `privproj sigma m2` finds"),
-        ("sigma m2 -z 1", "expected no --noise-multiplier: it is what `privproj sigma m2` finds"),
-        ("--foo", "expected an option of `privproj`, got --foo; `privproj --help` lists them"),
-        ("epsilon --foo", "`privproj epsilon --help` lists them"),
-        ("steps m2 --epochs 1", "expected no --epochs: it is what `privproj steps m2` finds"),
+        (f"epsilon {GAUSSIAN} --layer 768x16", "It is an option of m2"),
+        (f"compare {GAUSSIAN} --change-rank 3", "It is an option of m2"),
+        ("epsilon m2 --eps 1", "`privproj epsilon m2` computes this value"),
+        ("sigma m2 --noise-multiplier 1", "`privproj sigma m2` computes this value"),
+        ("sigma m2 -z 1", "`privproj sigma m2` computes this value"),
+        ("--foo", "No such option '--foo'. Try 'privproj --help' for help."),
+        ("epsilon --foo", "Try 'privproj epsilon --help' for help."),
+        ("steps m2 --epochs 1", "`privproj steps m2` computes this value"),
     ],
 )
 def test_an_option_of_another_question_gets_no_suggestion_but_the_reason(line, said, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
-    assert said in err and "did you mean" not in err
+    assert said in err and "did you mean" not in err.lower()
 
 
 @pytest.mark.parametrize("line", ["--help", f"epsilon {GAUSSIAN} --delta 1e-5"])

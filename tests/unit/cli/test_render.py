@@ -32,6 +32,34 @@ def test_default_text_has_at_most_six_labels(run):
     assert len(re.findall(r"^  [a-z ]+:", out, re.M)) <= 6
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"epsilon {M2} --delta 1e-5 --sampling-rate 0.01 --steps 20",
+        "epsilon gaussian --batch-size 512 --dataset-size 120000 --epochs 5 --noise-multiplier 0.9 --delta 1e-6",
+        "epsilon wishart --dim 768 --rank 16 --misalignment 1e-6 --delta 1e-5",
+        f"sigma {M2.partition(' --noise')[0]} --epsilon 1 --delta 1e-5",
+        f"run {ROOT / 'examples' / 'run.toml'} --delta 1e-5",
+        f"remaining {ROOT / 'examples' / 'run.toml'} --epsilon 3 --delta 1e-5",
+        f"ledger {ROOT / 'examples' / 'ledger.jsonl'}",
+    ],
+)
+def test_default_text_has_at_most_8_lines_and_75_words(run, line):
+    out = run(line)[1]
+    assert len(out.splitlines()) <= 8 and len(out.split()) <= 75
+
+
+def test_default_epsilon_solves_one_problem(run, monkeypatch):
+    from privproj.accounting.query import Composition
+
+    curves, queries = [], Composition.curve
+    monkeypatch.setattr(Composition, "curve", lambda self: curves.append(self) or queries(self))
+    run(f"epsilon {M2} --delta 1e-5 --sampling-rate 0.01 --steps 20")
+    assert len(curves) == 1
+    run(f"epsilon {M2} --delta 1e-5 --sampling-rate 0.01 --steps 20 -v")
+    assert len(curves) > 1
+
+
 def test_assumption_on_the_data_is_on_the_second_line(run):
     out = run("epsilon wishart --dim 768 --rank 16 --misalignment 1e-6 --delta 1e-5")[1].splitlines()
     assert out[0].endswith("(exact, delta = 1e-05), only under an assumption on the data")
@@ -146,7 +174,10 @@ def test_tiny_delta_is_not_shown_as_zero(run):
 
 
 def test_a_refuted_number_is_no_better_for_asking_nothing_of_the_data(run):
-    sizes = "--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 --eigenvalues 3 --steps 2"
+    sizes = (
+        "--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 "
+        "--step-smoothness 0.01 --eigenvalues 3 --steps 2"
+    )
     _, out, _ = run(f"epsilon sketch --bound lora-by-design {sizes} --delta 1e-5 --allow-refuted")
     assert "NOT A GUARANTEE" in out.splitlines()[0] and "  bound:     lora-by-design (refuted)\n" in out
 

@@ -215,7 +215,7 @@ def test_epochs_of_little_noise_are_at_most_as_many_releases(z):
     ("run", "words"),
     [
         ({"relation": "replace"}, "compares a batch with the record to one without it"),
-        ({"bound": "rdp"}, "no theorem for balls-in-bins"),
+        ({"bound": "rdp"}, "does not support balls-in-bins"),
     ],
 )
 def test_bound_without_a_batch_theorem_raises(run, words):

@@ -47,7 +47,7 @@ def of_group(size, z=1.0, **run):
 def test_group_epsilon_agrees_with_reference_table(size, z, run, value):
     found = of_group(size, z, **run)
     assert found.value == pytest.approx(value, rel=2e-3) and found.lower <= value * (1.0 + 2e-3)
-    assert found.status == "conditional" and f"at most {size} records" in found.promises[0]
+    assert found.status == "conditional" and f"at most {size} records" in found.data_assumptions[0]
 
 
 def test_group_epsilon_of_m2_agrees_with_reference():

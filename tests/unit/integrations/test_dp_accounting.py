@@ -113,7 +113,7 @@ def test_dp_accounting_calibration_equals_sigma():
 def test_release_event_rejects_unsupported_sampling():
     replace = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = ProjectionPLDAccountant(replace)
-    with pytest.raises(dp_accounting.UnsupportedEventError, match="amplification"):
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="poisson sampling is not supported"):
         accountant.compose(sampled(ReleaseDpEvent(RELEASE), 0.01, 3))
     accountant.compose(ReleaseDpEvent(Gaussian(noise_multiplier=1.0), relation="replace"))
     known = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace").value
@@ -155,10 +155,10 @@ def test_release_event_keeps_relation():
                 if accountant.supports(nested):
                     accepted.append(name)
                 else:
-                    with pytest.raises(dp_accounting.UnsupportedEventError, match="neighboring relation"):
+                    with pytest.raises(dp_accounting.UnsupportedEventError, match="as in the accountant"):
                         accountant.compose(nested)
         assert len(accepted) == 2 and len(set(accepted)) == 1
-    with pytest.raises(dp_accounting.UnsupportedEventError, match="relation=remove"):
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="relation must be"):
         ProjectionPLDAccountant().compose(ReleaseDpEvent(Gaussian(noise_multiplier=2.0), relation="remove"))
     with pytest.warns(UserWarning, match="2C"):
         ProjectionPLDAccountant(RELATIONS.REPLACE_ONE).compose(ReleaseDpEvent(Gaussian(noise_multiplier=2.0)))
@@ -170,11 +170,17 @@ def test_mixed_noise_conventions_are_rejected_under_replace():
     for parts in ([ours, theirs], [theirs, ours]):
         accountant = ProjectionPLDAccountant(RELATIONS.REPLACE_ONE)
         assert not accountant.supports(dp_accounting.ComposedDpEvent(parts))
-        with pytest.raises(dp_accounting.UnsupportedEventError, match="twice the clip"):
+        with pytest.raises(
+            dp_accounting.UnsupportedEventError,
+            match="are mixed",
+        ):
             accountant.compose(dp_accounting.ComposedDpEvent(parts))
         accountant.compose(parts[0])
         before = accountant.get_epsilon(1e-5)
-        with pytest.raises(dp_accounting.UnsupportedEventError, match="twice the clip"):
+        with pytest.raises(
+            dp_accounting.UnsupportedEventError,
+            match="are mixed",
+        ):
             accountant.compose(parts[1])
         assert accountant.get_epsilon(1e-5) == before
     with pytest.raises(dp_accounting.UnsupportedEventError, match="sensitivity at the clip"):
@@ -227,7 +233,7 @@ def test_event_of_ledger_phase_and_mechanism_are_equal():
     account = Account(phases=((SAMPLED.as_dict(), 50),))
     events = [event_of(account), event_of(SAMPLED), event_of(SAMPLED.mechanism, **run)]
     assert events == [event_of(Composition((SAMPLED,)))] * 3
-    with pytest.raises(InvalidParameterError, match="steps=3"):
+    with pytest.raises(InvalidParameterError, match="steps must be omitted"):
         event_of(SAMPLED, steps=3)
 
 
@@ -253,7 +259,7 @@ def test_event_of_rejects_runs_without_event():
         {"sampling_rate": 0.1, "sampling": "fixed", "relation": "replace"},
         {"sampling_rate": 0.1, "sampling": "poisson", "max_batch_size": 20, "dataset_size": 95},
     ):
-        with pytest.raises(UnsupportedError, match="phase phase: no event"):
+        with pytest.raises(UnsupportedError, match="phase phase: no dp-accounting event"):
             event_of(gaussian, **run)
     with pytest.raises(UnsupportedError, match="Laplace"):
         event_of(Laplace(noise_multiplier=2.0), plain=True, relation="replace")

@@ -283,7 +283,7 @@ def test_trainer_continues_only_with_its_ledger(runs, tmp_path):
     second = runs.trainer(tmp_path / "two", model, runs.texts(40), {**FIXED, "ledger": str(book)}, **SAVING)
     second.train()
     assert second.epsilon().value == read_ledger(book).epsilon(1e-5).value > first.epsilon().value
-    assert Requirement.ONLY_THIS_LEDGER in second.epsilon().assumes
+    assert Requirement.ONLY_THIS_LEDGER in second.epsilon().requirements
 
 
 def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):

@@ -80,7 +80,7 @@ def test_release_is_on_disk_before_use(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(UnsupportedError, match=r"No space left on device.*not released: make room") as refused:
+    with pytest.raises(UnsupportedError, match=r"No space left on device.*nothing was released") as refused:
         book.record()
     assert str(path) in str(refused.value) and read_ledger(path).spent == 2
     monkeypatch.undo()
@@ -152,7 +152,7 @@ def test_invalid_phase_line_is_reported(path, line, capsys):
     spend(path, 0)
     path.write_text(path.read_text() + line + "\n")
     assert exit_code(["ledger", str(path)]) == 2
-    assert "line 3" in capsys.readouterr().err
+    assert "Line 3" in capsys.readouterr().err
 
 
 def test_last_line_of_zeros_counts_as_release(path):
@@ -162,13 +162,13 @@ def test_last_line_of_zeros_counts_as_release(path):
     assert read_ledger(path).spent == 3 and CUT_SHORT in read_ledger(path).epsilon(1e-5).warnings
     for rest in (b"\0" * 100_000, b"[" * 40 + b"\n", b"[" * 100_000):
         path.write_bytes(whole + rest)
-        with pytest.raises(InvalidParameterError, match=r"line 5.*damaged"):
+        with pytest.raises(InvalidParameterError, match=r"Line 5 is damaged"):
             read_ledger(path)
 
 
 def test_phases_of_two_relations_are_rejected(path):
     spend(path, 2)
-    with pytest.raises(InvalidParameterError, match="one neighboring relation"):
+    with pytest.raises(InvalidParameterError, match="relation must be the same"):
         Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace"))
     assert read_ledger(path).spent == 2 and len(read_ledger(path).phases) == 1
 
@@ -182,19 +182,19 @@ def test_ledger_errors_can_be_pickled():
 def test_foreign_file_is_rejected_and_unchanged(path, text, capsys):
     path.write_text(text)
     if text:
-        with pytest.raises(InvalidParameterError, match="a ledger of privproj"):
+        with pytest.raises(InvalidParameterError, match="a ledger that privproj wrote"):
             Ledger(path, PHASE)
         assert path.read_text() == text
     assert exit_code(["ledger", str(path)]) == 2
-    assert "error: expected a ledger" in capsys.readouterr().err
+    assert "must be a ledger" in capsys.readouterr().err
 
 
 def test_ledger_command_reports_spent_and_left(path, capsys):
     spend(path, 7)
     assert exit_code(["ledger", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("epsilon = ") and "released: 7 steps" in shown and "13 planned steps" in shown
-    assert "target 8" in shown and "Poisson sampling at rate 0.25" in shown
+    assert shown.startswith("epsilon = ") and "released:  7 of 20 planned steps" in shown
+    assert "target epsilon 8" in shown and "Poisson sampling at rate 0.25" in shown
     assert exit_code(["ledger", str(path), "--delta", "1e-6", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-6, **{**RUN, "steps": 7}).value
@@ -228,7 +228,7 @@ def test_handwritten_ledger_is_read_but_not_version_1(path, capsys):
         assert altered(path, chained_bytes(path, old, new)) is None
     path.write_text(f'{{"ledger": "privproj", "version": 1}}\n{HAND}\n{{"step": 1}}\n')
     assert exit_code(["ledger", str(path)]) == 2
-    assert "its first line says so" in capsys.readouterr().err
+    assert "a ledger that privproj wrote" in capsys.readouterr().err
 
 
 def chained_bytes(path, old, new):
@@ -250,7 +250,7 @@ def test_unexpected_ledger_line_is_rejected(path, line, capsys):
     by_hand(path, '{"step": 1}', line)
     assert exit_code(["ledger", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "line 4" in said and str(path) in said and said.count("\n") == 1
+    assert "line 4" in said.lower() and str(path) in said and said.count("\n") == 1
 
 
 # --- what may be quoted -----------------------------------------------------------------------------
@@ -259,27 +259,27 @@ def test_unexpected_ledger_line_is_rejected(path, line, capsys):
 def test_stopped_run_has_epsilon_of_plan(path, capsys):
     spend(path, 7)
     account = read_ledger(path)
-    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["requirements"]
     assert any("7 of 20 planned steps" in note for note in account.epsilon(1e-5).warnings)
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
     assert shown["epsilon_of_plan"] == known == shown["planned"]["value"] > shown["epsilon"]
-    assert Requirement.FIXED_SCHEDULE in shown["assumes"] and "of the plan" in shown["quote"]
+    assert Requirement.FIXED_SCHEDULE in shown["requirements"] and "of the plan" in shown["report"]
     assert (shown["steps"], shown["steps_left"], shown["steps_planned"]) == (7, 13, 20)
     for part in ("planned", "so_far"):
-        assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["assumes"]
+        assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["requirements"]
     assert exit_code(["ledger", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert Requirement.FIXED_SCHEDULE in said and "quote: the epsilon of the plan" in said
+    assert Requirement.FIXED_SCHEDULE.short in said and ", the epsilon of the plan" in said
 
 
 def test_completed_run_assumes_no_fixed_plan(path, capsys):
     spend(path, 20)
-    assert Requirement.FIXED_SCHEDULE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE not in read_ledger(path).epsilon(1e-5).mechanism["requirements"]
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["assumes"] == list(read_ledger(path).epsilon(1e-5).assumes)
+    assert shown["requirements"] == list(read_ledger(path).epsilon(1e-5).requirements)
     assert shown["epsilon_of_plan"] == shown["epsilon"]
 
 
@@ -287,17 +287,19 @@ def test_planned_account_completes_every_phase(path):
     spend(path, 7)
     spend(path, 5, SECOND)
     account = read_ledger(path)
-    assert account.assumes == (Requirement.FIXED_SCHEDULE, Requirement.ONLY_THIS_LEDGER) and len(account.stopped) == 1
+    assert (
+        account.requirements == (Requirement.FIXED_SCHEDULE, Requirement.ONLY_THIS_LEDGER) and len(account.stopped) == 1
+    )
     assert [steps for _, steps in account.planned.phases] == [20, 5]
     assert (account.spent, account.left, account.planned.spent) == (12, 0, 25)
     assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
-    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["requirements"]
 
 
 def test_abandoned_phase_is_not_part_of_plan(path):
     spend(path, 0)
     spend(path, 5, SECOND)
-    assert read_ledger(path).assumes == (Requirement.ONLY_THIS_LEDGER,)
+    assert read_ledger(path).requirements == (Requirement.ONLY_THIS_LEDGER,)
     assert [steps for _, steps in read_ledger(path).planned.phases] == [5]
 
 

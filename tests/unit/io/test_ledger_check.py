@@ -121,7 +121,7 @@ def test_ledger_without_hashes_is_rejected(path):
     lines = [json.dumps(entry) for entry in entries_of(path.read_bytes())]
     for version in ("1", "2"):
         lines[0] = f'{{"ledger": "privproj", "version": {version}}}'
-        with pytest.raises(InvalidParameterError, match="a ledger of privproj"):
+        with pytest.raises(InvalidParameterError, match="a ledger that privproj wrote"):
             verify_ledger(("\n".join(lines) + "\n").encode(), "ledger")
 
 
@@ -182,7 +182,7 @@ def test_verify_ledger_reports_misplaced_lines(path):
         {"planned": True},
         {"epsilon": 0.1},
         {"discretization": 0.1},
-        {"assumes": []},
+        {"requirements": []},
     ],
     ids=ascii,
 )

@@ -241,7 +241,7 @@ def test_ledger_changed_by_others_stops_run(path, meddle, monkeypatch):
     meddle(path)
     left = path.read_bytes() if path.exists() else None
     for _ in range(2):
-        with pytest.raises(InvalidParameterError, match=r"removed or moved away|in its place|changed meanwhile"):
+        with pytest.raises(InvalidParameterError, match=r"removed or moved away|in its place|was changed"):
             book.record()
     assert (path.read_bytes() if path.exists() else None) == left and book.steps == 3
     book.close()

@@ -21,7 +21,7 @@ def test_mean_misalignment_bounds_simulation():
         least = min(least, *norms)
         worst = max(worst, 1 - means[0] @ means[1] / norms[0] / norms[1])
     assert worst <= alignment.mean_misalignment(bound, least, records)
-    with pytest.raises(InvalidParameterError, match="norm floor"):
+    with pytest.raises(InvalidParameterError, match="norm_floor must be above"):
         alignment.mean_misalignment(1.0, 0.01, 10)
 
 
@@ -37,7 +37,7 @@ def test_preprocessed_misalignment_bounds_simulation():
     cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert (cosines < 1 - after).mean() <= beta
     assert alignment.preprocessing_gain(m, gamma, dim, beta) == pytest.approx(m - after, rel=1e-12, abs=0)
-    with pytest.raises(InvalidParameterError, match="gamma above"):
+    with pytest.raises(InvalidParameterError, match="gamma must be above"):
         alignment.preprocessed_misalignment(1e-4, gamma, dim, beta)
     printed = (1 - 0.2) / (1 + 0.2) * math.sqrt(2 / dim * math.log(8 / beta))
     with pytest.raises(InvalidParameterError):
@@ -50,5 +50,5 @@ def test_descent_condition_bounds_simulation():
     factor = alignment.descent_condition(dim, rank, failure)
     spectra = [np.linalg.svd(rng.standard_normal((dim, rank)), compute_uv=False) for _ in range(500)]
     assert np.mean([(s[0] / s[-1]) ** 2 > factor for s in spectra]) <= 2 * failure
-    with pytest.raises(InvalidParameterError, match="rank above"):
+    with pytest.raises(InvalidParameterError, match="rank must be above"):
         alignment.descent_condition(100, 50, 0.1)

@@ -22,7 +22,7 @@ def test_registry_of_core_mechanism_never_asks_plugins(monkeypatch):
 
 
 def test_unknown_bound_is_reported_with_its_mechanism():
-    with pytest.raises(InvalidParameterError, match="a bound of m2"):
+    with pytest.raises(InvalidParameterError, match="unknown bound 'nothing' of m2"):
         find_bound(M2, "nothing")
 
 
@@ -40,9 +40,9 @@ def test_assumption_text_contains_its_values():
 
 def test_status_is_conditional_exactly_with_assumptions():
     free = phase_for(M2(dim=64, rank=4, columns=8, noise_multiplier=1.0), "beta-tail", {})
-    assert (str(free.status), free.promises) == ("proved", ())
+    assert (str(free.status), free.data_assumptions) == ("proved", ())
     limited = phase_for(M2(dim=64, rank=4, change_rank=3, noise_multiplier=1.0), "beta-tail", {})
-    assert str(limited.status) == "conditional" and limited.promises
+    assert str(limited.status) == "conditional" and limited.data_assumptions
 
 
 def test_default_relation_is_one_under_which_the_bound_holds():

@@ -113,7 +113,7 @@ def test_result_names_everything(bound):
     for key in ("side", "bound", "status", "source", "mechanism", "run", "outcome", "version", "schema"):
         assert shown[key] not in (None, "", {})
     assert shown["run"]["relation"] == (bound.default_relation or "add-remove")
-    assert (shown["status"] == "conditional") == bool(shown["promises"])
+    assert (shown["status"] == "conditional") == bool(shown["data_assumptions"])
     assert shown["side"] == ("exact" if bound.is_exact(mechanism_for(bound, z=z)) else "upper bound")
 
 

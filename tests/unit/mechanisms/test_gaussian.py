@@ -41,7 +41,7 @@ def test_classical_rules_are_refused_from_epsilon_one_on(bound):
             privproj.delta(Gaussian(noise_multiplier=5), epsilon=epsilon, bound=bound)
     with pytest.raises(UnsupportedError) as caught:
         eps_of(bound, 1.0)
-    assert caught.value.result.outcome == "refused"
+    assert caught.value.result.outcome == "unsupported"
     assert caught.value.result.value is None
 
 

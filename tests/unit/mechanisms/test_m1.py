@@ -242,7 +242,7 @@ def test_column_bounds_are_ordered():
     for k in (0, 30):
         mechanism = column(k)
         found, rule = privproj.epsilon(mechanism, delta=1e-5, bound="column-exact"), eps_of(mechanism, "column")
-        assert found.status == "conditional" and (k == 0 or f"span {k} dimensions" in found.promises[0])
+        assert found.status == "conditional" and (k == 0 or f"span {k} dimensions" in found.data_assumptions[0])
         assert found.value <= rule <= eps_of(mechanism, "column", split="even")
         assert rule < eps_of(column(k, changed_columns=2, z=5.0 * math.sqrt(0.5)), "column")
 
@@ -272,12 +272,16 @@ def test_column_exact_matches_simulation_of_both_parts():
 @pytest.mark.parametrize(
     ("given", "bound", "words"),
     [
-        ({"columns": 3, "misalignment": 0.1}, "secret-projection", "vectors"),
+        ({"columns": 3, "misalignment": 0.1}, "secret-projection", "columns=1"),
         ({"columns": 1}, "secret-projection", "misalignment"),
         ({}, "column", "span_dim"),
         ({"span_dim": 3}, "column-exact", "residual_misalignment"),
-        ({"span_dim": 3, "residual_misalignment": 0.0}, "column", "not 0"),
-        ({"span_dim": 3, "residual_misalignment": 0.1, "shift_in_span": 0.1}, "column-exact", "not both"),
+        ({"span_dim": 3, "residual_misalignment": 0.0}, "column", "above 0"),
+        (
+            {"span_dim": 3, "residual_misalignment": 0.1, "shift_in_span": 0.1},
+            "column-exact",
+            "does not support a change both",
+        ),
     ],
 )
 def test_missing_parameters_of_m1_are_named(given, bound, words):
@@ -311,7 +315,7 @@ def test_operator_norm_published_is_above_the_exact_gaussian_at_the_same_norm():
 
 
 def test_column_published_rejects_several_columns():
-    with pytest.raises(InvalidParameterError, match="1 for column-published"):
+    with pytest.raises(InvalidParameterError, match="1 for the bound column-published"):
         privproj.epsilon(column(k=70, changed_columns=2), delta=1e-5, bound="column-published")
 
 

@@ -171,9 +171,9 @@ def test_change_rank_is_limited_by_the_shape():
     promised = privproj.epsilon(
         M2(dim=64, rank=4, columns=8, change_rank=2, noise_multiplier=1.0), delta=1e-5, bound="beta-tail"
     )
-    assert (by_shape.status, by_shape.promises) == ("proved", ())
+    assert (by_shape.status, by_shape.data_assumptions) == ("proved", ())
     assert promised.status == "conditional"
-    assert "at most 2" in promised.promises[0]
+    assert "at most 2" in promised.data_assumptions[0]
     assert promised.value < by_shape.value
     one_column = privproj.epsilon(M2(dim=64, rank=4, columns=1, noise_multiplier=1.0), delta=1e-5, bound="exact-rank1")
     assert one_column.status == "proved"
@@ -217,7 +217,7 @@ def test_reused_projection_exceeds_bound_for_fresh_ones():
     fresh = privproj.delta(M2(dim=dim, rank=rank, noise_multiplier=z), epsilon=1.0, steps=steps).value
     assert gains.mean() - 5 * gains.std() / math.sqrt(count) > 3 * fresh
     fixed = M2(dim=dim, rank=rank, noise_multiplier=z, fixed_projection=True)
-    with pytest.raises(UnsupportedError, match="--bound gaussian"):
+    with pytest.raises(UnsupportedError, match="the bound gaussian"):
         privproj.delta(fixed, epsilon=1.0, steps=steps)
     plain = privproj.delta(fixed, epsilon=1.0, steps=steps, bound="gaussian").value
     assert gains.mean() <= plain + 5 * gains.std() / math.sqrt(count)
@@ -306,5 +306,5 @@ def test_layers_from_text_and_objects_are_equal(layers):
 
 def test_invalid_layers_are_rejected():
     for layers in ("96", [96], 96):
-        with pytest.raises(InvalidParameterError, match="for instance 768x16x24"):
+        with pytest.raises(InvalidParameterError, match="768x16x24"):
             M2(layers=layers, noise_multiplier=0.5)

@@ -30,9 +30,9 @@ def test_lora_alone_is_not_a_mechanism(name, run):
 
 
 def test_evaluate_names_the_mechanism_of_a_method():
-    with pytest.raises(InvalidParameterError, match="DP-GRAPE is accounted as gaussian"):
+    with pytest.raises(InvalidParameterError, match="for DP-GRAPE use gaussian"):
         evaluate("dp-grape.analytic.epsilon", noise_multiplier=1, delta=1e-5)
-    with pytest.raises(InvalidParameterError, match="did you mean m2"):
+    with pytest.raises(InvalidParameterError, match="did you mean 'm2'"):
         evaluate("mm2.rank-free.epsilon", delta=1e-5)
 
 

@@ -53,7 +53,7 @@ def test_r1smg_ball_separates_neighboring_vectors(dim, radius, least):
 def test_r1smg_query_states_refutation_and_exits_3(line, run):
     code, out, err = run(line)
     assert (code, out) == (3, "") and err.count("\n") == 1
-    assert "R1SMG is refuted, not a guarantee" in err and "use gaussian" in err and "docs/not-a-guarantee.md" in err
+    assert "the privacy claim of R1SMG is refuted" in err and "Use gaussian" in err and "docs/not-a-guarantee.md" in err
 
 
 @pytest.mark.parametrize("line", ["explain r1smg", "bounds R1SMG"])
@@ -64,5 +64,5 @@ def test_r1smg_catalogue_states_refutation(line, run):
 
 
 def test_r1smg_evaluate_raises_refused():
-    with pytest.raises(UnsupportedError, match="use gaussian"):
+    with pytest.raises(UnsupportedError, match="Use gaussian"):
         privproj.evaluate("r1smg.published.epsilon", dim=100, noise_multiplier=2.0, delta=1e-5)

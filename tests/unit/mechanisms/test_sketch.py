@@ -126,7 +126,7 @@ def test_sketch_releases_add_their_ranks():
 def test_layers_of_sketches_require_independence(bound):
     layers = {n: Sketch(rank=4, gamma=50, eigenvalues=2, layer_count=n) for n in (1, 2)}
     asks = {
-        n: Requirement.INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).assumes
+        n: Requirement.INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).requirements
         for n, one in layers.items()
     }
     assert asks == {1: False, 2: True}
@@ -136,9 +136,9 @@ def test_enforced_norms_make_sketch_bounds_proved():
     given = {"rank": 16, "frobenius_bound": 1.0, "sensitivity": 0.01, "noise_sigma": 1.0}
     assert privproj.epsilon(Sketch(**given, enforced=True), delta=1e-5).status == "proved"
     promised = privproj.epsilon(Sketch(**given), delta=1e-5)
-    assert promised.status == "conditional" and len(promised.promises) == 2
+    assert promised.status == "conditional" and len(promised.data_assumptions) == 2
     floor = privproj.epsilon(Sketch(**given, enforced=True, eigen_floor=0.1), delta=1e-5)
-    assert floor.status == "conditional" and "lambda_min" in floor.promises[0] and floor.value < promised.value
+    assert floor.status == "conditional" and "lambda_min" in floor.data_assumptions[0] and floor.value < promised.value
     assert promised.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
 
 
@@ -154,19 +154,19 @@ def test_lora_one_step_rejects_several_steps():
     )
     assert step.gamma_of_matrices == pytest.approx(batch * rank * noise**2 / (4 * clip**2), rel=1e-12, abs=0)
     assert eps_of(step, "lora-one-step") == eps_of(step, "rdp-best")
-    with pytest.raises(UnsupportedError, match="fresh A"):
+    with pytest.raises(UnsupportedError, match="fresh projection"):
         eps_of(step, "lora-one-step", steps=2)
     with pytest.raises(UnsupportedError, match="symmetric"):
         eps_of(step, "lora-by-design", steps=2)
     marked = privproj.epsilon(step, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
-    assert (marked.outcome, marked.side, marked.usable, marked.upper) == ("refused", "none", False, None)
+    assert (marked.outcome, marked.side, marked.usable, marked.upper) == ("unsupported", "none", False, None)
     assert marked.value > 0 and "NOT A GUARANTEE" in marked.warnings[-1]
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"gamma": 5.0, "noise_sigma": 1.0}, "either gamma"),
+        ({"gamma": 5.0, "noise_sigma": 1.0}, "omitted if gamma is given"),
         ({"gamma": -1.0}, "gamma"),
         ({"noise_sigma": 1.0}, "sensitivity"),
         ({"noise_sigma": 1.0, "sensitivity": 1.0}, "frobenius_bound"),
@@ -179,7 +179,7 @@ def test_invalid_sketch_parameters_are_named(given, words):
 
 
 def test_unsupported_sketch_queries_are_refused():
-    with pytest.raises(UnsupportedError, match="gamma above 1"):
+    with pytest.raises(UnsupportedError, match="gamma must be above 1"):
         eps_of(Sketch(rank=4, gamma=0.9), "rdp-best")
     with pytest.raises(UnsupportedError, match="5/2"):
         eps_of(Sketch(rank=4, gamma=2.0, eigenvalues=3), "tcdp")

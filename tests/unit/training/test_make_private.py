@@ -155,4 +155,4 @@ def test_make_private_group_size_gives_user_level_epsilon(tmp_path):
     asked = privproj.epsilon(privproj.Gaussian(noise_multiplier=z), delta=1e-3, **run)
     assert 2.99 < asked.value <= 3.0
     assert read_ledger(path).planned.epsilon(1e-3).value <= 3.0
-    assert "at most 3 records" in " ".join(read_ledger(path).planned.epsilon(1e-3).promises)
+    assert "at most 3 records" in " ".join(read_ledger(path).planned.epsilon(1e-3).data_assumptions)

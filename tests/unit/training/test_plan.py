@@ -144,7 +144,7 @@ def test_plan_under_filter_reports_the_budget(tmp_path):
         optimizer.close()
     found = optimizer.epsilon(1e-5)
     assert 3.999 < found.value <= 4.0 and read_ledger(book).epsilon(1e-5).value == found.value
-    assert Requirement.FIXED_FILTER in found.assumes and Requirement.FIXED_SCHEDULE not in found.assumes
+    assert Requirement.FIXED_FILTER in found.requirements and Requirement.FIXED_SCHEDULE not in found.requirements
     assert read_ledger(book).spent == 9 and found.run["steps"] == 9
     for options, words in (
         ({"adaptive_order": 9}, "fixed before the first release"),

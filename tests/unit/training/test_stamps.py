@@ -292,7 +292,7 @@ def test_every_algorithm_leaves_stamps_and_says_what_is_counted(algorithm, adapt
     ):
         module = BUILD.get(algorithm, mlp)()
         found = train(module, **options, ledger=ledger).epsilon(DELTA)
-        assert said in found.assumes and other not in found.assumes
+        assert said in found.requirements and other not in found.requirements
         refused(module, **options)
     train(module, **options, ledger=book)
     assert [steps for _, steps in read_ledger(book).phases] == [STEPS, STEPS]
