@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 6  # owners that are named before one assumption
 
 WIDEST = 100  # columns of a line
+EXPLAIN_V, EXPLAIN_NAME = "(-v explains each)", "(`privproj explain NAME` explains each)"  # after requirements
 
 NARROWEST = 40  # columns below which lines are not wrapped
 
@@ -111,9 +112,7 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
         lines.append(f"{short}{which}: {text}" if verbose and short else f"{short or text}{which}")
     if verbose or not lines:
         return lines
-    return [
-        ", ".join(lines) + (" (`privproj explain NAME` explains each)" if verbose is None else " (-v explains each)")
-    ]
+    return [", ".join(lines) + f" {EXPLAIN_NAME if verbose is None else EXPLAIN_V}"]
 
 
 def noise_words(result: Result) -> str:
@@ -280,8 +279,11 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
 
     most = width or min(WIDEST, terminal_width() or WIDEST)
     settings: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
-    unbroken = (" ".join(text.split()) for text in texts)
-    return [line for text in unbroken for line in wrap(text, most - 1, initial_indent=label, **settings)]
+    lines = []
+    for text in (" ".join(text.split()) for text in texts):
+        kept = text.replace(EXPLAIN_V, EXPLAIN_V.replace(" ", "\u00a0"))  # on one line
+        lines += wrap(kept, most - 1, initial_indent=label, **settings)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
