@@ -126,7 +126,7 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
             key.
     """
     if not isinstance(data, Mapping):
-        raise InvalidParameterError(where, data, "an event: a table with its type and its parameters")
+        raise InvalidParameterError(where, data, "a table with the type and the parameters of an event")
     name, expected = str(data.get("type", "nothing")), "dp-accounting event"
     types = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
     if name not in types:

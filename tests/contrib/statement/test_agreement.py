@@ -236,7 +236,7 @@ def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, c
     statement.write_text(f"# Model card\n\n{stated(of_plan())}\n")
     spoken = []
     for pair in ((statement, path), (path, statement)):
-        assert exit_code(["verify", *map(str, pair)]) == 0
+        assert exit_code(["verify", *map(str, pair), "-v"]) == 0
         said = capsys.readouterr().out
         assert exit_code(["verify", *map(str, pair), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -271,11 +271,11 @@ def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
         return {claim for claim, holds in found["claims"].items() if not holds}, " ".join(found["unproved"])
 
     both = {name: SAME_FILE.format(name=name) for name in ("ledger", "checkpoint")}
-    assert failed(checkpoint)[0] == set() and "not how it was made" in failed(checkpoint)[1]
-    assert failed()[0] == set() and "the checkpoint is the one" in failed()[1]
+    assert failed(checkpoint)[0] == set() and "a digest identifies the file, not its origin" in failed(checkpoint)[1]
+    assert failed()[0] == set() and "is that of the checkpoint: you did not pass the file" in failed()[1]
     assert exit_code(["verify", str(statement)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert all(f"that the {name} is the one whose SHA-256" in said for name in both)
+    assert all(f"that the SHA-256 in the statement is that of the {name}" in said for name in both)
     whole, weights = path.read_bytes(), checkpoint.read_bytes()
     checkpoint.write_bytes(weights[:-1])
     assert failed(checkpoint)[0] == {both["checkpoint"]}
