@@ -248,9 +248,10 @@ class Account:
             if "delta" in new:
                 probability("delta", new["delta"])
             if new != old and self.spent and (budget or self.is_adaptive):
+                old_target = quoted(old) if old else "no target"
                 raise UnsupportedError(
                     "the target of an adaptive run cannot change after the first release. Continue with "
-                    f"{quoted(old)}, or begin another ledger and add the epsilons of both"
+                    f"{old_target}, or begin another ledger and add the epsilons of both"
                 )
 
     @property

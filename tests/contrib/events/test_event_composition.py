@@ -225,7 +225,7 @@ def nested(depth):
         ({"type": "ComposedDpEvent", "events": []}, "list of 1 to 1000"),
         ({"type": "ComposedDpEvent", "events": [{"type": "ReleaseDpEvent"}]}, "unknown dp-accounting event 'ReleaseDpEvent' in event, events 1"),
         ({"type": "PoissonSampledDpEvent", "sampling_probability": 1.5, "event": PLAIN}, "sampling_probability must be .*, got 1.5"),
-        ({**data_of(MIXTURE), "sampling_probs": [0.5, 0.5]}, "as many"),
+        ({**data_of(MIXTURE), "sampling_probs": [0.5, 0.5]}, "as long as sensitivities"),
         ({**data_of(MIXTURE), "sampling_probs": [0.5, 0.4, 0.0]}, "with the sum 1"),
         ({**data_of(MIXTURE), "sensitivities": [0, 0, 0]}, "above 0"),
         ({**data_of(TREE), "step_counts": [8, 0]}, "step_counts must be .*, got 0"),

@@ -143,7 +143,7 @@ def test_unsupported_query_about_event_is_one_sentence():
         Composition((ADAPTERS, event(TREE, relation=None)))
     with pytest.raises(InvalidParameterError, match="event"):
         event_phase(3)
-    with pytest.raises(InvalidParameterError, match="in all"):
+    with pytest.raises(InvalidParameterError, match="in total"):
         event_phase(dp_event.SelfComposedDpEvent(TREE, 10**8), steps=2)
 
 

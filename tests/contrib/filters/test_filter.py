@@ -245,7 +245,7 @@ def test_filter_rejects_releases_it_cannot_count(release, run, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [({}, "budget"), ({"order": 1.0}, "order"), ({"order": 8}, "budget"), ({"order": 8, "budget": 0.0}, "budget"),
-     ({"order": 8, "budget": 1.0, "epsilon": 1.0, "delta": 1e-5}, "either"), ({"order": 8, "epsilon": 1.0}, "budget"),
+     ({"order": 8, "budget": 1.0, "epsilon": 1.0, "delta": 1e-5}, "budget must be omitted if epsilon and delta are given"), ({"order": 8, "epsilon": 1.0}, "budget"),
      ({"order": math.nan, "budget": 1.0}, "order"), ({"order": 8, "budget": math.inf}, "budget"),
      ({"order": 8, "budget": 1.0, "relation": "near"}, "relation")],
     ids=str,
@@ -271,9 +271,9 @@ def test_filter_relation_and_group_size_are_fixed():
     for run in ({"relation": "replace"}, {"group_size": 2}):
         with pytest.raises(InvalidParameterError, match="as in the filter"):
             budget.spend(PLAIN, **run)
-    with pytest.raises(InvalidParameterError, match="bounds that hold"):
+    with pytest.raises(InvalidParameterError, match="allow_refuted must be false in a filter"):
         budget.spend(PLAIN, bound="gdp", allow_refuted=True)
-    with pytest.raises(UnsupportedError, match="whole data sets alone"):
+    with pytest.raises(UnsupportedError, match="Gaussian noise on whole datasets only"):
         Filter(budget=1.0).spend(PLAIN, sampling_rate=0.1)
     group = Filter(budget=4.0, group_size=2)
     assert (group.most_steps(PLAIN), Filter(budget=4.0).most_steps(PLAIN)) == (3, 15)

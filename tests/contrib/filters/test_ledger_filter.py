@@ -70,11 +70,11 @@ def test_ledger_rejects_overspending_step_before_writing(path):
         book.record()
     before = path.read_bytes()
     for _ in range(2):
-        with pytest.raises(UnsupportedError, match="so 0 fit and none was counted"):
+        with pytest.raises(UnsupportedError, match="Nothing was counted; 0 releases fit"):
             book.record()
     assert path.read_bytes() == before and book.steps == fit
     book.close()
-    with pytest.raises(UnsupportedError, match="would overspend"):
+    with pytest.raises(UnsupportedError, match="would exceed the budget"):
         Ledger(path, CHOSEN)
     assert path.read_bytes() == before
 

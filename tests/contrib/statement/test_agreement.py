@@ -137,15 +137,19 @@ def test_a_statement_of_another_run_does_not_agree(path, changes, failed):
     assert word == "fails" and found >= failed
 
 
-def test_what_the_ledger_alone_assumes_is_said(path, capsys):
+def test_verify_adds_requirements_of_the_ledger(path, capsys):
     """A rate and steps that a statement of a plan gives as constants came from the size of the data."""
     spend(path, 30, PHASE, TARGET)
-    for data, alone in ((of_plan(public_size=False), True), (of_plan(), False)):
+    for data, is_stated in ((of_plan(public_size=False), False), (of_plan(), True)):
         path.with_name("statement").write_text(stated(data))
-        assert exit_code(["verify", str(path.with_name("statement")), str(path)]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert (f"{Requirement.PUBLIC_DATASET_SIZE} (named by the ledger alone)" in said) == alone
-        assert Requirement.PUBLIC_DATASET_SIZE.short in said
+        line = ["verify", str(path.with_name("statement")), str(path)]
+        assert exit_code(line) == 0
+        assert Requirement.PUBLIC_DATASET_SIZE.short in capsys.readouterr().out
+        assert exit_code([*line, "--json"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (Requirement.PUBLIC_DATASET_SIZE in record["statement"]["requirements"]) == is_stated
+        assert Requirement.PUBLIC_DATASET_SIZE in record["ledger"]["requirements"]
+        assert Requirement.PUBLIC_DATASET_SIZE in record["requirements"]
 
 
 def test_another_bound_or_mechanism_does_not_agree(path):

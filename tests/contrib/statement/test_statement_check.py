@@ -112,7 +112,7 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
     assert "Nothing is protected here" in flat and "Protected is" not in flat
     for words in (
         "known seed",
-        "cut short by a crash",
+        CUT_SHORT,
         "2 of 5 planned steps",
         "stops early",
         Requirement.PUBLIC_SUBSPACE,
