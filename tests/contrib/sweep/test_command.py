@@ -40,7 +40,7 @@ def test_sweep_prints_assumptions_of_its_rows(run, tmp_path):
     }
     axes = {"bound": ["rank-free", "beta-tail"], "sampling_rate": [0.1, 1.0]}
     (tmp_path / "grid.json").write_text(json.dumps({**fixed, "grid": axes}))
-    code, out, _ = run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv")
+    code, out, _ = run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv -v")
     said = " ".join(out.split())
     assert code == 0 and "assumes: (bound=beta-tail sampling_rate=0.1" in said
     found = json.loads(run(f"sweep {tmp_path}/grid.json -o {tmp_path}/again.csv --json")[1])
