@@ -128,7 +128,9 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     if not isinstance(data, Mapping):
         raise InvalidParameterError(where, data, "a table with the type and the parameters of an event")
     if "type" not in data:
-        raise InvalidParameterError(f"{where}: type", "nothing", "a type", "an event has a type, such as GaussianDpEvent")
+        raise InvalidParameterError(
+            f"{where}: type", "nothing", "a type", "an event has a type, such as GaussianDpEvent"
+        )
     name, expected = str(data["type"]), "dp-accounting event"
     types = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
     if name not in types:

@@ -70,7 +70,9 @@ def test_correct_code_is_not_refuted_in_twenty_seeds(release):
     assert not any(refuted)
 
 
-@pytest.mark.parametrize(("fault", "words"), [("no-noise", "did you mean 'half-noise'"), ("isotropic", "does not project")])
+@pytest.mark.parametrize(
+    ("fault", "words"), [("no-noise", "did you mean 'half-noise'"), ("isotropic", "does not project")]
+)
 def test_faults_that_are_none(release, fault, words):
     with pytest.raises(InvalidParameterError, match=words):
         release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)

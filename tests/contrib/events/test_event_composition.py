@@ -217,20 +217,35 @@ def nested(depth):
         ({"type": "Gaussian"}, "did you mean 'GaussianDpEvent'"),
         ({"type": "GaussianDpEvent"}, "missing noise_multiplier in event"),
         ({**PLAIN, "noise_multipler": 1}, "did you mean 'noise_multiplier'"),
-        *(({**PLAIN, "noise_multiplier": z}, f"noise_multiplier must be .*, got {z}") for z in (0, -1, True, "2", math.nan, math.inf)),
+        *(
+            ({**PLAIN, "noise_multiplier": z}, f"noise_multiplier must be .*, got {z}")
+            for z in (0, -1, True, "2", math.nan, math.inf)
+        ),
         (nested(17), "at most 16 deep"),
         ({"type": "SelfComposedDpEvent", "count": 2.5, "event": PLAIN}, "event: count must be .*, got 2.5"),
-        ({"type": "ComposedDpEvent", "events": [PLAIN, {**PLAIN, "noise_multiplier": 0}]}, "event, events 2: noise_multiplier"),
+        (
+            {"type": "ComposedDpEvent", "events": [PLAIN, {**PLAIN, "noise_multiplier": 0}]},
+            "event, events 2: noise_multiplier",
+        ),
         ({"type": "ComposedDpEvent", "events": PLAIN}, "list of 1 to 1000"),
         ({"type": "ComposedDpEvent", "events": []}, "list of 1 to 1000"),
-        ({"type": "ComposedDpEvent", "events": [{"type": "ReleaseDpEvent"}]}, "unknown dp-accounting event 'ReleaseDpEvent' in event, events 1"),
-        ({"type": "PoissonSampledDpEvent", "sampling_probability": 1.5, "event": PLAIN}, "sampling_probability must be .*, got 1.5"),
+        (
+            {"type": "ComposedDpEvent", "events": [{"type": "ReleaseDpEvent"}]},
+            "unknown dp-accounting event 'ReleaseDpEvent' in event, events 1",
+        ),
+        (
+            {"type": "PoissonSampledDpEvent", "sampling_probability": 1.5, "event": PLAIN},
+            "sampling_probability must be .*, got 1.5",
+        ),
         ({**data_of(MIXTURE), "sampling_probs": [0.5, 0.5]}, "as long as sensitivities"),
         ({**data_of(MIXTURE), "sampling_probs": [0.5, 0.4, 0.0]}, "with the sum 1"),
         ({**data_of(MIXTURE), "sensitivities": [0, 0, 0]}, "above 0"),
         ({**data_of(TREE), "step_counts": [8, 0]}, "step_counts must be .*, got 0"),
         ({"type": "RepeatAndSelectDpEvent", "event": PLAIN, "mean": 2, "shape": "many"}, "shape must be .*, got many"),
-        ({**data_of(dp_event.SampledWithoutReplacementDpEvent(9, 9, GAUSSIAN)), "sample_size": 10}, "sample_size must be .*, got 10"),
+        (
+            {**data_of(dp_event.SampledWithoutReplacementDpEvent(9, 9, GAUSSIAN)), "sample_size": 10},
+            "sample_size must be .*, got 10",
+        ),
     ],
     ids=str,
 )

@@ -111,7 +111,10 @@ OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
         ([event(TREE, "x", "add-remove")], "phase x: .* under relation=zero-out only, not add-remove"),
         ([event(CONCENTRATED, "x"), event(DISCRETE, "y")], "phase x .*ZCDpEvent.*phase y .*DiscreteLaplace"),
         ([event(CONCENTRATED, "x"), LAPLACE], "phase counts has no Renyi divergences"),
-        ([event(dp_event.GaussianDpEvent(2.0), "x", "replace"), OVER_BOTH], "phases x and ours define the noise multiplier differently"),
+        (
+            [event(dp_event.GaussianDpEvent(2.0), "x", "replace"), OVER_BOTH],
+            "phases x and ours define the noise multiplier differently",
+        ),
         ([event(CONCENTRATED, "x"), BINS], "phase bins has no Renyi divergences"),
     ],
     ids=["unsupported", "relation", "neither", "no Renyi bound", "scales", "batches"],

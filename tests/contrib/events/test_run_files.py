@@ -27,7 +27,10 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "ste
     ("phase", "words"),
     [
         ({"event": 3}, "phase 1: event must be .*, got 3"),
-        ({"event": {**TREE, "steps": 3}}, "unknown key 'steps' of SingleEpochTreeAggregationDpEvent in a.toml, phase 1, event"),
+        (
+            {"event": {**TREE, "steps": 3}},
+            "unknown key 'steps' of SingleEpochTreeAggregationDpEvent in a.toml, phase 1, event",
+        ),
         ({"event": TREE, "mechanism": "gaussian"}, "unknown key 'event' in a.toml, phase 1"),
         ({"event": TREE, "steps": 0}, "phase 1: steps must be .*, got 0"),
         ({"event": TREE, "sampling_rate": 0.1}, "unknown key 'sampling_rate' in a.toml, phase 1"),
