@@ -53,16 +53,16 @@ def test_several_ranks_and_a_picture(run, tmp_path):
     assert code == 0 and {row["rank"] for row in json.loads(out)["choices"]} == {None, 4, 8, 32}
     assert "m2-projected-clip" in (tmp_path / "error.svg").read_text()
     code, _, err = run(f"{ASKED} --plot {tmp_path / 'one.svg'}")
-    assert code == 2 and "several --rank" in err and not (tmp_path / "one.svg").exists()
+    assert code == 2 and "several ranks" in err and not (tmp_path / "one.svg").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--layer 96x96", "--layer=96x96"),
-        ("--layer 96x8 --rank 0", "--rank=0"),
-        ("--layer 96", "a layer DxR"),
-        ("--layer 96x8 --rank 4 --rank 96", "--rank=96"),
+        ("--layer 96x96", "got 96x96x1."),
+        ("--layer 96x8 --rank 0", "got 0."),
+        ("--layer 96", "form DxR[xN]"),
+        ("--layer 96x8 --rank 4 --rank 96", "got 96."),
     ],
 )
 def test_bad_input_is_one_sentence(run, words, said):
