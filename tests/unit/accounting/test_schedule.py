@@ -47,7 +47,7 @@ def test_epochs_in_bins_compose_with_each_other_and_with_other_phases():
     assert whole.run["batches"] == 20 and "batches" not in parts.run
     mixed = eps_of({**bins, "steps": 5}, poisson)
     assert max(whole.value, eps_of(poisson)) < mixed < whole.value + eps_of(poisson)
-    with pytest.raises(UnsupportedError, match="^phase 1: the bound gdp has no amplification"):
+    with pytest.raises(UnsupportedError, match=r"^phase 1: the bound gdp has no amplification"):
         eps_of({**bins, "bound": "gdp"}, poisson)
 
 
