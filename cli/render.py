@@ -331,7 +331,7 @@ def utility_text(utility: "Utility") -> list[str]:
     averaged = "one step, not averaged"
     if utility.releases > 1:
         over = two_digits(utility.projection_error_of_run)
-        averaged = f"one step; {over} averaged over {utility.releases} fresh projections"
+        averaged = f"one step; {over}x averaged over {utility.releases} fresh projections"
     return [
         f"effective noise multiplier {utility.effective_noise_multiplier:.4g} (DP-SGD at the same privacy: "
         f"{utility.dp_sgd_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f}x)",

@@ -61,14 +61,13 @@ def of_gaussian(z, delta=1e-5, **run):
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace", "zero-out"])
 @pytest.mark.parametrize("size", [1, 3])
-def test_three_sentences_say_what_is_protected_against_whom_and_what_is_not(relation, size):
+def test_statement_says_what_is_protected_against_whom(relation, size):
     first, second, third = section(of_gaussian(9.0, relation=relation, group_size=size), "What is protected")
-    for sentence in (first, second, third):
-        assert sentence.endswith(".") and sentence.count(". ") == 0
-    assert ("every single record" if size == 1 else "every person with at most 3 records") in first
-    assert {"add-remove": "or not", "replace": "did instead", "zero-out": "counted for nothing"}[relation] in first
-    assert "anyone who sees everything that was released" in second and "kept secret" in second
-    assert third.startswith("Not protected") and '"What it rests on"' in third
+    assert [part.count(". ") for part in (first, second, third)] == [3, 0, 1]
+    assert ("every record" if size == 1 else "every user with at most 3 records") in first
+    assert {"add-remove": "or not", "replace": "instead", "zero-out": "counted as zero"}[relation] in first
+    assert "anyone who sees every release" in second and "not the secret random numbers" in second
+    assert third.startswith("The statement does not protect") and '"What it depends on"' in third
 
 
 @pytest.mark.parametrize("z", [0.05, 0.3, 1.0, 4.0, 300.0])
@@ -218,8 +217,8 @@ def test_how_many_records_a_person_has_is_assumed_or_promised_and_never_a_fact(c
     words = ("report", "gaussian", "--noise-multiplier", "9", "--steps", "2", "--delta", "1e-5", "--style", style)
     assert exit_code([*words, "--group-size", str(size)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert (f"assumed of the data: {Requirement.ONE_RECORD_PER_USER}" in said) == (size == 1)
-    assert (f"promise on the data: one user contributes at most {size} records" in said) == (size > 1)
+    assert (f"assumption on users: {Requirement.ONE_RECORD_PER_USER}" in said) == (size == 1)
+    assert (f"assumption on the data: one user contributes at most {size} records" in said) == (size > 1)
     assert (f"differ by at most {size} changes of this kind: one record added" in said) == (size > 1)
     facts = said.replace(Requirement.ONE_RECORD_PER_USER, "").replace(
         f"one user contributes at most {size} records", ""
@@ -247,7 +246,7 @@ def test_statement_of_a_promise_names_it(capsys):
         == 0
     )
     out = " ".join(capsys.readouterr().out.split())
-    assert "promise on the data" in out and "which the mechanism does not enforce" in out
+    assert "assumption on the data" in out and "which the mechanism does not enforce" in out
 
 
 def test_no_statement_without_a_guarantee(capsys):
