@@ -71,10 +71,10 @@ def test_statement_says_what_is_protected_against_whom(relation, size):
 
 
 @pytest.mark.parametrize("z", [0.05, 0.3, 1.0, 4.0, 300.0])
-def test_what_is_said_of_the_best_attack_is_above_what_the_best_attack_on_a_gaussian_reaches(z):
+def test_statement_attack_limits_exceed_gaussian_attack(z):
     """The likelihood ratio test of two normal variables at distance 1/z, by the standard library."""
     normal, found = NormalDist(), of_gaussian(z)
-    attacks = " ".join(section(found, "What the best attack"))
+    attacks = " ".join(section(found, "Limits of any attack"))
     said = re.findall(r"one false alarm in (\d+) .*? at most ([\d.]+) % of .*? are at most ([\d.]+) to 1", attacks)
     assert [float(one) for one, _, _ in said] == [1000.0, 100.0]
     for one, most, odds in said:
@@ -83,7 +83,7 @@ def test_what_is_said_of_the_best_attack_is_above_what_the_best_attack_on_a_gaus
         assert power <= float(most) / 100.0 <= min(1.0, 2.0 * power + 1e-3)
         assert power / rate <= float(odds) <= min(1.0 / rate, float(most) / 100.0 / rate * 1.01)
     best = 2.0 * normal.cdf(0.5 / z) - 1.0
-    (said,) = re.findall(r"advantage, is at most ([\d.]+) %", attacks)
+    (said,) = re.findall(r"advantage of any attack \(.*?\) is at most ([\d.]+) %", attacks)
     assert best * (1 - 1e-12) <= float(said) / 100.0 <= best * 1.011
     (right,) = re.findall(r"at most ([\d.]+) % of cases", section(found, "What is protected")[0])
     assert (0.5 + 0.5 * best) * (1 - 1e-12) <= float(right) / 100.0 <= (0.5 + 0.5 * best) * 1.011
@@ -96,7 +96,7 @@ def test_epsilon_is_said_as_a_factor_that_is_rounded_up_and_never_as_a_power(z):
     words = section(found, "Guarantee")[2]
     (factor,) = re.findall(r"at most ([\d,.]+) times", words) or ["inf"]
     if z == 0.25:  # epsilon 25
-        assert "limits next to nothing" in words and factor == "inf"
+        assert "limits almost nothing" in words and factor == "inf"
     else:
         exact = math.exp(found.result.value)
         assert exact <= float(factor.replace(",", "")) <= exact * 1.002
@@ -131,7 +131,7 @@ ASKED = asked(2.0, bound="analytic")
 def test_what_its_author_says_stands_in_the_statement_as_the_authors_words(tmp_path, style, kept):
     said = {name: SAID[name] for name in kept}
     found = statement_from(ASKED, 1e-5, style, author_words=said)
-    lines = section(found, "In the words of its author, which nobody has checked")
+    lines = section(found, "Statements of the author, which nobody has checked")
     for name, words in SAID.items():
         assert any(line.endswith(f"{name}: {words}") for line in lines) == (name in kept)
         assert any(line.startswith("not given: ") and name in line for line in lines) == (name not in kept)
