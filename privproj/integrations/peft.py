@@ -72,7 +72,7 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
     ...         layers_from_peft(home)
     ...     except InvalidParameterError as error:
     ...         print(error.expected)
-    plain LoRA of linear layers, and nothing else trained
+    unset, as in plain LoRA of linear layers
     """
     folder = Path(directory)
     adapter = _read_json(folder / "adapter_config.json")

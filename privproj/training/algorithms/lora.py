@@ -181,7 +181,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     >>> prepare_peft(torch.nn.Linear(4, 2), "lora-fa")
     Traceback (most recent call last):
     ...
-    privproj.errors.InvalidParameterError: expected a model that PEFT wrapped for LoRA, got model=Linear
+    privproj.errors.InvalidParameterError: model must be a model that PEFT wrapped for LoRA, got Linear.
     """
     if algorithm not in ("lora-fa", "m2"):
         raise InvalidParameterError("algorithm", algorithm, "lora-fa or m2")
@@ -285,7 +285,7 @@ def export_peft(model: nn.Module, directory: str | Path) -> Path:
     >>> export_peft(torch.nn.Linear(4, 2), "adapter")
     Traceback (most recent call last):
     ...
-    privproj.errors.InvalidParameterError: expected a model from prepare_peft(model, "m2"), got model=Linear
+    privproj.errors.InvalidParameterError: model must be a model from prepare_peft(model, "m2"), got Linear.
     """
     names: Any = getattr(model, "trained_by_m2", None)
     if names is None:
@@ -320,7 +320,7 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
     >>> import_peft(torch.nn.Linear(4, 2), "no/such/folder")
     Traceback (most recent call last):
     ...
-    privproj.errors.InvalidParameterError: expected a folder from export_peft, got directory=no/such/folder
+    privproj.errors.InvalidParameterError: directory must be a folder from export_peft, got no/such/folder.
     """
     path = Path(directory) / SAVED_WEIGHTS
     if not path.exists():
