@@ -69,7 +69,8 @@ def command_groups() -> dict[str, dict[str, str]]:
 
 
 EPILOG = f"""\b
-Exit codes: {", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
+Exit codes:
+{", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
 `privproj explain 3` explains exit code 3. `privproj explain` lists all terms."""
 
 
