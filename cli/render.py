@@ -331,7 +331,7 @@ def utility_text(utility: "Utility") -> list[str]:
     averaged = "one step, not averaged"
     if utility.releases > 1:
         over = two_digits(utility.projection_error_of_run)
-        averaged = f"one step; {over} averaged over {utility.releases} fresh projections"
+        averaged = f"one step; {over}x averaged over {utility.releases} fresh projections"
     return [
         f"effective noise multiplier {utility.effective_noise_multiplier:.4g} (DP-SGD at the same privacy: "
         f"{utility.dp_sgd_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f}x)",
@@ -347,8 +347,9 @@ def run_text(result: Result, verbose: bool = False) -> str:
     lines += label_lines({"assumes": result.data_assumptions, "bound": bound_text(result)})
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
-        summary = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
-        lines += fit_line(f"  {phase['name'] + ':':<10} ", text if verbose or phase_kind(phase) else summary)
+        if not verbose and not phase_kind(phase):
+            text = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
+        lines += fit_line(f"  {phase['name'] + ':':<10} ", text)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
