@@ -245,7 +245,8 @@ def test_filter_rejects_releases_it_cannot_count(release, run, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [({}, "budget"), ({"order": 1.0}, "order"), ({"order": 8}, "budget"), ({"order": 8, "budget": 0.0}, "budget"),
-     ({"order": 8, "budget": 1.0, "epsilon": 1.0, "delta": 1e-5}, "must be omitted if"), ({"order": 8, "epsilon": 1.0}, "budget"),
+     ({"order": 8, "budget": 1.0, "epsilon": 1.0, "delta": 1e-5}, "must be omitted if"),
+        ({"order": 8, "epsilon": 1.0}, "budget"),
      ({"order": math.nan, "budget": 1.0}, "order"), ({"order": 8, "budget": math.inf}, "budget"),
      ({"order": 8, "budget": 1.0, "relation": "near"}, "relation")],
     ids=str,
