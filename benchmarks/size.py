@@ -1,4 +1,4 @@
-"""Measure the size of an installation, the purpose of each dependency, and which of them the first query loads.
+"""Measure the size of an installation, the purpose of each dependency, and which queries load it.
 
 Usage: python benchmarks/size.py (prints a Markdown table, which docs/installation.md contains)
 
@@ -13,16 +13,16 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 # purpose of each package that pyproject.toml requires
 USES = {
-    "numpy": "runs of several releases, and questions in columns",
-    "scipy": "special functions of groups, of M1 and Wishart bounds, and of audits",
-    "mpmath": "numbers that double precision does not reach, of Wishart and of certificates",
-    "click": "the command line",
-    "dp-accounting": "its events, where you ask for them; no answer of privproj's own needs it",
-    "numba": "machine code of tables with thousands of questions",
+    "numpy": "runs of several releases, arrays of queries",
+    "scipy": "special functions for user-level privacy, M1, Wishart mechanisms and audits",
+    "mpmath": "values outside the range of double precision: Wishart mechanisms, certificates",
+    "click": "command line",
+    "dp-accounting": "phases given as dp-accounting events; other queries do not need it",
+    "numba": "compiled code for tables with thousands of queries",
 }
 
 # first query of each kind
-QUESTIONS = {
+QUERIES = {
     "one release": "epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5",
     "a run": "epsilon gaussian --noise-multiplier 1 --sampling-rate 0.01 --steps 1000 --delta 1e-5",
 }
@@ -34,7 +34,7 @@ LOADED = (
 
 
 def required(name, found=None):
-    """A distribution and all that it requires, each with those that require it."""
+    """Return a distribution and all that it requires, each with the distributions that require it."""
     found = {name: []} if found is None else found
     for line in distribution(name).requires or ():
         other = re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
@@ -48,7 +48,7 @@ def required(name, found=None):
 
 
 def is_installed(name):
-    """True if there is such a distribution here."""
+    """Return whether the distribution is installed."""
     try:
         distribution(name)
     except PackageNotFoundError:
@@ -57,37 +57,37 @@ def is_installed(name):
 
 
 def megabytes(name):
-    """The size of the files of a distribution, without what Python compiles."""
+    """Return the size of the files of a distribution, without bytecode."""
     files = [path.locate() for path in distribution(name).files or () if path.suffix != ".pyc"]
     return sum(path.stat().st_size for path in files if path.exists()) / 1e6
 
 
 def loaded_by(words):
-    """The distributions of the core that a command loads, by the modules that they bring."""
+    """Return the names of the top-level modules that a command loads."""
     program = LOADED.format(words=words.split())
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     return {module.partition(".")[0] for module in json.loads(out.splitlines()[-1])}
 
 
 def modules_of(name):
-    """The names under which a distribution is imported."""
+    """Return the names under which a distribution is imported."""
     tops = {path.parts[0].removesuffix(".py") for path in distribution(name).files or () if path.suffix == ".py"}
     return {top for top in tops if top.isidentifier()}
 
 
 def rows():
-    """A row for each distribution: its name, megabytes, what for, and the questions that load it."""
-    loading = {kind: loaded_by(words) for kind, words in QUESTIONS.items()}
+    """Yield a row for each distribution: name, megabytes, purpose, and the queries that load it."""
+    loading = {kind: loaded_by(words) for kind, words in QUERIES.items()}
     for name, users in required("privproj").items():
         words = USES.get(name, f"required by {', '.join(users)}") if users else "itself"
         kinds = [kind for kind, modules in loading.items() if modules_of(name) & modules or not users]
-        yield name, megabytes(name), words, ", ".join(kinds) or "nothing"
+        yield name, megabytes(name), words, ", ".join(kinds) or "neither"
 
 
 def main():
     """Print the table."""
     found = sorted(rows(), key=lambda row: -row[1])
-    print("| package | MB | for | loaded by |\n| --- | --- | --- | --- |")
+    print("| package | MB | purpose | loaded by |\n| --- | --- | --- | --- |")
     for name, size, words, kinds in found:
         print(f"| {name} | {size:.1f} | {words} | {kinds} |")
     print(f"| all | {sum(row[1] for row in found):.0f} | | |")

@@ -1,11 +1,11 @@
-"""Calibrate the noise for a target epsilon, train with it, and ask what was spent.
+"""Calibrate the noise multiplier for a target epsilon, train with it, and print the epsilon of the run.
 
-It trains a linear classifier on scikit-learn's digits. Every step clips each record's gradient, adds noise and projects
-the sum to a fresh random subspace of rank 16.
+The script trains a linear classifier on the digits of scikit-learn. Each step clips the gradient of each record, adds
+noise to the sum, and projects the sum to a fresh random subspace of rank 16.
 
 Needs: the extra torch.
 Run:   python examples/calibrate_and_train.py
-Prints a noise multiplier of about 1.33, the epsilon that was spent (at most 3) and a test accuracy of about 88 %.
+Prints a noise multiplier of about 1.33, the epsilon of the run (at most 3) and a test accuracy of about 88 %.
 """
 
 import torch
@@ -17,7 +17,7 @@ import privproj
 from privproj.training import Method, PoissonBatches, make_private
 
 EPSILON, DELTA, RANK, STEPS = 3.0, 1e-5, 16, 200
-SAMPLING_RATE = 0.125  # fixed in advance, like STEPS; a multiple of 2^-24, to which make_private would round it up
+SAMPLING_RATE = 0.125  # fixed in advance; make_private rounds rates up to a multiple of 2^-24, and 0.125 is one
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     module = torch.nn.Linear(64, 10)
     release = privproj.M2(dim=65, rank=RANK)  # 64 inputs and the bias
     needed = privproj.sigma(release, epsilon=EPSILON, delta=DELTA, steps=STEPS, sampling_rate=SAMPLING_RATE)
-    print(f"noise multiplier {needed.value} is enough for epsilon {EPSILON:g} at delta {DELTA:g}")
+    print(f"noise multiplier {needed.value} meets epsilon {EPSILON:g} at delta {DELTA:g}")
     module, optimizer, loader = make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
@@ -41,7 +41,7 @@ def main() -> None:
     while len(loader):
         for batch in loader:
             optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} after {STEPS} steps")
+    print(f"run: epsilon = {optimizer.epsilon(DELTA).value} after {STEPS} steps")
     accuracy = (module(test[0]).argmax(1) == test[1]).float().mean().item()
     print(f"test accuracy = {100 * accuracy:.1f} %")
 

@@ -1,13 +1,13 @@
-"""Epsilon of a LoRA fine-tuning run, from the sizes in a model's configuration.
+"""Compute the epsilon of a LoRA fine-tuning run from the layer sizes of a model.
 
-It shows what a run costs where every step clips the whole gradients, adds noise and draws fresh projections: under one
-clip for all layers, with a clip for each layer, and by the plain Gaussian accounting of the same noise. A run that
-clips the gradients of LoRA's own factors has the last number, not the first two.
+Each step clips the gradients of the full weight matrices, adds noise, and projects the sum with fresh projections. The
+script compares joint clipping, per-layer clipping and the same noise without a projection. If your run clips the
+gradients of the LoRA factors instead, only the last epsilon applies.
 
-Needs: the core only.
+Needs: no extra.
 Run:   python examples/lora_epsilon.py
-Prints the adapted layers, epsilons of about 0.91 (one clip), 0.75 (a clip for each layer) and 382 (Gaussian), and what
-the second one takes for granted.
+Prints the adapted layers, epsilons of about 0.91 (joint clipping), 0.75 (per-layer clipping) and 382 (no projection),
+and the requirements of the second epsilon.
 """
 
 import privproj
@@ -17,12 +17,12 @@ MODEL = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16
 LORA = {"r": 16, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 INPUTS = {"q_proj": "hidden_size", "v_proj": "hidden_size", "down_proj": "intermediate_size"}
 RUN = {"steps": 2000, "sampling_rate": 0.01}
-NOISE_MULTIPLIER = 0.2  # standard deviation of the noise over the clip C; with a clip for each layer C^2 is their sum
+NOISE_MULTIPLIER = 0.2  # standard deviation of the noise / C; per-layer clipping: C^2 = sum of the squared norms
 DELTA = 1e-6
 
 
 def adapted_layers(model: dict, lora: dict) -> tuple[Layer, ...]:
-    """One entry for each adapted module: its inputs are projected to LoRA's rank in every block of the model."""
+    """Return the layers of each adapted module: input dimension, LoRA rank, number of blocks."""
     blocks = model["num_hidden_layers"]
     return tuple(Layer(dim=model[INPUTS[name]], rank=lora["r"], count=blocks) for name in lora["target_modules"])
 
@@ -31,15 +31,15 @@ def main() -> None:
     layers = adapted_layers(MODEL, LORA)
     print("layers (inputs x rank x count):", ", ".join(map(str, layers)))
     releases = {
-        "one clip for all layers": M2(layers=layers, noise_multiplier=NOISE_MULTIPLIER),
-        "a clip for each layer": M2(layers=layers, clipping="per-layer", noise_multiplier=NOISE_MULTIPLIER),
-        "without the projection": Gaussian(noise_multiplier=NOISE_MULTIPLIER),
+        "joint clipping": M2(layers=layers, noise_multiplier=NOISE_MULTIPLIER),
+        "per-layer clipping": M2(layers=layers, clipping="per-layer", noise_multiplier=NOISE_MULTIPLIER),
+        "no projection": Gaussian(noise_multiplier=NOISE_MULTIPLIER),
     }
-    answers = {name: privproj.epsilon(release, delta=DELTA, **RUN) for name, release in releases.items()}
-    for name, answer in answers.items():
-        print(f"{name}: epsilon = {answer.value} at delta {DELTA:g} ({answer.bound}, {answer.status})")
-    for words in answers["a clip for each layer"].requirements:
-        print("the second number assumes:", words)
+    results = {name: privproj.epsilon(release, delta=DELTA, **RUN) for name, release in releases.items()}
+    for name, result in results.items():
+        print(f"{name}: epsilon = {result.value} at delta {DELTA:g} ({result.bound}, {result.status})")
+    for requirement in results["per-layer clipping"].requirements:
+        print("per-layer clipping requires:", requirement)
 
 
 if __name__ == "__main__":

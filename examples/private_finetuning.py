@@ -1,12 +1,13 @@
-"""Fine-tune a language model that PEFT wrapped for LoRA, privately.
+"""Fine-tune a LoRA model of PEFT privately, with your own training loop.
 
 The model is a tiny Llama with random weights, so nothing is downloaded. Each private record is a short text that starts
-at a random token and counts upwards. With "m2" the weights under the adapters are trained, by fresh projections to the
-rank of each adapter; with "lora-fa" the B factors of the adapters are trained.
+at a random token and counts upwards. The algorithm "m2" trains the weights below the adapters, with fresh projections
+to the rank of each adapter. The algorithm "lora-fa" trains the B factors of the adapters.
 
 Needs: the extras torch and peft.
 Run:   python examples/private_finetuning.py
-Prints the loss on fresh texts before (about 2.8) and after (about 1.75), and the epsilon that was spent (at most 3).
+Prints the loss on new texts before training (about 2.8) and after it (about 1.75), and the epsilon of the run (at most
+3).
 """
 
 import torch
@@ -21,22 +22,22 @@ ALGORITHM, EPSILON, DELTA, EPOCHS, WORDS = "m2", 3.0, 1e-5, 8, 16
 
 
 def texts(count: int) -> torch.Tensor:
-    """So many records of 12 tokens: each starts anywhere and counts upwards."""
+    """Return records of 12 tokens that start at a random token and count upwards."""
     return (torch.randint(0, WORDS, (count, 1)) + torch.arange(12)) % WORDS
 
 
 def losses(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """One loss for each record: the mean over its own tokens."""
+    """Return one loss for each record, the mean over its tokens."""
     logits = model(input_ids=tokens).logits[:, :-1]
     return cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none").mean(1)
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the matrices are tiny: several threads would only wait for each other
+    torch.set_num_threads(1)  # the matrices are too small for several threads
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "o_proj", "down_proj"])
     model = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes)), lora)
-    model = prepare_peft(model, ALGORITHM)  # before the optimizer is built, for this decides what is trained
+    model = prepare_peft(model, ALGORITHM)  # before the optimizer, because it selects the trained parameters
     model, optimizer, loader = make_private(
         module=model,
         optimizer=torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02),
@@ -53,7 +54,7 @@ def main() -> None:
         for batch in loader:
             optimizer.step_on(lambda tokens: losses(model, tokens), batch)
     print(f"loss after:  {losses(model, fresh).mean().item():.2f}")
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {len(loader)} steps left")
+    print(f"run: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {len(loader)} steps left")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""Private linear regression from one sketch of the data, against Gaussian noise on its sums of products.
+"""Compare two ways of private linear regression: a sketch of the data, and Gaussian noise on X^T X.
 
-Needs: pip install 'privproj[torch]' (for scikit-learn and its data)
+Least squares needs only the matrix X^T X, where the columns of X are the features and the target. The first way
+estimates X^T X from one private sketch. The second way adds Gaussian noise to X^T X.
+
+Needs: the extra torch (for scikit-learn and its datasets).
 Run:   python examples/private_regression.py
-Prints the mean squared error on held-out records over the variance of the target, for both ways at some epsilons.
+Prints the mean squared error on test records divided by the variance of the target, for both ways and three epsilons.
 
-The ranges of the features are taken as public. numpy's random numbers are good enough to compare; a release to others
-needs secret ones, and floating-point noise is not exactly Gaussian.
+The script treats the ranges of the features as public. It is a comparison and not a release: the random numbers of
+numpy are predictable, and floating-point noise is not exactly Gaussian.
 """
 
 import numpy as np
@@ -18,7 +21,7 @@ DELTA, RANK, SEEDS = 1e-6, 300, 10
 
 
 def load(read: object) -> np.ndarray:
-    """The features and the target of a data set, scaled to [-1, 1] and clipped to rows of norm 1."""
+    """Return features and target of a dataset, scaled to [-1, 1], with rows clipped to norm 1."""
     rows = np.column_stack(read(return_X_y=True))  # pyright: ignore[reportCallIssue]
     low, high = rows.min(axis=0), rows.max(axis=0)
     rows = 2.0 * (rows - low) / (high - low) - 1.0
@@ -26,7 +29,7 @@ def load(read: object) -> np.ndarray:
 
 
 def products_from_sketch(rows: np.ndarray, plan: Mixing, rng: np.random.Generator) -> np.ndarray:
-    """Both stages: the least eigenvalue with noise, then a sketch, from which the products are estimated."""
+    """Release the smallest eigenvalue with noise, then a sketch; return the X^T X estimated from the sketch."""
     released = np.linalg.eigvalsh(rows.T @ rows)[0] + plan.eigen_noise * rng.standard_normal()
     noise = np.sqrt(plan.noise_variance(released, 1.0)) * rng.standard_normal((RANK, rows.shape[1]))
     sketch = rng.standard_normal((RANK, len(rows))) @ rows + noise
@@ -34,13 +37,13 @@ def products_from_sketch(rows: np.ndarray, plan: Mixing, rng: np.random.Generato
 
 
 def products_with_noise(rows: np.ndarray, z: float, rng: np.random.Generator) -> np.ndarray:
-    """All products, a symmetric matrix that one record changes by 1 at most, with noise and a ridge of its size."""
+    """Return X^T X (sensitivity 1) plus symmetric noise and a ridge as large as the noise."""
     noise = z * rng.standard_normal((rows.shape[1], rows.shape[1]))
     return rows.T @ rows + 0.5 * (noise + noise.T) + z * np.sqrt(2.0 * rows.shape[1]) * np.eye(rows.shape[1])
 
 
 def error(products: np.ndarray, test: np.ndarray) -> float:
-    """The mean squared error of least squares from these products, over the variance of the target."""
+    """Return the mean squared error of least squares divided by the variance of the target."""
     slopes = np.linalg.solve(products[:-1, :-1], products[:-1, -1])
     return float(np.mean((test[:, -1] - test[:, :-1] @ slopes) ** 2) / np.var(test[:, -1]))
 

@@ -1,11 +1,11 @@
 """Evaluate a small grid of queries and plot the results.
 
-It asks for epsilon over ranks and noise multipliers of a whole run, and writes a picture with one curve for each noise
-multiplier. For grids that take hours, `privproj sweep` writes a table and goes on after a kill.
+The script computes the epsilon of a run for several ranks and noise multipliers, and plots one curve for each noise
+multiplier. For grids that take hours, use `privproj sweep`, which writes a table and can resume an interrupted sweep.
 
 Needs: the extra plot.
-Run:   python examples/sweep_to_plot.py [PICTURE]   (default: sweep.png in a temporary folder)
-Prints a table of 3 x 5 epsilons, from about 0.11 to 32, and the name of the picture.
+Run:   python examples/sweep_to_plot.py [FILE]   (default: sweep.png in a temporary folder)
+Prints a table of 3 x 5 epsilons, from about 0.11 to 32, and the name of the plot file.
 """
 
 import sys
@@ -25,7 +25,7 @@ def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "sweep.png"
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    print("noise multiplier: epsilon, rounded, at rank", ", ".join(map(str, RANKS)))
+    print("noise multiplier: epsilon (rounded) at ranks", ", ".join(map(str, RANKS)))
     for z in NOISE_MULTIPLIERS:
         values = [epsilon(M2(dim=2048, rank=rank, noise_multiplier=z), **RUN).value for rank in RANKS]
         print(f"{z}:", ", ".join(f"{value:.3f}" for value in values))
@@ -33,7 +33,7 @@ def main() -> None:
     axes.set(xscale="log", yscale="log", xlabel="rank", ylabel=f"epsilon at delta {RUN['delta']:g}")
     axes.legend()
     figure.savefig(path)
-    print("picture:", path)
+    print("plot:", path)
 
 
 if __name__ == "__main__":

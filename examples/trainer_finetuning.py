@@ -5,7 +5,7 @@ text that starts at a random token and counts upwards. "lora-fa" trains the B fa
 
 Needs: the extras torch and peft.
 Run:   python examples/trainer_finetuning.py
-Prints the loss on fresh texts before (about 2.8) and after (about 2), and the epsilon that was spent (at most 3).
+Prints the loss on new texts before training (about 2.8) and after it (about 2), and the epsilon of the run (at most 3).
 """
 
 import tempfile
@@ -21,17 +21,17 @@ WORDS, EPSILON, DELTA = 16, 3.0, 1e-5
 
 
 def texts(count: int) -> list[dict[str, torch.Tensor]]:
-    """So many records of 12 tokens: each starts anywhere and counts upwards."""
+    """Return records of 12 tokens that start at a random token and count upwards."""
     tokens = (torch.randint(0, WORDS, (count, 1)) + torch.arange(12)) % WORDS
     return [{"input_ids": row, "labels": row} for row in tokens]
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the matrices are tiny: several threads would only wait for each other
+    torch.set_num_threads(1)  # the matrices are too small for several threads
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
     lora = LoraConfig(r=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"])
     model = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes)), lora)
-    # The folder gets the checkpoints and the ledger: keep it, to resume a run that was killed.
+    # The folder contains the checkpoints and the ledger. To resume an interrupted run, use a permanent folder.
     with tempfile.TemporaryDirectory() as folder:
         trainer = PrivateTrainer(
             model=prepare_peft(model, "lora-fa"),
@@ -46,7 +46,7 @@ def main() -> None:
         print(f"loss before: {trainer.evaluate()['eval_loss']:.2f}")
         steps = trainer.train().global_step
         print(f"loss after:  {trainer.evaluate()['eval_loss']:.2f}")
-        print(f"spent: epsilon = {trainer.epsilon().value} at delta {DELTA:g}, {steps} steps")
+        print(f"run: epsilon = {trainer.epsilon().value} at delta {DELTA:g}, {steps} steps")
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ DISTRIBUTED = (
 # soundness: parts of the names of Opacus optimizers whose steps are not the subsampled Gaussian mechanism, with reasons
 UNACCOUNTED = {
     "AdaClip": (
-        "adaptive clipping releases a noisy count that it divides by the batch's own size, which nothing hides, and "
-        "below Opacus 1.6 the noise does not pay for the count either; use clipping='flat' or 'per_layer'"
+        "adaptive clipping divides a noisy count by the private size of the batch, and before Opacus 1.6 the noise "
+        "does not account for the count. Use clipping='flat' or 'per_layer'"
     ),
     "Distributed": DISTRIBUTED,
     "FSDP": DISTRIBUTED,

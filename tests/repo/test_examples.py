@@ -49,7 +49,7 @@ def the_projection_gains(printed):
 
 def calibrated_noise_meets_the_target(printed):
     """The spent epsilon is at most the target, and the model learns (guessing has an accuracy of 10 %)."""
-    (target,), (spent,), (accuracy,) = (numbers_after(w, printed) for w in ("for epsilon", "spent: epsilon =", "cy ="))
+    (target,), (spent,), (accuracy,) = (numbers_after(w, printed) for w in ("meets epsilon", "run: epsilon =", "cy ="))
     assert 0.9 * target < spent <= target and accuracy > 70
 
 
@@ -59,17 +59,17 @@ def fine_tuning_learns_within_the_target(printed):
     assert after < 0.85 * before and 0 < spent <= 3.0
 
 
-def only_the_fault_is_refuted(printed):
+def only_the_injected_bug_is_refuted(printed):
     """The claim stands without a bug, the injected bug is detected, and no attack exceeds what its runs can show."""
     verdicts = dict(re.findall(r"^([\w -]+): the claim .* is (not refuted|refuted)$", printed, re.MULTILINE))
-    assert verdicts == {"no fault": "not refuted", "reused-projection": "refuted"}
-    shown, most = numbers_after("at least", printed), numbers_after("can show", printed)
+    assert verdicts == {"no bug": "not refuted", "reused-projection": "refuted"}
+    shown, most = numbers_after("epsilon >=", printed), numbers_after("runs can detect:", printed)
     assert all(a <= b for a, b in zip(shown, most, strict=True)) and len(shown) == 2
     assert shown[1] > numbers_after("the claim epsilon =", printed)[1]
-    assert "every release separates: True" in printed
+    assert "every release distinguishes the inputs: True" in printed
 
 
-def a_forged_certificate_fails(printed):
+def an_altered_certificate_fails(printed):
     """What was saved holds, an altered one does not, and the proved delta meets the target."""
     assert re.findall(r"holds: (\w+)", printed) == ["True", "False"]
     (lower,), (upper,), (target,) = (numbers_after(words, printed) for words in ("at least", "at most", "at delta"))
@@ -114,9 +114,9 @@ OF_EXTRAS = {
     "calibrate_and_train": (calibrated_noise_meets_the_target, "torch", "opacus", "sklearn"),
     "private_finetuning": (fine_tuning_learns_within_the_target, "torch", "opacus", "peft", "transformers"),
     "trainer_finetuning": (fine_tuning_learns_within_the_target, "torch", "opacus", "peft", "transformers"),
-    "audit_a_claim": (only_the_fault_is_refuted, "torch", "opacus"),
+    "audit_a_claim": (only_the_injected_bug_is_refuted, "torch", "opacus"),
     "private_regression": (both_ways_learn_within_the_target, "sklearn"),
-    "certificate": (a_forged_certificate_fails, "flint"),
+    "certificate": (an_altered_certificate_fails, "flint"),
     "sweep_to_plot": (epsilon_falls_with_noise_and_rises_with_rank, "matplotlib"),
 }
 """Scripts that need extras: the law of what each prints, and the modules."""
@@ -177,7 +177,7 @@ def test_example_without_archives_names_what_to_fetch(name, tmp_path):
     needs(*OF_ARCHIVES[name][1:])
     done = run(name, tmp_path, str(tmp_path))
     assert done.returncode == 1 and not done.stdout
-    assert re.fullmatch(r"expected pyduck\S+\.whl in \S+: fetch it .* pip .*\n", done.stderr)
+    assert re.fullmatch(r"\S+ must contain pyduck\S+\.whl\. Download it with the pip command .*\n", done.stderr)
 
 
 @pytest.mark.full

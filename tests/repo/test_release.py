@@ -77,7 +77,7 @@ def test_installation_page_states_use_of_dependencies():
 def test_installation_page_states_imports_of_a_query():
     size = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))
     page = (ROOT / "docs" / "installation.md").read_text()
-    for kind, words in size["QUESTIONS"].items():
+    for kind, words in size["QUERIES"].items():
         loaded = size["loaded_by"](words)
         for name in size["USES"]:
             said = re.search(rf"^\| {name} \|.*\| ([^|]*) \|$", page, re.MULTILINE)[1].split(", ")

@@ -402,7 +402,7 @@ def test_layers_of_torchs_transformer(train, trained):
     [
         (lambda: nn.LSTM(6, 6, batch_first=True), "DPLSTM"),
         (lambda: nn.EmbeddingBag(9, 6), "nn.Embedding and a sum"),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), "remove the parametrization"),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), "(?i)remove the parametrization"),
         (lambda: nn.ParameterList([torch.ones(3)]), "called itself"),
         (lambda: nn.LazyLinear(3), "once before make_private"),
         (lambda: torch.jit.trace(nn.Linear(6, 6), torch.ones(1, 6)), "before torch.jit"),
@@ -494,7 +494,7 @@ def test_layer_within_torch_func_is_rejected():
     x, y = data()
     model = mlp()
     _, optimizer, loader = private(model, x, y)
-    with pytest.raises(InvalidParameterError, match="take vmap and grad out"):
+    with pytest.raises(InvalidParameterError, match="(?i)take vmap and grad out"):
         optimizer.step_on(lambda part: torch.func.vmap(lambda row: model(row[None]).sum())(part[0]), next(iter(loader)))
 
 

@@ -22,7 +22,7 @@ def test_record_comes_back_once(loop):
     module, optimizer, batches = loop
     batch = next(batches)
     optimizer.backward_on(own(module), batch)
-    with pytest.raises(InvalidParameterError, match="as it is, once"):
+    with pytest.raises(InvalidParameterError, match="unchanged and used once"):
         optimizer.backward_on(own(module), batch)
 
 
