@@ -43,7 +43,7 @@ _PLAIN = (str, bytes, int, float, complex, type(None), type, Enum)
 PRIVATE = "a digest of private data, which is no private release: keep it with the data, and do not publish it"
 """The first entry of the file with the identity of a data set."""
 
-ANOTHER_LEDGER = "use another ledger and add the epsilons and deltas of both ledgers"
+ANOTHER_LEDGER = "use another ledger and compose both"
 """The remedy where a ledger cannot be continued; it follows another remedy and "or"."""
 
 

@@ -343,12 +343,8 @@ class _Start:
         stamps = self.stamps(account, sidecar and sidecar.entries["ledger"])
         spending = ReleaseCounter(plan, book, account, stamps)
         if book is not None and steps:
-            rest = (
-                "and the run continues after them"
-                if steps < plan.steps
-                else "so that nothing is left and the loader is empty"
-            )
-            text = f"{ledger} already holds {steps} of {plan.steps} planned releases, {rest}. Load the weights of that "
+            rest = "the run continues after them" if steps < plan.steps else "nothing is left to release"
+            text = f"{ledger} already holds {steps} of {plan.steps} planned releases, and {rest}. Load the weights of that "
             warnings.warn(f"{text}run, or {ANOTHER_LEDGER}.", ResumedLedger, stacklevel=4)
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its noise.
         drawn = streams(self.seed, account.spent, processes)

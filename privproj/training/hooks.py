@@ -220,10 +220,8 @@ class Taps:
             x, g = x[None], g[None]
         for rows in {len(x), len(g)} - {self.records}:
             remedy = "weight rows instead of gathering them, or use strict=True, which computes each record separately"
-            actual, expected = (
-                f"{rows} rows for {self.records} losses",
-                "called with one row for each record, batch first",
-            )
+            actual = f"{rows} rows for {self.records} losses"
+            expected = "called with one row for each record, batch first"
             raise InvalidParameterError(tap.name, actual, expected, remedy)
         tap.keep(call, x, g)
 

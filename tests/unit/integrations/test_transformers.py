@@ -278,7 +278,7 @@ def test_trainer_continues_only_with_its_ledger(runs, tmp_path):
     assert first.train(resume_from_checkpoint=True).global_step == 6
     assert [steps for _, steps in read_ledger(book).phases] == [6]
     for privacy in (FIXED, {**FIXED, "ledger": None}):
-        with pytest.raises(InvalidParameterError, match="from an earlier start"):
+        with pytest.raises(InvalidParameterError, match="from an earlier call of make_private"):
             runs.trainer(tmp_path / "two", model, runs.texts(40), privacy, **SAVING).train()
     second = runs.trainer(tmp_path / "two", model, runs.texts(40), {**FIXED, "ledger": str(book)}, **SAVING)
     second.train()

@@ -153,7 +153,7 @@ def test_where_the_epoch_is_lost_what_is_left_of_it_is_given_up(tmp_path):
     secret = kept.pop("epochs")["secret"]
     assert secret not in book.read_text() and beside.stat().st_mode & 0o077 == 0
     beside.write_text(json.dumps(kept))
-    with pytest.warns(LostEpoch, match="the 3 batches that are left of it are given up"):
+    with pytest.warns(LostEpoch, match="The 3 batches left in this epoch are skipped"):
         run = in_bins(ledger=str(book))
     # The lines of the epoch are all there before anything is drawn anew, and the plan is no longer than it was.
     assert read_ledger(book).spent == 2 * BATCHES == run[1]._steps

@@ -24,9 +24,9 @@ from unit.training.helpers import data, losses_of, mlp, one_step, own, private  
 @pytest.mark.parametrize(
     ("build", "options", "words"),
     [
-        (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), {}, "mixes examples"),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), {}, "a layer that does not mix records"),
         (lambda: nn.LSTM(6, 3), {}, "per-example gradients"),
-        (lambda: mlp().requires_grad_(False), {}, "requires_grad"),
+        (lambda: mlp().requires_grad_(False), {}, "tensors that require gradients"),
         (lambda: mlp().half(), {}, "float32"),
         (mlp, {"algorithm": "m2"}, "rank"),
         (mlp, {"algorithm": "m2", "rank": 6}, "clipping=per-layer"),
@@ -61,7 +61,10 @@ def test_frozen_statistics_are_accepted_until_someone_thaws_them():
     _, optimizer, _ = private(module, x, y)
     module.train()
     optimizer._turn.open(12)
-    with pytest.raises(InvalidParameterError, match="running_mean must be .*(?i:no running statistics)"):
+    with pytest.raises(
+        InvalidParameterError,
+        match="running_mean must be constant within a batch, got a value changed by the forward pass. Use no running statistics",
+    ):
         optimizer.backward_on(own(module), (x, y))
     module[0].track_running_stats = False
     module[0].running_mean = module[0].running_var = None
@@ -92,7 +95,7 @@ def test_make_private_rejects_tensors_outside_its_layers():
     optimizer._turn.open(12)
     module[0].requires_grad_(True)
     before = module[0].weight.detach().clone()
-    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as when make_private was called"):
         optimizer.backward_on(own(module), (x, y))
     assert module[0].weight.grad is None
     with pytest.raises(InvalidParameterError, match="all 12 records"):
@@ -109,7 +112,7 @@ def test_make_private_rejects_tensors_outside_its_layers():
 def test_tied_layers_with_different_biases_are_rejected():
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[1].weight = module[0].weight
-    with pytest.raises(InvalidParameterError, match="(?i)untie"):
+    with pytest.raises(InvalidParameterError, match="Untie it from"):
         private(module, *data())
 
 
@@ -123,7 +126,7 @@ def test_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
         told = [str(w.message) for w in said if w.category.__name__ == "ResumedLedger"]
         assert (len(told) == 1 and words in told[0]) if words else not told, made
         if made == 2:
-            with pytest.raises(UnsupportedError, match="all 3 planned steps were released"):
+            with pytest.raises(UnsupportedError, match="all 2 planned steps were released"):
                 next(iter(loader))
         for batch in () if made == 2 else loader:
             optimizer.backward_on(own(module), batch)
@@ -137,7 +140,7 @@ def test_one_module_has_one_private_run_at_a_time():
     x, y = data()
     module = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3).requires_grad_(False)).double()
     module, optimizer, loader = private(module, x, y)
-    with pytest.raises(InvalidParameterError, match="(?i)close the optimizer of the "):
+    with pytest.raises(InvalidParameterError, match="Call optimizer.close\\(\\) of the earlier run"):
         private(module, x, y)
     batch = next(iter(loader))
     optimizer.close()

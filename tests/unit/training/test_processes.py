@@ -421,7 +421,7 @@ DIFFERENCES = {
     "calibrated": "damaged.jsonl",
     "DataParallel": "expected the module itself, got module=a part in DataParallel",
     "nothing": "made",
-    "a second start": "from an earlier start, got no ledger",
+    "a second start": "from an earlier call of make_private, got no ledger",
     "a second start with a ledger": "made",
 }
 """What every process says where the processes differ in one thing."""
