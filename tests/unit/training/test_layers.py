@@ -494,7 +494,7 @@ def test_layer_within_torch_func_is_rejected():
     x, y = data()
     model = mlp()
     _, optimizer, loader = private(model, x, y)
-    with pytest.raises(InvalidParameterError, match="(?i)take vmap and grad out"):
+    with pytest.raises(InvalidParameterError, match=r"(?i)take vmap and grad out"):
         optimizer.step_on(lambda part: torch.func.vmap(lambda row: model(row[None]).sum())(part[0]), next(iter(loader)))
 
 

@@ -105,7 +105,7 @@ def test_toggled_adapter_leaves_no_gradient():
     frozen = [p for name, p in model.named_parameters() if "lora_A" in name]
     for p in frozen:
         p.requires_grad_(True)
-    with pytest.raises(InvalidParameterError, match="(?i)undo that, or convert and freeze"):
+    with pytest.raises(InvalidParameterError, match=r"(?i)undo that, or convert and freeze"):
         for tokens in loader:
             optimizer.backward_on(lambda part: text_losses(model, part), tokens)
     assert all(p.grad is None for p in model.parameters())
@@ -198,7 +198,7 @@ def test_nested_and_sparse_rows_are_rejected(join):
     )
     batch = next(iter(batches))
     for strict in (False, True):
-        with pytest.raises(InvalidParameterError, match="(?i)pad it, with a mask"):
+        with pytest.raises(InvalidParameterError, match=r"(?i)pad it, with a mask"):
             optimizer.step_on(lambda part: losses_of(module, *part), batch, strict=strict)
     optimizer.close()
     _, optimizer, batches = make_private(
