@@ -77,9 +77,8 @@ class Stream:
         """The generator on a device; raises where a draw from it could be repeated."""
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise UnsupportedError(
-                "a step cannot be part of a CUDA graph, because the ledger would not count its replays. Run it outside the graph"
-            )
+            words = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
+            raise UnsupportedError(f"{words}. Run the step outside of the graph")
         if device not in self.generators:
             self.generators[device] = generator(device, *self.seed.spawn(1))
         return self.generators[device]

@@ -246,7 +246,7 @@ def test_plan_with_other_sampling_is_rejected():
         hook(Planned(sampling="balls-in-bins", batches=100))
     with pytest.raises(UnsupportedError, match="supports Poisson sampling of single records only"):
         hook(Planned(relation=NeighboringRelation.ZERO_OUT, max_batch_size=20))
-    with pytest.raises(UnsupportedError, match="persons with several records"):
+    with pytest.raises(UnsupportedError, match="group_size=4"):
         hook(Planned(group_size=4))
     with pytest.raises(InvalidParameterError, match="sample_rate"):
         hook(Planned(sampling_rate=0.02))

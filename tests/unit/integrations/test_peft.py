@@ -40,17 +40,17 @@ def test_layers_from_peft_reads_directory(tmp_path, capsys):
         (
             {"r": 0, "target_modules": ["q_proj"]},
             {"hidden_size": 8, "num_hidden_layers": 2},
-            "r must be an integer >= 1, got 0",
+            "r must be an integer",
         ),
         (
             {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]},
             {"num_hidden_layers": 2},
-            "modules_to_save must be unset, as in plain LoRA",
+            "modules_to_save must be unset",
         ),
         (
             {"r": 4, "target_modules": ["q_proj"], "bias": "all"},
             {"num_hidden_layers": 2},
-            "bias must be unset, as in plain LoRA",
+            "bias must be unset",
         ),
         ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
     ],

@@ -398,7 +398,7 @@ def test_peft_dropout_of_rate_zero_error_names_remedy(kind):
     base = model_of("LlamaForCausalLM", MODELS["LlamaForCausalLM"][0])
     model = peft.get_peft_model(base, getattr(peft, f"{kind}Config")(target_modules=["q_proj"], r=2)).double()
     _, optimizer, loader = private(model, text(5), text(5))
-    with pytest.raises(InvalidParameterError, match="(?i)train LoRA in place of LoHa or LoKr"):
+    with pytest.raises(InvalidParameterError, match=r"(?i)train LoRA in place of LoHa or LoKr"):
         optimizer.step_on(lambda part: text_losses(model, part[0]), next(iter(loader)))
 
 

@@ -11,7 +11,7 @@ import privproj
 from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.integrations.opacus import ProjectionAccountant
-from privproj.io.ledger import read_ledger
+from privproj.io.ledger import INSECURE, read_ledger
 
 needs("torch", "opacus")
 
@@ -74,8 +74,9 @@ def test_calibrated_run_costs_what_was_asked():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"frame": "orthogonal"}, "frame must be haar or wishart for m2"), ({"every": 0}, "every must be an integer >= 1, got 0"), ({"beta": 1.5}, "beta must be a number from 0 to 1, got 1.5"),
-        ({"rank": 0}, "rank must be an integer from 1 to 1e7, got 0"), ({"beta": float("nan")}, "beta must be a number from 0 to 1, got nan"),
+        ({"frame": "orthogonal"}, "frame must be haar"), ({"every": 0}, "every must be an integer"),
+        ({"beta": 1.5}, "beta must be .* got 1.5"),
+        ({"rank": 0}, "rank must be an integer"), ({"beta": float("nan")}, "beta must be .* got nan"),
     ],
 )  # fmt: skip
 def test_plan_made_by_hand_takes_options_of_make_private(changed, words):
@@ -155,5 +156,5 @@ def test_plan_under_filter_reports_the_budget(tmp_path):
 
 
 def test_filter_needs_the_budget_it_keeps():
-    with pytest.raises(InvalidParameterError, match="adaptive_order must be .* got 8"):
+    with pytest.raises(InvalidParameterError, match=r"adaptive_order must be .* got 8"):
         private(mlp(), *data(), adaptive_order=8)

@@ -129,7 +129,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     assert len(trajectory.rows) == 4 and trajectory.every == 3
     subspace = trajectory.subspace()
     options = {"algorithm": "dp-sft", "subspace": subspace, "sampling_rate": 0.5, "steps": 8}
-    with pytest.raises(InvalidParameterError, match="(?i)one ledger for both"):
+    with pytest.raises(InvalidParameterError, match=r"(?i)one ledger for both"):
         private(mlp(), x, y, **options, ledger=str(tmp_path / "other.jsonl"))
     target = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5}
     _, tuned, loader = private(module, x, y, **options, **target, ledger=path)
