@@ -146,11 +146,11 @@ def render_verdict(
 
     def text(verbose: bool) -> str:
         labels = {**parts, **(details or {})} if verbose else parts
-        shown = {label: record[label] if words is None else words for label, words in labels.items()}
-        warnings = shown.pop("warnings", ())
-        shown["requires"] = render.requirement_lines(shown.get("requires", ()), verbose)
+        texts = {label: record[label] if words is None else words for label, words in labels.items()}
+        warnings = texts.pop("warnings", ())
+        texts["requires"] = render.requirement_lines(texts.get("requires", ()), verbose)
         lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
-        lines += render.label_lines({"failed": failed, **shown})
+        lines += render.label_lines({"failed": failed, **texts})
         lines += render.label_lines({"passed": passed if verbose else f"{len(passed)} of {len(verdict.claims)} checks"})
         return "\n".join([*lines, *more, *render.wrap_line("warning: ", *warnings)])
 

@@ -344,8 +344,9 @@ class _Start:
         spending = ReleaseCounter(plan, book, account, stamps)
         if book is not None and steps:
             rest = "the run continues after them" if steps < plan.steps else "nothing is left to release"
-            text = f"{ledger} already holds {steps} of {plan.steps} planned releases, and {rest}. Load the weights of that "
-            warnings.warn(f"{text}run, or {ANOTHER_LEDGER}.", ResumedLedger, stacklevel=4)
+            text = f"{ledger} already holds {steps} of {plan.steps} planned releases, and {rest}"
+            remedy = f"Load the weights of that run, or {ANOTHER_LEDGER}."
+            warnings.warn(f"{text}. {remedy}", ResumedLedger, stacklevel=4)
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its noise.
         drawn = streams(self.seed, account.spent, processes)
         # The loader comes after the streams, because it draws its batches from one of them.

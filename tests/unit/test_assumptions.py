@@ -202,7 +202,7 @@ def test_text_curve_and_report_match_json(run, mechanism, words):
     statement = " ".join(run(f"report {mechanism} {words} --delta 1e-3")[1].split())
     compared = " ".join(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1].split())
     for sentence in said:
-        assert f"assumes: {sentence}" in table and f"assumed of the program: {sentence}" in statement
+        assert f"assumes: {sentence}" in table and f"requirement on the program: {sentence}" in statement
     own = "exact-rank1" if "exact-rank1" in mechanism else result["bound"]
     for sentence in said:
         assert re.search(rf"assumes: (\([^()]*\b{own}\b[^()]*\) )?{re.escape(sentence)}", compared), sentence

@@ -82,9 +82,7 @@ TEXTS = Listed([{"text": f"record {i}", "label": i % 2} for i in range(150)])
     ],
 )
 def test_one_record_twice_is_rejected(repeated):
-    with pytest.raises(
-        InvalidParameterError, match=r"every record once, got the same record 2 times.*Remove the duplicates"
-    ):
+    with pytest.raises(InvalidParameterError, match=r"got the same record 2 times.*Remove the duplicates"):
         check_distinct(repeated)
 
 
@@ -124,9 +122,7 @@ def test_indices_that_change_are_looked_at_with_every_pass():
     for batch in loader:
         optimizer.step_on(own(module), batch)
     subset.indices.append(39)
-    with pytest.raises(
-        InvalidParameterError, match=r"data_loader must be the loader of the 40 records .*, got 41 records"
-    ):
+    with pytest.raises(InvalidParameterError, match=r"must be the loader of the 40 records .*, got 41 records"):
         next(iter(loader))
     subset.indices.pop()
     subset.indices[:30] = [7] * 30

@@ -163,9 +163,7 @@ def test_what_only_later_parts_of_a_batch_leave_is_rejected(parts):
 
     x, y = data()
     module, optimizer, loader = private(Keeper(late), x, y)
-    with pytest.raises(
-        InvalidParameterError, match="seen must be constant within a batch, got a value changed by the forward pass"
-    ):
+    with pytest.raises(InvalidParameterError, match="seen must be constant within a batch, got a value changed"):
         optimizer.step_on(own(module), next(iter(loader)), **parts)
     assert optimizer._steps == 0
 
@@ -174,9 +172,7 @@ def test_what_only_later_parts_of_a_batch_leave_is_rejected(parts):
 def test_strict_rejects_whole_numbers_that_records_leave(keep):
     x, y = data(64)
     module, optimizer, loader = private(Keeper(keep), x, y)
-    with pytest.raises(
-        InvalidParameterError, match="seen must be constant within a batch, got a value changed by the forward pass"
-    ):
+    with pytest.raises(InvalidParameterError, match="seen must be constant within a batch, got a value changed"):
         optimizer.step_on(own(module), next(iter(loader)), strict=True)
     assert optimizer._steps == 0
 
@@ -190,9 +186,7 @@ def test_integer_state_is_a_counter_or_a_size():
 
     x, y = data(64)
     module, optimizer, loader = private(Keeper(by_turns), x, y)
-    with pytest.raises(
-        InvalidParameterError, match="seen must be constant within a batch, got a value changed by the forward pass"
-    ):
+    with pytest.raises(InvalidParameterError, match="seen must be constant within a batch, got a value changed"):
         optimizer.step_on(own(module), next(iter(loader)), strict=True)
 
 
@@ -236,7 +230,7 @@ def test_teacher_update_is_allowed_after_a_release_only():
     module.frozen.add_(1.0)
     with pytest.raises(
         InvalidParameterError,
-        match=r"frozen must be constant .*, got a change outside the release.*those of a teacher, in optimizer\.attach_step_hook",
+        match=r"frozen must be constant .*, got a change outside the release.*those of a teacher, in",
     ):
         optimizer.step()
 

@@ -951,9 +951,7 @@ def test_what_a_part_is_told_of_the_whole_batch_is_rejected(data):
                 part.setdefault("own", int(part["y"].sum()))
             return scores(module, part) / part["count" if given else "own"]
 
-        with pytest.raises(
-            InvalidParameterError, match="collate_fn computes from the whole batch" if given else CHANGES
-        ):
+        with pytest.raises(InvalidParameterError, match="from the whole batch" if given else CHANGES):
             optimizer.step_on(loss, next(iter(loader)))
 
 
@@ -1219,7 +1217,7 @@ def refuse_seed(optimizer, loss, batch):
         optimizer._independence.spot = spot
         with pytest.raises(
             InvalidParameterError,
-            match=r"draws random numbers from the secret seed only.*torch\.manual_seed.*Remove the call",
+            match=r"from the secret seed only, got torch\.manual_seed .* Remove the call",
         ):
             optimizer.step_on(loss, batch)
 
@@ -1309,7 +1307,7 @@ def test_pass_back_that_frees_the_graph_is_rejected(strict):
         losses.mean().backward()
         return losses
 
-    with pytest.raises(InvalidParameterError, match="got a graph that backward has freed. Remove backward"):
+    with pytest.raises(InvalidParameterError, match=r"got a graph that backward has freed\. Remove backward"):
         optimizer.step_on(loss, next(batches), strict=strict)
 
 
@@ -1490,7 +1488,7 @@ def test_batch_whose_parts_were_changed_is_rejected(name):
     module, optimizer, batches = whole(mlp(), *records(12))
     batch = next(batches)
     CHANGED[name](batch)
-    with pytest.raises(InvalidParameterError, match="batch must be .*, got a batch that was changed in place"):
+    with pytest.raises(InvalidParameterError, match=r"batch must be .*, got a batch that was changed in place"):
         optimizer.step_on(own(module), batch)
 
 
@@ -1501,7 +1499,7 @@ def test_numbers_of_a_batch_that_were_changed_are_detected(number):
     turn.open(2, batch)
     assert turn.records_of(batch) == 2
     batch["w"] = [weight / 2.0 for weight in batch["w"]]
-    with pytest.raises(InvalidParameterError, match="batch must be .*, got a batch that was changed in place"):
+    with pytest.raises(InvalidParameterError, match=r"batch must be .*, got a batch that was changed in place"):
         turn.records_of(batch)
 
 
@@ -1596,7 +1594,7 @@ def test_arrays_of_a_batch_that_were_written_are_detected():
     optimizer.step_on(loss, next(iter(loader)))
     batch = next(iter(loader))
     batch["x"] -= batch["x"].mean(0)
-    with pytest.raises(InvalidParameterError, match="batch must be .*, got a batch that was changed in place"):
+    with pytest.raises(InvalidParameterError, match=r"batch must be .*, got a batch that was changed in place"):
         optimizer.step_on(loss, batch)
 
 
@@ -1635,9 +1633,7 @@ def test_nothing_but_a_release_moves_what_is_trained():
     other = torch.optim.SGD(module[1].parameters(), lr=0.1)
     own(module)((x, y)).sum().backward()
     other.step()
-    with pytest.raises(
-        InvalidParameterError, match="must be changed by releases only, got a change since the last release"
-    ):
+    with pytest.raises(InvalidParameterError, match="by releases only, got a change since the last release"):
         next(batches)
     optimizer.close()
     plain.step()

@@ -244,9 +244,7 @@ def test_releases_of_a_run_without_a_ledger_are_in_none(tmp_path):
     module = mlp()
     train(module)
     for book in (None, str(tmp_path / "ledger.jsonl")):
-        with pytest.raises(
-            InvalidParameterError, match="from an earlier call of make_private, got .*or build the module again"
-        ):
+        with pytest.raises(InvalidParameterError, match=r"from an earlier call .*, got .*or build the module again"):
             start(module, ledger=book)
     assert not (tmp_path / "ledger.jsonl").exists()
 
