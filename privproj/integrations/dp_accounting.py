@@ -224,9 +224,7 @@ def _phase_of_event(
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
     """Warn of an event under replace that does not state the relation of its noise multiplier."""
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
-        warnings.warn(
-            f"{Requirement.REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2
-        )
+        warnings.warn(f"{Requirement.REPLACE_SENSITIVITY} Set ReleaseDpEvent(..., relation='replace').", stacklevel=2)
 
 
 class ProjectionPLDAccountant(PLDAccountant):
@@ -357,9 +355,8 @@ def event_of(
         )
     if isinstance(run, Account) and run.is_adaptive:
         raise UnsupportedError(
-            "dp-accounting has no event for a run with adaptively chosen "
-            "parameters. Report the epsilon of the budget of "
-            "the ledger"
+            "dp-accounting has no event for a run with adaptively chosen parameters. Report the epsilon of the budget "
+            "of the ledger"
         )
     schedule = Composition(tuple(run.released_phases())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Composition) else (schedule,)
