@@ -105,7 +105,7 @@ def test_toggled_adapter_leaves_no_gradient():
     frozen = [p for name, p in model.named_parameters() if "lora_A" in name]
     for p in frozen:
         p.requires_grad_(True)
-    with pytest.raises(InvalidParameterError, match=r"(?i)undo that, or convert and freeze"):
+    with pytest.raises(InvalidParameterError, match="Convert and freeze layers before make_private"):
         for tokens in loader:
             optimizer.backward_on(lambda part: text_losses(model, part), tokens)
     assert all(p.grad is None for p in model.parameters())
@@ -125,7 +125,7 @@ def test_copy_of_the_module_is_a_teacher_and_is_not_trained():
         return (module(part[0]) - taught).square().sum(1)
 
     # Another optimizer could step by the gradient that it would have.
-    with pytest.raises(InvalidParameterError, match="losses of the trained tensors alone"):
+    with pytest.raises(InvalidParameterError, match="differentiable in the trained tensors only"):
         optimizer.backward_on(loss, batch)
     assert all(p.grad is None for p in teacher.parameters())
     optimizer.step_on(partial(loss, enabled=False), batch)
@@ -198,7 +198,7 @@ def test_nested_and_sparse_rows_are_rejected(join):
     )
     batch = next(iter(batches))
     for strict in (False, True):
-        with pytest.raises(InvalidParameterError, match=r"(?i)pad it, with a mask"):
+        with pytest.raises(InvalidParameterError, match="Pad it and use a mask"):
             optimizer.step_on(lambda part: losses_of(module, *part), batch, strict=strict)
     optimizer.close()
     _, optimizer, batches = make_private(
@@ -229,5 +229,5 @@ def test_optimizer_without_a_rate_has_to_move_the_weights_too():
     module, optimizer, loader = make_private(
         module=module, optimizer=_Idle(module.parameters(), {}), data_loader=loader, **GIVEN
     )
-    with pytest.raises(InvalidParameterError, match="unmoved after a step"):
+    with pytest.raises(InvalidParameterError, match="must be changed by the first step"):
         trained(module, optimizer.step_on, optimizer, loader)
