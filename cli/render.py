@@ -281,8 +281,8 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
     settings: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
     lines = []
     for text in (" ".join(text.split()) for text in texts):
-        kept = text.replace(EXPLAIN_V, EXPLAIN_V.replace(" ", "\u00a0"))  # on one line
-        lines += wrap(kept, most - 1, initial_indent=label, **settings)
+        unbroken = text.replace(EXPLAIN_V, EXPLAIN_V.replace(" ", "\u00a0"))  # on one line
+        lines += wrap(unbroken, most - 1, initial_indent=label, **settings)
     return [line.replace("\u00a0", " ") for line in lines]
 
 
@@ -331,7 +331,7 @@ def utility_text(utility: "Utility") -> list[str]:
     averaged = "one step, not averaged"
     if utility.releases > 1:
         over = two_digits(utility.projection_error_of_run)
-        averaged = f"one step; {over} averaged over {utility.releases} fresh projections"
+        averaged = f"one step; {over}x averaged over {utility.releases} fresh projections"
     return [
         f"effective noise multiplier {utility.effective_noise_multiplier:.4g} (DP-SGD at the same privacy: "
         f"{utility.dp_sgd_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f}x)",
@@ -347,8 +347,8 @@ def run_text(result: Result, verbose: bool = False) -> str:
     lines += label_lines({"assumes": result.data_assumptions, "bound": bound_text(result)})
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
-        shown = text if verbose or phase_kind(phase) else f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
-        lines += fit_line(f"  {phase['name'] + ':':<10} ", shown)
+        summary = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
+        lines += fit_line(f"  {phase['name'] + ':':<10} ", text if verbose or phase_kind(phase) else summary)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:

@@ -13,7 +13,7 @@ from privproj.result import Result, round_outward
 from privproj.sampling import NeighboringRelation
 
 from . import render
-from .ledger import overview, planned_delta
+from .ledger import ledger_named_file, overview, planned_delta
 from .options import command_with, file_argument, json_option, option, requirements_option
 from .output import write
 
@@ -100,7 +100,9 @@ def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
         raise InvalidParameterError("--delta", delta, "omitted unless FILE is a ledger")
     if not documents:
         assert ledger is not None
-        return render_ledger(verify_ledger(*ledger), delta)
+        with ledger_named_file():
+            verdict = verify_ledger(*ledger)
+        return render_ledger(verdict, delta)
     ((name, document),) = documents.items()
     return verify_both[0](document, ledger, files[2:]) if ledger else kinds[name].verify(document)
 
@@ -146,11 +148,11 @@ def render_verdict(
 
     def text(verbose: bool) -> str:
         labels = {**parts, **(details or {})} if verbose else parts
-        shown = {label: record[label] if words is None else words for label, words in labels.items()}
-        warnings = shown.pop("warnings", ())
-        shown["requires"] = render.requirement_lines(shown.get("requires", ()), verbose)
+        texts = {label: record[label] if words is None else words for label, words in labels.items()}
+        warnings = texts.pop("warnings", ())
+        texts["requires"] = render.requirement_lines(texts.get("requires", ()), verbose)
         lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
-        lines += render.label_lines({"failed": failed, **shown})
+        lines += render.label_lines({"failed": failed, **texts})
         lines += render.label_lines({"passed": passed if verbose else f"{len(passed)} of {len(verdict.claims)} checks"})
         return "\n".join([*lines, *more, *render.wrap_line("warning: ", *warnings)])
 

@@ -72,8 +72,9 @@ class Requirement(RequirementText):
     )
     FULL_GRADIENT_CLIPPING = (
         "full-gradient-clipping",
-        "The whole gradient of each record is clipped before it is projected. Clipping the gradients of LoRA's "
-        "factors is not enough.",
+        "The whole gradient of each record is clipped to the norm C before it is projected. Clipping the gradients "
+        "of LoRA's factors is not enough. Every release adds fresh Gaussian noise with standard deviation z times the "
+        "sensitivity.",
     )
     PER_LAYER_CLIPPING = (
         "per-layer-clipping",

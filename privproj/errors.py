@@ -19,7 +19,7 @@ EXIT_CODES = {
     0: "ok: the query has a result, or every check holds",
     1: "failed: a check or an audited claim does not hold",
     2: "bad input: a value, or a file that cannot be read or written",
-    3: "refused: no sound bound for this query, or only a refuted one",
+    3: "unsupported: no sound bound for this query, or only a refuted one",
     4: "vacuous: no finite value, or nothing meets the target",
     5: "not computed: not converged, or beyond the precision of the arithmetic",
     130: "interrupted: stopped with Ctrl-C; a sweep or a training run can go on",
@@ -68,7 +68,7 @@ class QueryError(PrivprojError):
     ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="classical")
     ... except QueryError as error:
     ...     print(error.outcome, error.exit_code)
-    refused 3
+    unsupported 3
     """
 
     outcome = "not_converged"

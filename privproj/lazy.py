@@ -44,8 +44,8 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
         return value
 
     def names() -> list[str]:
-        own = (name for name in vars(sys.modules[module]) if name.startswith("__"))
-        return [*own, *home_of, *(name for name in _submodules(module) if name not in home_of)]
+        special = (name for name in vars(sys.modules[module]) if name.startswith("__"))
+        return [*special, *home_of, *(name for name in _submodules(module) if name not in home_of)]
 
     return find, names
 
@@ -54,8 +54,8 @@ def _submodules(module: str) -> list[str]:
     """Return the public submodules of a package; none for a module."""
     from pkgutil import iter_modules
 
-    found = iter_modules(getattr(sys.modules[module], "__path__", []))
-    return [one.name for one in found if not one.name.startswith("_")]
+    path = vars(sys.modules[module]).get("__path__", [])  # getattr would call __getattr__ of the module
+    return [submodule.name for submodule in iter_modules(path) if not submodule.name.startswith("_")]
 
 
 def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -> Any:

@@ -154,8 +154,8 @@ def _words_of_bins(run: Mapping[str, Any]) -> str:
 
 def _words_of_shuffle(run: Mapping[str, Any]) -> str:
     """Return how records are assigned to shuffled batches, as text."""
-    batches = "shuffled batch" if run.get("batches") is None else f"of {run['batches']} shuffled batches"
-    return f"each record in one {batches}, counted as one release"
+    batches = "shuffled batches" if run.get("batches") is None else f"{run['batches']} shuffled batches per epoch"
+    return f"{batches}; each epoch counts as one release"
 
 
 # a release on the whole dataset

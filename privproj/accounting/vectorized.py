@@ -260,8 +260,8 @@ def _answer_columns(
         answers.lower_ends.append((alone, lambda: lower))
 
     value, power, outcome = (array.reshape(shape) for array in (answers.value, answers.numbers["log10_delta"], outcome))
-    given = (*parameters, *run)
-    again = {name: columns[name].reshape(shape) if name in columns else same[name] for name in given}
+    argument_names = (*parameters, *run)
+    again = {name: columns[name].reshape(shape) if name in columns else same[name] for name in argument_names}
     return ColumnResult(
         quantity=quantity,
         value=value,

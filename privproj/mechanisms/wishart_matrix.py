@@ -26,8 +26,8 @@ class WishartMatrix(Mechanism):
     >>> try:
     ...     epsilon(WishartMatrix(dim=64, rank=16, columns=8), delta=1e-5)
     ... except UnsupportedError as error:
-    ...     print(str(error)[:40])
-    early-matrix is refuted, not a guarantee
+    ...     print(str(error).split(":")[0])
+    the bound early-matrix is refuted and is not a guarantee
     """
 
     name = "wishart-matrix"

@@ -31,7 +31,7 @@ from privproj.run import RunOptions
 from privproj.targets import delta_target
 from privproj.version import __version__
 
-DRAWN_AFTER = "What the best attack could reach"
+DRAWN_AFTER = "Limits of any attack"
 ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it anew from the line below, and compares."
 
 

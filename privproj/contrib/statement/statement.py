@@ -449,7 +449,7 @@ COVERED = "the statement's epsilon is no less than that of the ledger's releases
 SAME_DELTA = "the statement's delta is no larger than that of the ledger's target"
 
 # claim: the statement omits no assumption of the number, except :data:`OF_THE_LEDGER`
-SAME_FOUNDATION = "the statement names what the ledger's number rests on: promises, assumptions"
+SAME_FOUNDATION = "the statement names the assumptions and requirements of the number of the ledger"
 
 # claim about each file that is given and that the statement identifies
 SAME_FILE = "the {name} is the file whose SHA-256 the statement names"

@@ -80,7 +80,7 @@ def _check_residual(mechanism: M1) -> None:
 
 RESIDUAL = Bound(
     name="residual",
-    summary="one changed column without other columns, exact except that the noise is ignored",
+    summary="one changed column, if the other columns span nothing; ignores the noise, so an upper bound",
     formula="L = p ln A - q ln tau + (W/2)(tau/A - 1), p = (d+1-r)/2, q = (d+r-2k-1)/2, A = rho + sqrt(1-rho^2) T_(r-k)"
     "/sqrt(r-k), W ~ chi2_2q",
     source="arXiv 2601.21719, Lemma 2, averaged exactly",

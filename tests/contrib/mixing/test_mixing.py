@@ -158,5 +158,5 @@ def test_invalid_mixing_parameters_are_named(name):
 
 
 def test_refused_poisson_sampling_advises_to_leave_it_out():
-    with pytest.raises(UnsupportedError, match="leave the sampling out"):
+    with pytest.raises(UnsupportedError, match="Omit the sampling"):
         privproj.epsilon(Mixing(rank=100, gamma=65.0, eigen_noise=7.0), delta=1e-5, sampling_rate=0.01, steps=2000)

@@ -15,7 +15,7 @@ from privproj.io.run_file import from_data
 def stated(text):
     """Return the names of the requirements in a statement."""
     flat = " ".join(text.split())
-    return {key for key, words in WORDS.items() if f"assumed of the program: {words}" in flat}
+    return {key for key, words in WORDS.items() if f"requirement on the program: {words}" in flat}
 
 
 @pytest.mark.parametrize("cut", slow_if([False, True], bool))

@@ -61,21 +61,20 @@ def of_gaussian(z, delta=1e-5, **run):
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace", "zero-out"])
 @pytest.mark.parametrize("size", [1, 3])
-def test_three_sentences_say_what_is_protected_against_whom_and_what_is_not(relation, size):
+def test_statement_says_what_is_protected_against_whom(relation, size):
     first, second, third = section(of_gaussian(9.0, relation=relation, group_size=size), "What is protected")
-    for sentence in (first, second, third):
-        assert sentence.endswith(".") and sentence.count(". ") == 0
-    assert ("every single record" if size == 1 else "every person with at most 3 records") in first
-    assert {"add-remove": "or not", "replace": "did instead", "zero-out": "counted for nothing"}[relation] in first
-    assert "anyone who sees everything that was released" in second and "kept secret" in second
-    assert third.startswith("Not protected") and '"What it rests on"' in third
+    assert [part.count(". ") for part in (first, second, third)] == [3, 0, 1]
+    assert ("every record" if size == 1 else "every user with at most 3 records") in first
+    assert {"add-remove": "or not", "replace": "instead", "zero-out": "counted as zero"}[relation] in first
+    assert "anyone who sees every release" in second and "not the secret random numbers" in second
+    assert third.startswith("The statement does not protect") and '"What it depends on"' in third
 
 
 @pytest.mark.parametrize("z", [0.05, 0.3, 1.0, 4.0, 300.0])
-def test_what_is_said_of_the_best_attack_is_above_what_the_best_attack_on_a_gaussian_reaches(z):
+def test_statement_attack_limits_exceed_gaussian_attack(z):
     """The likelihood ratio test of two normal variables at distance 1/z, by the standard library."""
     normal, found = NormalDist(), of_gaussian(z)
-    attacks = " ".join(section(found, "What the best attack"))
+    attacks = " ".join(section(found, "Limits of any attack"))
     said = re.findall(r"one false alarm in (\d+) .*? at most ([\d.]+) % of .*? are at most ([\d.]+) to 1", attacks)
     assert [float(one) for one, _, _ in said] == [1000.0, 100.0]
     for one, most, odds in said:
@@ -84,7 +83,7 @@ def test_what_is_said_of_the_best_attack_is_above_what_the_best_attack_on_a_gaus
         assert power <= float(most) / 100.0 <= min(1.0, 2.0 * power + 1e-3)
         assert power / rate <= float(odds) <= min(1.0 / rate, float(most) / 100.0 / rate * 1.01)
     best = 2.0 * normal.cdf(0.5 / z) - 1.0
-    (said,) = re.findall(r"advantage, is at most ([\d.]+) %", attacks)
+    (said,) = re.findall(r"advantage of any attack \(.*?\) is at most ([\d.]+) %", attacks)
     assert best * (1 - 1e-12) <= float(said) / 100.0 <= best * 1.011
     (right,) = re.findall(r"at most ([\d.]+) % of cases", section(found, "What is protected")[0])
     assert (0.5 + 0.5 * best) * (1 - 1e-12) <= float(right) / 100.0 <= (0.5 + 0.5 * best) * 1.011
@@ -97,7 +96,7 @@ def test_epsilon_is_said_as_a_factor_that_is_rounded_up_and_never_as_a_power(z):
     words = section(found, "Guarantee")[2]
     (factor,) = re.findall(r"at most ([\d,.]+) times", words) or ["inf"]
     if z == 0.25:  # epsilon 25
-        assert "limits next to nothing" in words and factor == "inf"
+        assert "limits almost nothing" in words and factor == "inf"
     else:
         exact = math.exp(found.result.value)
         assert exact <= float(factor.replace(",", "")) <= exact * 1.002
@@ -132,7 +131,7 @@ ASKED = asked(2.0, bound="analytic")
 def test_what_its_author_says_stands_in_the_statement_as_the_authors_words(tmp_path, style, kept):
     said = {name: SAID[name] for name in kept}
     found = statement_from(ASKED, 1e-5, style, author_words=said)
-    lines = section(found, "In the words of its author, which nobody has checked")
+    lines = section(found, "Statements of the author, which nobody has checked")
     for name, words in SAID.items():
         assert any(line.endswith(f"{name}: {words}") for line in lines) == (name in kept)
         assert any(line.startswith("not given: ") and name in line for line in lines) == (name not in kept)
@@ -218,8 +217,8 @@ def test_how_many_records_a_person_has_is_assumed_or_promised_and_never_a_fact(c
     words = ("report", "gaussian", "--noise-multiplier", "9", "--steps", "2", "--delta", "1e-5", "--style", style)
     assert exit_code([*words, "--group-size", str(size)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert (f"assumed of the data: {Requirement.ONE_RECORD_PER_USER}" in said) == (size == 1)
-    assert (f"promise on the data: one user contributes at most {size} records" in said) == (size > 1)
+    assert (f"assumption on users: {Requirement.ONE_RECORD_PER_USER}" in said) == (size == 1)
+    assert (f"assumption on the data: one user contributes at most {size} records" in said) == (size > 1)
     assert (f"differ by at most {size} changes of this kind: one record added" in said) == (size > 1)
     facts = said.replace(Requirement.ONE_RECORD_PER_USER, "").replace(
         f"one user contributes at most {size} records", ""
@@ -247,7 +246,7 @@ def test_statement_of_a_promise_names_it(capsys):
         == 0
     )
     out = " ".join(capsys.readouterr().out.split())
-    assert "promise on the data" in out and "which the mechanism does not enforce" in out
+    assert "assumption on the data" in out and "which the mechanism does not enforce" in out
 
 
 def test_no_statement_without_a_guarantee(capsys):

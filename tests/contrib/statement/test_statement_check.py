@@ -149,8 +149,8 @@ def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style
         assert line["said"] == changed.split("\n")[line["number"] - 1]
         assert found["claimed"] == [f"epsilon is at most {said} at delta 1e-05"] and said in found["claim"]
         assert found["computed"] == f"epsilon is at most {stated} at delta 1e-05"
-    assert "assumed of the data: Each user has one record" in text
-    for old, new in (("Each user has one record", "Each user has ten records"), ("assumed of the data: ", "")):
+    assert "assumption on users: Each user has one record" in text
+    for old, new in (("Each user has one record", "Each user has ten records"), ("assumption on users: ", "")):
         code, found = checked(tmp_path, capsys, text.replace(old, new))
         assert code == 1 and not found["claims"][AS_WRITTEN]
 
