@@ -205,7 +205,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
     before = ledger.read_bytes()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert ("400 records in place of 2000" if rows == 400 else "other contents") in said and said.count("\n") == 1
+    assert ("400 records instead of 2000" if rows == 400 else "other contents") in said and said.count("\n") == 1
     (tmp_path / "run" / "ledger.jsonl.data").unlink()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "without ledger.jsonl.data." in capsys.readouterr().err

@@ -244,7 +244,7 @@ def test_plan_with_other_sampling_is_rejected():
         hook(Planned(sampling="fixed", relation=NeighboringRelation.REPLACE))
     with pytest.raises(UnsupportedError, match="balls-in-bins"):
         hook(Planned(sampling="balls-in-bins", batches=100))
-    with pytest.raises(UnsupportedError, match="supports Poisson sampling of single records only"):
+    with pytest.raises(UnsupportedError, match="supports Poisson sampling of single records"):
         hook(Planned(relation=NeighboringRelation.ZERO_OUT, max_batch_size=20))
     with pytest.raises(UnsupportedError, match="group_size=4"):
         hook(Planned(group_size=4))
