@@ -686,7 +686,10 @@ class Ledger(_Reader):
         return self.steps
 
     def keep_count(self) -> None:
-        """Store the number of releases outside the ledger, so that whole lines missing at its end are detected."""
+        """Store a copy of the number of releases outside of the ledger.
+
+        The copy shows later if whole lines are missing at the end of the ledger.
+        """
         self.keep(self.account.spent)
         self.last_count = self.account.spent
 
