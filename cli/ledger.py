@@ -50,7 +50,7 @@ def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) ->
 
 def read_started_ledger(file: str) -> tuple[Account, bytes]:
     """Return the account of a ledger that has a phase, and its content."""
-    content = read_bounded(file, "ledger", LARGEST_LEDGER)
+    content = read_bounded(file, most=LARGEST_LEDGER)
     return parse_ledger(content, file).account, content
 
 

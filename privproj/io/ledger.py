@@ -491,10 +491,14 @@ def read_ledger(path: str | Path) -> Account:
 
 def parse_ledger(content: bytes, path: str) -> "_Reader":
     """Return the parsed content of a ledger; raises :class:`InvalidParameterError` if it has no phase."""
-    reader = _Reader(path, content)
+    reader = _Reader(path, content, "FILE")
     if not reader.account.phases:
         raise InvalidParameterError(
-            "ledger", path, "a ledger with a phase", "this run was stopped before its first phase"
+            "FILE",
+            path,
+            "a ledger with a phase",
+            "a run that stopped before its first phase leaves a ledger without one. If this run made releases, restore "
+            "the ledger from a backup",
         )
     return reader
 
@@ -513,14 +517,16 @@ class _Reader:
         UnsupportedError: The bound of a phase does not support it.
     """
 
-    def __init__(self, path: str, content: bytes) -> None:
+    def __init__(self, path: str, content: bytes, parameter: str = "ledger") -> None:
+        self.parameter = parameter  # the name of the file in errors
         self.path, self.number, self.hash = path, 1, sha256()
         self.account, self.replaced, self.as_written, self.half_opened = Account(), list[Account](), True, 0
         self.header = self.line(HEADER)
         self.hash.update(self.header)
         if not self.header.startswith(content[: len(self.header)]):
             expected = "a ledger that privproj wrote"
-            raise InvalidParameterError("ledger", path, expected, f"if it is one, it is damaged: {REMEDY}")
+            remedy = f"its first line is not that of a ledger. If it was a ledger, {REMEDY}"
+            raise InvalidParameterError(parameter, path, expected, remedy)
         *lines, rest = content[len(self.header) :].split(b"\n")
         for line in lines:
             self.take(line)
@@ -556,7 +562,8 @@ class _Reader:
             self.half_opened = len(line)
         else:
             expected = "an undamaged ledger"
-            raise InvalidParameterError("ledger", self.path, expected, f"line {self.number} is damaged: {REMEDY}")
+            remedy = f"line {self.number} is damaged, or a line before it is missing: {REMEDY}"
+            raise InvalidParameterError(self.parameter, self.path, expected, remedy)
         self.hash.update(line + b"\n")
 
     def _open(self, entry: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameterError
+from privproj.errors import InvalidParameterError, unknown_name
 from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of, quoted
 
 
@@ -69,6 +69,11 @@ class Mechanism:
             raise InvalidParameterError(
                 f"arguments of {cls.__name__}", quoted(unnamed), "given by name", f"write {call}"
             )
+        for name in parameters:
+            if name not in cls.__dataclass_fields__:
+                raise unknown_name(
+                    name, parameters[name], f"parameter of {cls.__name__}", cls.__dataclass_fields__, word=name
+                )
         if any(
             is_column(name, value) and not isinstance(getattr(cls, name, None), bool)
             for name, value in parameters.items()
