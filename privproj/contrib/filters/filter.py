@@ -194,8 +194,8 @@ class Filter:
         self.group_size = integer("group_size", group_size, "an integer >= 1", 1, 10**6)
         if budget is None and epsilon is not None and delta is not None:
             self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
-        elif budget is None and (epsilon is not None or delta is not None):
-            missing = "delta" if delta is None else "epsilon"
+        elif budget is None:
+            missing = "budget" if epsilon is delta is None else "delta" if delta is None else "epsilon"
             raise InvalidParameterError(missing, "nothing", "a number", "give epsilon and delta, or a budget")
         elif epsilon is not None or delta is not None:
             raise InvalidParameterError("budget", budget, "omitted if epsilon or delta is given")

@@ -47,8 +47,8 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     """
     if dask is not None and workers > 1:
         raise InvalidParameterError("--workers", workers, "omitted if --dask is given")
-    check_table(output)
     grid, began = grid_from(read_data(file), file), time.monotonic()
+    check_table(output)
     with bar(len(grid), f"{len(grid)} queries") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
