@@ -1,5 +1,7 @@
 """Implement the commands ``privproj ledger`` and ``privproj remaining``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from privproj.accounting.schedule import Composition, Remaining, remaining
@@ -51,7 +53,19 @@ def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) ->
 def read_started_ledger(file: str) -> tuple[Account, bytes]:
     """Return the account of a ledger that has a phase, and its content."""
     content = read_bounded(file, most=LARGEST_LEDGER)
-    return parse_ledger(content, file).account, content
+    with ledger_named_file():
+        return parse_ledger(content, file).account, content
+
+
+@contextmanager
+def ledger_named_file() -> Iterator[None]:
+    """Name the ledger ``FILE`` in an error, like the argument of the command."""
+    try:
+        yield
+    except InvalidParameterError as error:
+        if error.name != "ledger":
+            raise
+        raise InvalidParameterError("FILE", error.value, error.expected, error.remedy) from None
 
 
 def planned_delta(account: Account, delta: float | None) -> float:

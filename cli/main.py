@@ -10,7 +10,7 @@ from itertools import filterfalse
 import click
 
 from privproj.errors import EXIT_CODES, InvalidParameterError, PrivprojError, QueryError
-from privproj.parameters import is_printable
+from privproj.parameters import is_printable, quoted
 from privproj.plugins import load, plugin_table
 from privproj.version import __version__
 
@@ -70,7 +70,8 @@ def command_groups() -> dict[str, dict[str, str]]:
 
 
 EPILOG = f"""\b
-Exit codes: {", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
+Exit codes:
+{", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
 `privproj explain 3` explains exit code 3. `privproj explain` lists all terms."""
 
 
@@ -141,7 +142,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
     try:
         # File names, for example, must be printable.
         for word in filterfalse(is_printable, words):
-            raise InvalidParameterError("argument", ascii(word)[:60], "printable text without line breaks")
+            raise InvalidParameterError("argument", quoted(word), "printable text without line breaks")
         return run_command(words)
     except click.ClickException as error:
         return complain(usage_words(error), 2)

@@ -347,8 +347,9 @@ def run_text(result: Result, verbose: bool = False) -> str:
     lines += label_lines({"assumes": result.data_assumptions, "bound": bound_text(result)})
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
-        summary = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
-        lines += fit_line(f"  {phase['name'] + ':':<10} ", text if verbose or phase_kind(phase) else summary)
+        if not verbose and not phase_kind(phase):
+            text = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
+        lines += fit_line(f"  {phase['name'] + ':':<10} ", text)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:

@@ -14,7 +14,7 @@ from privproj.result import Result, round_outward
 from privproj.sampling import NeighboringRelation
 
 from . import render
-from .ledger import overview, planned_delta
+from .ledger import ledger_named_file, overview, planned_delta
 from .options import command_with, file_argument, json_option, option, requirements_option
 from .output import write
 
@@ -101,7 +101,9 @@ def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
         raise InvalidParameterError("--delta", delta, "omitted unless FILE is a ledger")
     if not documents:
         assert ledger is not None
-        return render_ledger(verify_ledger(*ledger), delta)
+        with ledger_named_file():
+            verdict = verify_ledger(*ledger)
+        return render_ledger(verdict, delta)
     ((name, document),) = documents.items()
     return verify_both[0](document, ledger, files[2:]) if ledger else kinds[name].verify(document)
 

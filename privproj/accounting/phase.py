@@ -13,7 +13,7 @@ from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bounds_of, find_bound
-from privproj.parameters import boolean, is_printable
+from privproj.parameters import boolean, is_printable, quoted
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.result import Side, Status
 from privproj.run import Run, RunOptions, without_batch_sizes
@@ -62,7 +62,12 @@ class Phase:
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameterError` for a name that a run file cannot store."""
         if not isinstance(self.name, str) or (self.name and not is_printable(self.name)):
-            raise InvalidParameterError("name", ascii(self.name)[:60], "printable text without line breaks")
+            raise InvalidParameterError("name", quoted(self.name), "printable text without line breaks")
+
+    @property
+    def place(self) -> str:
+        """The location in an error message: ``phase NAME``, without ``phase`` twice for names such as ``phase 1``."""
+        return self.name if self.name == "phase" or self.name.startswith("phase ") else f"phase {self.name}"
 
     @property
     def description(self) -> dict[str, str | None]:
@@ -270,7 +275,7 @@ class Phase:
             InvalidParameterError: A parameter is missing or out of range.
             UnsupportedError: The bound has no privacy profile, or no amplification by subsampling.
         """
-        with within(f"phase {self.name}"):
+        with within(self.place):
             form, run = self.release()
             if not isinstance(form, PrivacyProfile):
                 raise UnsupportedError(

@@ -91,7 +91,7 @@ class Composition:
                 raise InvalidParameterError("discretization", step, "the same for all phases")
             if len(self.phases) > 1 and phase.reuses_projection:
                 raise UnsupportedError(
-                    f"phase {phase.name}: the bound {phase.bound.name} needs a fresh projection for each release. "
+                    f"{phase.place}: the bound {phase.bound.name} needs a fresh projection for each release. "
                     f"{remedy_for_fixed_projection(phase.mechanism)}"
                 )
 
@@ -175,11 +175,7 @@ class Composition:
         phase = phases[0]
         if step != phase.run.discretization:
             phase = phase.with_run(discretization=step)
-        with (
-            nullcontext()
-            if self.is_plain
-            else within(phase.name if phase.name.startswith("phase ") else f"phase {phase.name}")
-        ):
+        with nullcontext() if self.is_plain else within(phase.place):
             return phase.curve()
 
     # --- fields of results ----------------------------------------------------------------------------
@@ -374,13 +370,13 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """Return the phase with a scaled noise multiplier; raises :class:`InvalidParameterError` if it has none."""
     if phase.accountant is not None:
         raise UnsupportedError(
-            f"phase {phase.name} uses another accountant, so its noise cannot be scaled. Omit the phase, or "
+            f"{phase.place} uses another accountant, so its noise cannot be scaled. Omit the phase, or "
             "describe it by a mechanism of privproj"
         )
     noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
     if noise is None:
         raise InvalidParameterError(
-            "noise_multiplier", "nothing", "a noise multiplier", f"give a noise multiplier in phase {phase.name}"
+            "noise_multiplier", "nothing", "a noise multiplier", f"give a noise multiplier in {phase.place}"
         )
     return phase.with_mechanism(noise_multiplier=noise * factor)
 

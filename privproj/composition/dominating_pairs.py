@@ -288,7 +288,7 @@ def describe_coarsely(
     delta = np.minimum.accumulate(_excess_above(profile, eps))
     if delta[-1] > MOST_MASS_BEYOND:
         raise PrecisionError(
-            f"privacy losses of one step exceed {LARGEST_LOSS:g} with probability {delta[-1]:.2g}. {REMEDY}"
+            f"the privacy loss of an unsampled step exceeds {LARGEST_LOSS:g} with probability {delta[-1]:.2g}. {REMEDY}"
         )
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17); in a symmetric pair E(1/t) = E(t) / t (C1).
     right, above = np.log1p(q * np.expm1(eps)), np.maximum(q * delta, SMALLEST_UPPER_BOUND)
@@ -434,7 +434,7 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     m_q = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
     pair = _scale_polygon(cells, upper, step, float(upper[-1]), m_q)
     if pair is None:
-        raise PrecisionError(f"privacy losses of one step exceed {LARGEST_LOSS:g}. {REMEDY}")
+        raise PrecisionError(f"the privacy losses of one step exceed {LARGEST_LOSS:g}. {REMEDY}")
     return pair
 
 

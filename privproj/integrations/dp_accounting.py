@@ -224,9 +224,7 @@ def _phase_of_event(
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
     """Warn of an event under replace that does not state the relation of its noise multiplier."""
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
-        warnings.warn(
-            f"{Requirement.REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2
-        )
+        warnings.warn(f"{Requirement.REPLACE_SENSITIVITY} Set ReleaseDpEvent(..., relation='replace').", stacklevel=2)
 
 
 class ProjectionPLDAccountant(PLDAccountant):
@@ -357,9 +355,8 @@ def event_of(
         )
     if isinstance(run, Account) and run.is_adaptive:
         raise UnsupportedError(
-            "dp-accounting has no event for a run with adaptively chosen "
-            "parameters. Report the epsilon of the budget of "
-            "the ledger"
+            "dp-accounting has no event for a run with adaptively chosen parameters. Report the epsilon of the budget "
+            "of the ledger"
         )
     schedule = Composition(tuple(run.released_phases())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Composition) else (schedule,)
@@ -372,7 +369,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
     """Return one Poisson step of Gaussian noise for a group, a mixture over its records in a batch (C37)."""
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
-        raise UnsupportedError(f"phase {phase.name}: no dp-accounting event supports group_size={run.group_size} here")
+        raise UnsupportedError(f"{phase.place}: no dp-accounting event supports group_size={run.group_size} here")
     from privproj.composition.group_privacy import poisson_weights
 
     shares = [math.exp(log_weight) for log_weight in poisson_weights(run.sampling_rate, run.group_size)]
@@ -396,11 +393,11 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
             else "maximum batch size"
         )
         raise UnsupportedError(
-            f"phase {phase.name}: no dp-accounting event describes its {missing}. Save a run file instead"
+            f"{phase.place}: no dp-accounting event describes its {missing}. Save a run file instead"
         )
     release: dp_event.DpEvent
     if plain and isinstance(mechanism, Gaussian | Laplace):
-        release = _plain_event(mechanism, run, phase.name)
+        release = _plain_event(mechanism, run, phase.place)
     else:
         relation: Any = str(run.relation)
         release = ReleaseDpEvent(mechanism, phase.bound.name, relation)
@@ -409,19 +406,18 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     return release if run.sampling_rate == 1.0 else dp_event.PoissonSampledDpEvent(run.sampling_rate, release)
 
 
-def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event.DpEvent:
+def _plain_event(mechanism: Gaussian | Laplace, run: Run, place: str) -> dp_event.DpEvent:
     """Return a Gaussian or Laplace release as dp-accounting's own event, with noise over the clipping norm.
 
     Raises:
         UnsupportedError: The release is Laplace noise under replace, or an epoch.
     """
     if run.allocates:
-        raise UnsupportedError(f"phase {name}: dp-accounting has no event for balls-in-bins batches. Omit plain")
+        raise UnsupportedError(f"{place}: dp-accounting has no event for balls-in-bins batches. Omit plain")
     doubled = run.relation is NeighboringRelation.REPLACE
     if isinstance(mechanism, Laplace) and doubled:
         raise UnsupportedError(
-            f"phase {name}: dp-accounting scales Laplace noise differently under "
-            f"relation=replace. Use relation=add-remove"
+            f"{place}: dp-accounting scales Laplace noise differently under relation=replace. Use relation=add-remove"
         )
     if isinstance(mechanism, Laplace):
         return dp_event.LaplaceDpEvent(mechanism.z)

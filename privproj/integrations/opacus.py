@@ -35,8 +35,8 @@ DISTRIBUTED = (
 # soundness: parts of the names of Opacus optimizers whose steps are not the subsampled Gaussian mechanism, with reasons
 UNACCOUNTED = {
     "AdaClip": (
-        "adaptive clipping releases a noisy count that it divides by the batch's own size, which nothing hides, and "
-        "below Opacus 1.6 the noise does not pay for the count either; use clipping='flat' or 'per_layer'"
+        "adaptive clipping divides a noisy count by the private size of the batch, and before Opacus 1.6 the noise "
+        "does not account for the count. Use clipping='flat' or 'per_layer'"
     ),
     "Distributed": DISTRIBUTED,
     "FSDP": DISTRIBUTED,
@@ -302,9 +302,12 @@ def _check_plan(plan: Plan, rate: float) -> None:
     """Raise :class:`UnsupportedError` for an optimizer of privproj whose sampling differs from the accounted one."""
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None or plan.group_size > 1:
+        settings = f"sampling={plan.sampling}, relation={plan.relation}, group_size={plan.group_size}"
+        settings += "" if plan.max_batch_size is None else f", max_batch_size={plan.max_batch_size}"
+        settings += "" if plan.adaptive_clipping is None else ", adaptive clipping"
         raise UnsupportedError(
-            f"this accountant supports Poisson sampling of single records only, got sampling={plan.sampling} with "
-            f"relation={plan.relation}. Read the epsilon of the optimizer instead"
+            "this accountant supports Poisson sampling of single records with a constant clipping norm only, got "
+            f"{settings}. Read the epsilon of the optimizer instead"
         )
     if rate < plan.sampling_rate:
         raise InvalidParameterError("sample_rate", rate, f"{plan.sampling_rate}, the rate of the optimizer")

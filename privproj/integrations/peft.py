@@ -146,13 +146,12 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
             raise InvalidParameterError(key, quoted(value), PLAIN, BY_HAND)
     if task not in TASKS:
         tasks = "null or one of " + ", ".join(filter(None, TASKS))
-        raise InvalidParameterError(
-            "task_type", quoted(task), tasks, f"for other tasks PEFT also trains a head: {BY_HAND}"
-        )
+        why = ", because PEFT also trains a head for other tasks"
+        raise InvalidParameterError("task_type", quoted(task), tasks, f"{BY_HAND}{why}")
     # These initializations have B = 0 and A from public randomness.
     if start is not True and start != "gaussian":
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
-        raise InvalidParameterError("init_lora_weights", quoted(start), "true or gaussian", f"{why}: {BY_HAND}")
+        raise InvalidParameterError("init_lora_weights", quoted(start), "true or gaussian", f"{BY_HAND}, because {why}")
     integer("r", adapter.get("r"), "an integer >= 1")
     ranks = adapter.get("rank_pattern")
     if not isinstance(ranks, dict | None):

@@ -136,7 +136,7 @@ def _resume(file: BinaryIO, head: bytes, path: str | Path, name: str) -> int:
     file.seek(0)
     before, good, count = file.read(len(head)), len(head), 0
     if not head.startswith(before):
-        raise InvalidParameterError(name, path, "the journal of this sweep", "use another output file")
+        raise InvalidParameterError(name, path, "the journal of the same query", "use another file")
     if len(before) < good:
         file.truncate(0)
         file.write(head)

@@ -248,9 +248,10 @@ class Account:
             if "delta" in new:
                 probability("delta", new["delta"])
             if new != old and self.spent and (budget or self.is_adaptive):
+                old_target = quoted(old) if old else "no target"
                 raise UnsupportedError(
                     "the target of an adaptive run cannot change after the first release. Continue with "
-                    f"{quoted(old)}, or begin another ledger and add the epsilons of both"
+                    f"{old_target}, or begin another ledger and add the epsilons of both"
                 )
 
     @property
@@ -491,10 +492,10 @@ def read_ledger(path: str | Path) -> Account:
 
 def parse_ledger(content: bytes, path: str) -> "_Reader":
     """Return the parsed content of a ledger; raises :class:`InvalidParameterError` if it has no phase."""
-    reader = _Reader(path, content, "FILE")
+    reader = _Reader(path, content)
     if not reader.account.phases:
         raise InvalidParameterError(
-            "FILE",
+            "ledger",
             path,
             "a ledger with a phase",
             "a run that stopped before its first phase leaves a ledger without one. If this run made releases, restore "
@@ -517,8 +518,7 @@ class _Reader:
         UnsupportedError: The bound of a phase does not support it.
     """
 
-    def __init__(self, path: str, content: bytes, parameter: str = "ledger") -> None:
-        self.parameter = parameter  # the name of the file in errors
+    def __init__(self, path: str, content: bytes) -> None:
         self.path, self.number, self.hash = path, 1, sha256()
         self.account, self.replaced, self.as_written, self.half_opened = Account(), list[Account](), True, 0
         self.header = self.line(HEADER)
@@ -526,7 +526,7 @@ class _Reader:
         if not self.header.startswith(content[: len(self.header)]):
             expected = "a ledger that privproj wrote"
             remedy = f"its first line is not that of a ledger. If it was a ledger, {REMEDY}"
-            raise InvalidParameterError(parameter, path, expected, remedy)
+            raise InvalidParameterError("ledger", path, expected, remedy)
         *lines, rest = content[len(self.header) :].split(b"\n")
         for line in lines:
             self.take(line)
@@ -563,7 +563,7 @@ class _Reader:
         else:
             expected = "an undamaged ledger"
             remedy = f"line {self.number} is damaged, or a line before it is missing: {REMEDY}"
-            raise InvalidParameterError(self.parameter, self.path, expected, remedy)
+            raise InvalidParameterError("ledger", self.path, expected, remedy)
         self.hash.update(line + b"\n")
 
     def _open(self, entry: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ LEAST_CLIP = 1e-20
 LARGEST_CLIP = 1e12
 """The largest clip that a plan may have, in the unit of the gradients. Contract."""
 
-CLIP = number("a norm from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
+CLIP = number("a number from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
 """The range of a clip."""
 
 
@@ -50,9 +50,9 @@ class AdaptiveClipping:
     """
 
     target_quantile: float = parameter(
-        number("a quantile above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True), default=0.5
+        number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True), default=0.5
     )
-    learning_rate: float = parameter(number("a rate above 0 and at most 10", 0.0, 10.0, open_low=True), default=0.2)
+    learning_rate: float = parameter(number("a number above 0 and at most 10", 0.0, 10.0, open_low=True), default=0.2)
     sigma: float | None = parameter(DEVIATION)
     least: float = parameter(CLIP, default=LEAST_CLIP)
     most: float = parameter(CLIP, default=LARGEST_CLIP)
@@ -60,7 +60,7 @@ class AdaptiveClipping:
     def __post_init__(self) -> None:
         check_parameters(self)
         if self.most < self.least:
-            raise InvalidParameterError("most", self.most, f"a norm from least={self.least:g} to 1e12")
+            raise InvalidParameterError("most", self.most, f"a number from {self.least:g} (least) to 1e12")
 
     def for_batches(self, expected_batch: float) -> "AdaptiveClipping":
         """Return the same with its deviation: the one given, or a twentieth of the expected batch.

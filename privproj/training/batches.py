@@ -74,9 +74,9 @@ class BatchState:
     def open(self, records: int, batch: Any = None, numbers: list[int] | None = None) -> None:
         """Note that the sampler drew a batch of so many records for this process, and their numbers."""
         if self.drawn is not None:
-            expected = "one step for every batch: empty batches are released too"
-            remedy = "call step_on for each; its micro_batch_size accumulates, and the data set itself shows shapes"
-            raise InvalidParameterError("optimizer.step", "not called", expected, remedy)
+            expected = "called once for every batch, because empty batches are released too"
+            remedy = "call step_on for each batch, and set its micro_batch_size to accumulate gradients"
+            raise InvalidParameterError("optimizer.step", "a batch without a step", expected, remedy)
         self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
         self.parts = _states_of(batch)
         self.on_open()
@@ -84,25 +84,24 @@ class BatchState:
     def records_of(self, batch: Any) -> int:
         """The number of records of a batch that is to be taken in: the very one that was drawn."""
         if self.closed:
-            raise InvalidParameterError(
-                "optimizer", "this run is closed", "make_private once more, with the same ledger"
-            )
+            remedy = "call make_private again with the same ledger"
+            raise InvalidParameterError("optimizer", "one whose run is closed", "open", remedy)
         if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
-            words = "the batch that the private loader gave last, as it is, once"
-            remedy = "unpack and move it inside the loss function"
+            words = "the last batch of the private loader, unchanged and used once"
+            remedy = "unpack the batch and move it to a device inside the loss function"
             raise InvalidParameterError("batch", type(batch).__name__, words, remedy)
         now = _states_of(self.batch)
         if len(now) != len(self.parts) or not all(map(_is_as_given, self.parts, now)):
             raise InvalidParameterError(
-                "batch", "changed in place", "a batch that is changed inside the loss function only"
+                "batch", "a batch that was changed in place", "unchanged outside of the loss function"
             )
         return self.drawn
 
     def close(self) -> None:
         """Note that the batch is released, which needs all of its records back."""
         if self.drawn is None or not self.taken:
-            expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
-            raise InvalidParameterError("optimizer.step", "none", expected, "call optimizer.step_on before")
+            after = "a batch of the private loader" if self.drawn is None else f"gradients of all {self.drawn} records"
+            raise InvalidParameterError("optimizer.step", "none", f"called after {after}", "call optimizer.step_on")
         self.drawn, self.batch = None, None
 
 
@@ -250,13 +249,15 @@ class PrivateLoader(BatchState):
 
     @dataset.setter
     def dataset(self, other: Any) -> None:
-        expected = "the data set that make_private has seen, whose records are there once"
-        raise InvalidParameterError("dataset", type(other).__name__, expected, "call make_private for another one")
+        remedy = "call make_private for another dataset"
+        raise InvalidParameterError("dataset", type(other).__name__, "the dataset given to make_private", remedy)
 
     @property
     def batch_sampler(self) -> NoReturn:
         """None that could be replaced, as Opacus' ``BatchMemoryManager`` does; raises :class:`AttributeError`."""
-        raise AttributeError("a private loader draws its own batches: step_on(..., micro_batch_size=B) saves memory")
+        raise AttributeError(
+            "a private loader draws its own batches. Use step_on(..., micro_batch_size=B) to save memory."
+        )
 
     def __len__(self) -> int:
         """The number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""
@@ -268,16 +269,13 @@ class PrivateLoader(BatchState):
     def __iter__(self) -> Iterator[Any]:
         steps = len(self)
         if not steps and not self.used:
-            remedy = "load the weights of that run, or name another ledger, and both add up"
-            raise UnsupportedError(
-                f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}"
-            )
+            remedy = "Load the weights of that run, or start a run with another ledger and compose both"
+            raise UnsupportedError(f"all {self.plan.steps} planned steps were released. {remedy}")
         self.used = True
         if len(self.dataset) != self.plan.dataset_size:
-            expected = f"the {self.plan.dataset_size} records that make_private has seen"
-            raise InvalidParameterError(
-                "data_loader", f"{len(self.dataset)} records", expected, "call it again for others"
-            )
+            expected = f"the loader of the {self.plan.dataset_size} records given to make_private"
+            remedy = "call make_private again for other records"
+            raise InvalidParameterError("data_loader", f"{len(self.dataset)} records", expected, remedy)
         if self.columns is None:
             # Indices of a Subset, or a list, may be others by now.
             check_distinct(self.dataset)
@@ -306,13 +304,13 @@ class PrivateLoader(BatchState):
         if self.plan.batches is not None and position != self.done():
             actual = f"batch {position + 1} after {self.done()} releases"
             raise InvalidParameterError(
-                "data_loader", actual, "one release for every batch, one pass over the loader at a time"
+                "data_loader", actual, "used in one pass at a time, with one release for every batch"
             )
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())
             if any(other != first for other in others):
-                remedy = "give every loader the same num_workers, and make the same steps in every process"
-                raise InvalidParameterError("data_loader", "other batches", "the same batches in every process", remedy)
+                remedy = "use the same num_workers and the same steps in every process"
+                raise InvalidParameterError("data_loader", "different batches", "the same in every process", remedy)
 
     def sampler(self, steps: int) -> Iterator[list[int]]:
         """Draw fresh batches as the plan says, whole ones for all processes together.
@@ -374,8 +372,8 @@ class PrivateLoader(BatchState):
         except PrivprojError:
             raise
         except Exception as error:
-            expected = f"a collate_fn that can join {len(records)} of the records alone"
-            remedy = "take what it leaves out of the data set, before make_private"
+            expected = f"a loader whose collate_fn accepts {len(records)} of the records alone"
+            remedy = "remove the records that it rejects from the dataset before make_private"
             raise InvalidParameterError("data_loader", f"{type(error).__name__}: {error}", expected, remedy) from error
 
     def copied(self, records: list[Any]) -> list[Any]:
@@ -385,8 +383,8 @@ class PrivateLoader(BatchState):
         try:
             return copy.deepcopy(records)
         except Exception as error:
-            words = "records that can be copied, for joining may change them"
-            remedy = "let them hold numbers: no features with a graph (detach them), locks, files or generators"
+            words = "a loader of records that can be copied, because collate_fn may change them"
+            remedy = "detach tensors, and keep locks, files and generators out of the records"
             actual = f"{type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else 'no copy'}"
             raise InvalidParameterError("data_loader", actual, words, remedy) from error
 
@@ -445,19 +443,18 @@ class PrivateLoader(BatchState):
             return torch.initial_seed(), random.getstate(), pickle.dumps(np.random.get_state())
 
         if not (alone or anew) and any(map(operator.eq, states_after(0), states_after(1))):
-            remedy = "leave out torch.manual_seed and the like there, or use strict=True"
-            raise InvalidParameterError(
-                "data_loader", "a seed in collate_fn", "random numbers from the secret seed", remedy
-            )
+            words = "a loader that draws random numbers from the secret seed"
+            remedy = "do not call torch.manual_seed or another seed function in collate_fn, or use strict=True"
+            raise InvalidParameterError("data_loader", "a seed in collate_fn", words, remedy)
         one = joined(1)
         place = None if alone else place_of(one, joined(records), 0, records, self.joined, leaves_and_numbers)
         if is_as_before(0) if alone else place is not None:
             return
         if (anew or is_as_before(0)) and not all(map(is_as_before, range(1, MOST_JOININGS))):
             return
-        words = "a collate_fn that joins every record by itself, but for random numbers"
-        remedy = "no mixing, counting or keeping there" + ("" if alone else "; strict=True joins every record alone")
-        raise InvalidParameterError("data_loader", "a record that is joined otherwise beside others", words, remedy)
+        words = "a loader whose collate_fn treats every record independently"
+        remedy = "do not mix or count records, or keep state, in collate_fn" + ("" if alone else ", or use strict=True")
+        raise InvalidParameterError("data_loader", "a record that depends on the others", words, remedy)
 
 
 def _join(join: Callable[[list[Any]], Any], samples: tuple[Any, Any], records: list[Any]) -> Any:
@@ -470,19 +467,18 @@ def check_loader(loader: DataLoader) -> None:
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore
         raise InvalidParameterError(
-            "data_loader", type(data).__name__, "a data set of records with a length and an index"
+            "data_loader", type(data).__name__, "a loader of a nonempty dataset with a length and an index"
         )
     if isinstance(data, TensorDataset) and any(map(has_no_rows, data.tensors)):
-        raise InvalidParameterError(
-            "data_loader", "nested or sparse tensors", "dense ones", "pad them, or make them dense"
-        )
+        remedy = "pad the tensors, or make them dense"
+        raise InvalidParameterError("data_loader", "nested or sparse tensors", "a loader of dense tensors", remedy)
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     # Accelerate's is a random one with a seed.
     is_plain = type(sampler) in (RandomSampler, SequentialSampler) or type(sampler).__name__ == "SeedableRandomSampler"
     is_plain = is_plain and not getattr(sampler, "replacement", False)
     if not is_plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
         name = type(sampler if not is_plain else loader.batch_sampler).__name__
-        remedy = "the private loader draws the batches, at the rate that is accounted"
+        remedy = "remove the sampler, because the private loader draws the batches at the accounted rate"
         raise InvalidParameterError("data_loader", name, "a loader without a sampler of its own", remedy)
 
 

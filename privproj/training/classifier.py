@@ -90,7 +90,9 @@ def load(name: str) -> Data:
     if "test_x" in arrays:
         test_x, test_y = _checked_tensors(arrays["test_x"], arrays["test_y"])
         if x.shape[1] != test_x.shape[1]:
-            raise InvalidParameterError("data", f"widths {x.shape[1]} and {test_x.shape[1]}", "x as wide as test_x")
+            raise InvalidParameterError(
+                "data", f"widths {x.shape[1]} and {test_x.shape[1]}", "a file with x as wide as test_x"
+            )
         return Data(x, y, test_x, test_y)
     if name == "digits":
         train, test = np.split(np.random.default_rng(0).permutation(len(x)), [int((1.0 - TEST_SHARE) * len(x))])
@@ -100,10 +102,9 @@ def load(name: str) -> Data:
         tested = np.array(bytes_of) < TEST_SHARE * 256
         train, test = np.flatnonzero(~tested), np.flatnonzero(tested)
     if not len(train) or not len(test):
-        actual = f"{len(train)} of {len(x)} records to train on"
-        raise InvalidParameterError(
-            "data", actual, "some to train on and some to test", "give arrays test_x and test_y"
-        )
+        actual = f"{len(train)} of {len(x)} records for training"
+        words = "a file with records for training and for testing"
+        raise InvalidParameterError("data", actual, words, "give arrays test_x and test_y")
     return Data(x[train], y[train], x[test], y[test])
 
 
@@ -113,11 +114,11 @@ def _read_features(name: str) -> dict[str, np.ndarray]:
         with np.load(name, allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
-        remedy = getattr(error, "strerror", None) or "numpy.savez(FILE, x=..., y=...) of numbers writes one"
+        remedy = getattr(error, "strerror", None) or "write it with numpy.savez(FILE, x=..., y=...)"
         raise InvalidParameterError("data", name, "digits, or an .npz file of arrays", remedy) from None
     if not {"x", "y"} <= set(arrays) or ("test_x" in arrays) != ("test_y" in arrays):
         raise InvalidParameterError(
-            "data", name, "arrays x and y, maybe test_x and test_y", "it has " + ", ".join(arrays)
+            "data", ", ".join(arrays), "a file with arrays x and y, and either both or none of test_x and test_y"
         )
     return arrays
 
@@ -130,7 +131,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
         features = x.astype(np.float32) if numbers else x
     if not fit or not np.isfinite(features).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
-        words = "x as finite numbers (records x width) and y as whole class numbers from 0 to 1e6 (records)"
+        words = "finite numbers x (records x width) and integer classes y from 0 to 1e6 (records)"
         raise InvalidParameterError("data", shapes, words)
     return torch.from_numpy(features), torch.from_numpy(y.astype(np.int64))
 
@@ -161,7 +162,7 @@ def _device_named(name: str | None) -> torch.device:
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).split("\n")[0]
-        raise InvalidParameterError("device", name or "cuda", "a device that torch has here", reason) from None
+        raise InvalidParameterError("device", name or "cuda", "a device that torch can use", reason) from None
     return device
 
 
@@ -181,9 +182,9 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
     released = read_ledger(ledger).spent if ledger.exists() else 0
     if not path.exists():
         if released or (folder / FILES["report"]).exists():
-            remedy = "restore both, or start another run elsewhere and add both up"
+            remedy = "restore both, or start a run in another folder and compose both"
             raise InvalidParameterError(
-                "resume", path, f"the checkpoint of the {released} releases in {ledger}", remedy
+                "resume", path, f"a folder with the checkpoint of the {released} releases in {ledger}", remedy
             )
         return {}
     try:
@@ -192,9 +193,11 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
         saved = int(state["released"])
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError, UnpicklingError) as error:
         words = str(error).strip().split("\n")[0][:200]
-        raise InvalidParameterError("resume", path, "a checkpoint of this run, for the same data", words) from None
+        raise InvalidParameterError(
+            "resume", path, "a folder with a checkpoint of this run, for the same data", words
+        ) from None
     if released < saved:
-        remedy = "restore it from a backup: a run without all of its releases counts too few"
+        remedy = "restore the ledger from a backup, because each release must be counted"
         raise InvalidParameterError("ledger", ledger, f"a ledger with the {saved} releases of the checkpoint", remedy)
     return state
 
@@ -238,9 +241,9 @@ class ClassifierTraining:
         if not load_algorithm(settings.mechanism).needs_subspace:
             return self.start_stage(settings.mechanism, self.total, noise, settings.rank)
         if not rank:
-            raise InvalidParameterError("rank", None, f"a rank for {settings.mechanism}")
+            raise InvalidParameterError("rank", None, f"given for {settings.mechanism}", "give a rank")
         if not half:
-            raise InvalidParameterError("steps", self.total, "at least two steps, one for the search")
+            raise InvalidParameterError("steps", self.total, "at least 2, one for the search")
         phases: Any = read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
         done = self.processes.agree(phases)
         if len(done) < 2 and sum(steps for _, steps in done) < half:
@@ -256,7 +259,9 @@ class ClassifierTraining:
             return None
         self.trajectory = None
         if not self.state.get("rows"):
-            raise InvalidParameterError("resume", self.folder, "a run whose search left snapshots", "start it anew")
+            raise InvalidParameterError(
+                "resume", self.folder, "a run with snapshots of its search", "start another run"
+            )
         subspace = Subspace(leading(torch.stack(self.state["rows"]), rank), "dp", Account(done[:1]))
         return self.start_stage(settings.mechanism, self.total - half, noise, subspace=subspace)
 
@@ -355,10 +360,10 @@ def begin_run(settings: Settings, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidParameterError("output", folder, "a folder that can be written", str(error.strerror)) from None
+        raise InvalidParameterError("output", folder, "a writable folder", str(error.strerror)) from None
     if any((folder / file).exists() for file in FILES.values()):
         raise InvalidParameterError(
-            "output", folder, "a folder without a run", "resume it with --resume, or name another"
+            "output", folder, "a folder without a run", "resume the run with --resume, or use another folder"
         )
     saved = {**asdict(settings), "sha256": _fingerprint(asdict(settings))}
     write_atomically(folder / FILES["settings"], lambda file: file.write(json.dumps(saved, indent=2).encode()))
@@ -386,10 +391,8 @@ def saved_settings(folder: Path) -> Settings:
         claimed = saved.pop("sha256", None)
         settings = Settings(**saved)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        raise InvalidParameterError("resume", folder, "a folder that privproj train has written") from None
+        raise InvalidParameterError("resume", folder, "a folder of privproj train") from None
     if claimed != _fingerprint(saved):
-        remedy = "later parameters must not depend on earlier outputs; start another run in another folder"
-        raise InvalidParameterError(
-            "resume", folder / FILES["settings"], "the settings with which the run began", remedy
-        )
+        remedy = "parameters must not depend on earlier outputs, so start another run in another folder"
+        raise InvalidParameterError("resume", folder / FILES["settings"], "a folder with unchanged settings", remedy)
     return settings

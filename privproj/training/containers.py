@@ -32,10 +32,9 @@ def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None
         parts = _rebuilt(batch, lambda part, key: take(part, rows, records, _inside(samples, key), _inside(told, key)))
         return parts if parts is not batch or told is None or isinstance(batch, Tensor) else told[0]
     if isinstance(batch, Tensor) and has_no_rows(batch):
-        remedy = "pad it, with a mask, or keep its dense parts and make it within the loss function"
-        raise InvalidParameterError(
-            "batch", "a nested or sparse tensor", "dense tensors with a row for each record", remedy
-        )
+        remedy = "pad it and use a mask, or pass its dense parts and build it in the loss function"
+        expected = "made of dense tensors with a row for each record"
+        raise InvalidParameterError("batch", "a nested or sparse tensor", expected, remedy)
     if isinstance(batch, list | tuple):
         return type(batch)(batch[rows] if isinstance(rows, slice) else [batch[row] for row in rows.tolist()])
     if isinstance(rows, slice):

@@ -43,6 +43,9 @@ _PLAIN = (str, bytes, int, float, complex, type(None), type, Enum)
 PRIVATE = "a digest of private data, which is no private release: keep it with the data, and do not publish it"
 """The first entry of the file with the identity of a data set."""
 
+ANOTHER_LEDGER = "use another ledger and compose both"
+"""The remedy where a ledger cannot be continued; it follows another remedy and "or"."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -85,11 +88,11 @@ def check_distinct(dataset: Dataset) -> None:
         by_source.setdefault(source, []).append(indices)
     most = max(np.unique(np.concatenate(parts), return_counts=True)[1].max(initial=0) for parts in by_source.values())
     if most > 1:
-        remedy = (
-            "it contributes as often: take the copies out, and give the number of passes as epochs; records that are "
-            "only alike are objects of their own"
+        expected, remedy = (
+            "a loader that yields every record once",
+            "remove the duplicates, and set epochs for repeated passes. Distinct objects may have equal contents",
         )
-        raise InvalidParameterError("data_loader", f"a record {most} times", "every record once", remedy)
+        raise InvalidParameterError("data_loader", f"the same record {most} times", expected, remedy)
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
@@ -181,29 +184,27 @@ class Sidecar:
 
         Raises :class:`InvalidParameterError`, also where the file is damaged or lost.
         """
-        remedy = "restore it from a backup, or name another ledger and add both up"
+        remedy = f"restore it from a backup, or {ANOTHER_LEDGER}"
         if self.path.exists():
             previous, releases = self._read(remedy)
             if account.spent < releases:
-                words = f"a ledger with the {releases} releases that it once had"
-                raise InvalidParameterError("ledger", self.ledger, words, remedy)
+                expected = f"a ledger with the {releases} releases that {self.path.name} records"
+                raise InvalidParameterError("ledger", f"{self.ledger} with {account.spent}", expected, remedy)
             if account.spent:
                 # A digest that is missing says nothing.
                 are_told = None not in (previous.digest, self.data.digest)
                 what = "records with other contents or in another order" if are_told and previous != self.data else ""
                 if previous.records != self.data.records:
-                    what = f"{self.data.records} records in place of {previous.records}"
+                    what = f"{self.data.records} records instead of {previous.records}"
                 if what:
-                    words = f"the data that {self.ledger} has releases of"
-                    remedy = "go on with that data, or name another ledger for this data"
-                    raise InvalidParameterError(
-                        "data_loader", what, words, f"{remedy}, and add both up for who is in both"
-                    )
+                    expected = f"a loader of the data that {self.ledger} has releases of"
+                    remedy = f"continue with that data, or {ANOTHER_LEDGER} for records in both data sets"
+                    raise InvalidParameterError("data_loader", what, expected, remedy)
                 self.identity = self.data if previous.digest is None else previous
         elif account.spent:
             actual = f"{self.ledger} without {self.path.name}"
-            remedy = "put it back, or name another ledger and add both up"
-            raise InvalidParameterError("ledger", actual, "the file that tells of its data", remedy)
+            remedy = f"put the file back, or {ANOTHER_LEDGER}"
+            raise InvalidParameterError("ledger", actual, "a ledger with the file that identifies its data", remedy)
 
     def keep(self, releases: int) -> None:
         """Write the file with this number of releases; once before the first one, and then for each."""
@@ -211,8 +212,8 @@ class Sidecar:
         try:
             write_atomically(self.path, lambda file: file.write(text.encode() + b"\n"), mode=0o600)
         except OSError as error:
-            words = f"{self.path} could not be written ({error.strerror}), so nothing was released"
-            raise UnsupportedError(f"{words}: make room or allow it, and go on") from error
+            reason = f"{self.path} could not be written ({error.strerror}), so nothing was released"
+            raise UnsupportedError(f"{reason}. Free space or change its permissions, and continue.") from error
 
     def _read(self, remedy: str) -> tuple[Identity, int]:
         """The identity in the file and the releases that its ledger had then; ``entries`` gets what else is there."""
@@ -224,8 +225,8 @@ class Sidecar:
                 return Identity(records, digest), releases
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
-        words = "the identity of the data of this ledger, as privproj wrote it"
-        raise InvalidParameterError("ledger", self.path, words, remedy)
+        expected = "a ledger whose data file is as privproj wrote it"
+        raise InvalidParameterError("ledger", self.path, expected, remedy)
 
 
 STAMP = "_privproj_releases"
@@ -261,9 +262,9 @@ class Stamps:
             pairs = list(zip(stamp["phases"], phases, strict=False))
             held = len(pairs) == len(stamp["phases"]) and all(a[0] == b[0] and a[1] <= b[1] for a, b in pairs)
             if not held or stamp["ledger"] != self.stamp["ledger"]:
-                remedy = "give every start the same ledger=PATH, so that all are counted, or build the module anew"
-                words = f"the ledger that holds the releases which {name} has from an earlier start"
-                raise InvalidParameterError("ledger", self.path or "nothing", words, remedy)
+                remedy = "pass the same ledger=PATH to each call, or build the module again"
+                expected = f"the ledger with the releases that {name} has from an earlier call of make_private"
+                raise InvalidParameterError("ledger", self.path or "no ledger", expected, remedy)
 
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""

@@ -25,7 +25,7 @@ from privproj.sampling import SCHEMES, NeighboringRelation, Sampling, member_nam
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
-from privproj.training.dataset import Sidecar, Stamps, check_distinct, identity
+from privproj.training.dataset import ANOTHER_LEDGER, Sidecar, Stamps, check_distinct, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.hooks import Taps
 from privproj.training.optimizer import PrivateOptimizer, ReleaseCounter
@@ -276,7 +276,7 @@ class _Start:
             self.stamps(account, sidecar.entries["ledger"]).check()
             if any(phase not in account.phases for phase in self.search.phases):
                 expected = "the ledger of the run that found the subspace"
-                raise InvalidParameterError("ledger", path, expected, "one ledger for both stages")
+                raise InvalidParameterError("ledger", path, expected, "use one ledger for both stages")
             return sidecar.keep
 
         true = tuple(mark for mark, holds in marks.items() if holds)
@@ -305,10 +305,10 @@ class _Start:
         if released and is_known and isinstance(entry.get("secret"), str) and sidecar.data.digest is not None:
             return EpochSecrets(seed, keep, (epoch, entry["secret"]))
         if released:
-            left, lost = plan.batches - released, f"what this epoch was drawn from is not beside {book.path} any more"
+            left, lost = plan.batches - released, f"{sidecar.path.name} does not contain the secret of this epoch"
             why = "records differ when they are read twice and may be in another order" if is_known else lost
-            words = f"{why}: the {left} batches that are left of it are given up and count as releases"
-            warnings.warn(f"{words}, and the run goes on with the next epoch", LostEpoch, stacklevel=4)
+            text = f"the run continues with the next epoch, because {why}. The {left} batches left in this epoch are "
+            warnings.warn(f"{text}skipped and count as releases.", LostEpoch, stacklevel=4)
             for _ in range(left):
                 book.record()
         return EpochSecrets(seed, keep)
@@ -329,7 +329,8 @@ class _Start:
         book, sidecar, account, secrets = None, None, Account(), EpochSecrets()
         with processes.together():
             if any(processes.meet("the ledger", ledger is not None)) and ledger is None and processes.first:
-                raise InvalidParameterError("ledger", "nothing in process 0", "a ledger there, where it is written")
+                expected = "given in process 0, which writes the file"
+                raise InvalidParameterError("ledger", "no ledger there", expected)
             if processes.first:
                 plan = self.calibrated()
                 book, sidecar = self.open_ledger(plan, marks)
@@ -342,9 +343,10 @@ class _Start:
         stamps = self.stamps(account, sidecar and sidecar.entries["ledger"])
         spending = ReleaseCounter(plan, book, account, stamps)
         if book is not None and steps:
-            rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
-            words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
-            warnings.warn(f"{words}that run, or name another ledger; both then add up", ResumedLedger, stacklevel=4)
+            rest = "the run continues after them" if steps < plan.steps else "nothing is left to release"
+            text = f"{ledger} already holds {steps} of {plan.steps} planned releases, and {rest}"
+            remedy = f"Load the weights of that run, or {ANOTHER_LEDGER}."
+            warnings.warn(f"{text}. {remedy}", ResumedLedger, stacklevel=4)
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its noise.
         drawn = streams(self.seed, account.spent, processes)
         # The loader comes after the streams, because it draws its batches from one of them.
@@ -382,16 +384,18 @@ def _check_parts(**parts: Any) -> None:
     """Raise unless these are torch's kinds of objects, and no module is wrapped for several devices or processes."""
     for name, value in parts.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
-            raise InvalidParameterError(name, type(value).__name__, f"a {EXPECTED_TYPES[name].__name__} of torch")
+            expected = f"an instance of torch's {EXPECTED_TYPES[name].__name__}"
+            raise InvalidParameterError(name, type(value).__name__, expected)
     for part in parts["module"].modules():
         if isinstance(part, DistributedDataParallel | nn.DataParallel):
-            remedy = "one process for each GPU: contributions are summed over processes here"
-            raise InvalidParameterError("module", f"a part in {type(part).__name__}", "the module itself", remedy)
+            expected = "a module without parts that are wrapped for several devices"
+            remedy = "use one process for each GPU, because privproj sums contributions over processes"
+            raise InvalidParameterError("module", f"a part in {type(part).__name__}", expected, remedy)
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
     """Refuse a call of the wrapper."""
-    remedy = "call that one in the loop"
+    remedy = "call that module in the loop"
     raise InvalidParameterError("module", type(module).__name__, "the module that make_private returned", remedy)
 
 
@@ -402,8 +406,9 @@ def _unwrapped_optimizer(optimizer: Any) -> Any:
     if type(optimizer).__name__ != "AcceleratedOptimizer":
         return optimizer
     if optimizer.scaler is not None:
-        remedy = 'use mixed_precision="bf16" or "no": a scaler skips steps by private gradients'
-        raise InvalidParameterError("optimizer", "one that Accelerate scales losses for (fp16)", "no scaler", remedy)
+        remedy = 'use mixed_precision="bf16" or "no", because a scaler skips steps depending on private gradients'
+        expected = "an optimizer without a gradient scaler"
+        raise InvalidParameterError("optimizer", "one for which Accelerate scales losses (fp16)", expected, remedy)
     return optimizer.optimizer
 
 
@@ -412,13 +417,15 @@ def _calibration_target(
 ) -> dict[str, float] | None:
     """The epsilon and delta to calibrate the noise for, with the order of a filter; None where the noise is given."""
     if order is not None and epsilon is None:
-        raise InvalidParameterError("adaptive_order", order, "epsilon and delta with it, which are the budget")
+        expected = "given together with epsilon and delta, which are the budget"
+        raise InvalidParameterError("adaptive_order", order, expected)
     if (z is None) == (epsilon is None):
-        raise InvalidParameterError("noise_multiplier", z, "either noise_multiplier, or epsilon with delta")
+        remedy = "give either noise_multiplier, or epsilon with delta"
+        raise InvalidParameterError("noise_multiplier", z, "omitted if epsilon is given", remedy)
     if epsilon is None:
         return None
     if delta is None:
-        raise InvalidParameterError("delta", delta, "delta with epsilon")
+        raise InvalidParameterError("delta", delta, "given with epsilon")
     return {"epsilon": epsilon, "delta": delta} | ({} if order is None else {"order": order})
 
 
@@ -439,9 +446,10 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     if clipping == "per-layer":
         return (1.0 / tensors,) * tensors
     if not isinstance(clipping, tuple | list):
-        words = "joint, per-layer, a share for each trained tensor, or AdaptiveClipping"
-        raise InvalidParameterError("clipping", clipping, words)
-    shares = tuple(real("clipping", share, "shares above 0", 0.0, 1.0, open_low=True) for share in clipping)
+        expected = "joint, per-layer, a share for each trained tensor, or AdaptiveClipping"
+        raise InvalidParameterError("clipping", clipping, expected)
+    expected = "a tuple of shares above 0 and at most 1"
+    shares = tuple(real("clipping", share, expected, 0.0, 1.0, open_low=True) for share in clipping)
     if len(shares) != tensors or abs(sum(shares) - 1.0) > LARGEST_SUM_ERROR:
         raise InvalidParameterError(
             "clipping", clipping, f"{tensors} shares that sum to 1, one for each trained tensor"
@@ -453,9 +461,10 @@ def _check_layers(method: Method, taps: Taps, clipping: Clipping) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
     algorithm: Algorithm = load(method.name)
     if algorithm.needs_subspace != (method.subspace is not None):
-        raise InvalidParameterError("subspace", method.subspace, "a subspace for dp-sft, and for nothing else")
+        expected = "omitted unless the algorithm is dp-sft"
+        raise InvalidParameterError("subspace", method.subspace, expected, "give a subspace for dp-sft only")
     if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):
-        raise InvalidParameterError("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
+        raise InvalidParameterError("clipping", clipping, "joint, because all layers share the subspace")
     for tap in taps.taps:
         # A layer that only one algorithm can train asks that algorithm first whether this one is it.
         if tap.only_for is not None:

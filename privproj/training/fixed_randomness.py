@@ -205,9 +205,12 @@ class Still(TorchFunctionMode):
 
 def refuse_public_seed() -> NoReturn:
     """Refuse random numbers that are known: a record more would change what the others draw."""
-    expected = "random numbers of each record that come from the secret seed"
-    remedy = "leave it out (torch.set_rng_state repeats what was drawn after torch.get_rng_state), or use strict=True"
-    raise InvalidParameterError("loss_fn", "torch.manual_seed or a state of one's own", expected, remedy)
+    expected = "a function that draws random numbers from the secret seed only"
+    remedy = (
+        "remove the call, or use strict=True. To repeat draws, call torch.get_rng_state before them and "
+        "torch.set_rng_state after them"
+    )
+    raise InvalidParameterError("loss_fn", "torch.manual_seed or another known generator state", expected, remedy)
 
 
 def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:

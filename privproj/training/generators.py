@@ -70,22 +70,23 @@ class Stream:
         """Raise in a process other than the one that seeded the stream."""
         if os.getpid() != self.process:
             expected = f"the process that seeded the random numbers ({self.process})"
-            remedy = "a forked one would draw the same noise again: call make_private in each process"
+            remedy = "call make_private in each process, because a forked process repeats the noise"
             raise InvalidParameterError("process", os.getpid(), expected, remedy)
 
     def on(self, device: torch.device) -> torch.Generator:
         """The generator on a device; raises where a draw from it could be repeated."""
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise UnsupportedError("a step cannot be part of a CUDA graph, whose replays the ledger would not count")
+            words = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
+            raise UnsupportedError(f"{words}. Run the step outside of the graph")
         if device not in self.generators:
             self.generators[device] = generator(device, *self.seed.spawn(1))
         return self.generators[device]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        remedy = "call make_private for another run, and keep state_dict() to go on with this one"
-        why = "since both copies would draw the same noise"
-        raise UnsupportedError(f"random numbers of a private run are not copied or pickled, {why}; {remedy}")
+        remedy = "Call make_private for another run, or save state_dict() to resume this one"
+        why = "because both copies would draw the same noise"
+        raise UnsupportedError(f"generators of a private run are not copied or pickled, {why}. {remedy}")
 
 
 @dataclass(frozen=True)
@@ -308,8 +309,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
         return rng.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
     state = rng.get_state()
     if state.numel() != STATE_BYTES[device.type]:
-        words = f"expected a state of {STATE_BYTES[device.type]} bytes from torch's generator on {device}"
-        raise RuntimeError(f"{words}, got {state.numel()}; use a release of torch that privproj knows")
+        words = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
+        raise RuntimeError(f"{words}, got {state.numel()}. Use a version of torch that privproj supports.")
     if device.type == "cpu":
         words = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)
         words[:] = seed.generate_state(WORDS, np.uint32)

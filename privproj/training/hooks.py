@@ -57,8 +57,8 @@ class UnpickledHook:
         return self
 
     def __reduce__(self) -> NoReturn:
-        words = "a module that a private run trains is not pickled, for its hooks belong to that run"
-        raise UnsupportedError(f"{words}: save module.state_dict(), or call optimizer.close() before")
+        reason = "a module that a private run trains cannot be pickled, because its hooks belong to that run"
+        raise UnsupportedError(f"{reason}. Save module.state_dict(), or call optimizer.close() first.")
 
 
 class Taps:
@@ -76,8 +76,9 @@ class Taps:
 
     def __init__(self, module: nn.Module) -> None:
         if module in _TAPPED:
-            remedy = "close the optimizer of the run before: optimizer.close()"
-            raise InvalidParameterError("module", "one that a private run trains already", "one run at a time", remedy)
+            remedy = "call optimizer.close() of the earlier run first"
+            expected, actual = "trained by one private run at a time", "one that a private run already trains"
+            raise InvalidParameterError("module", actual, expected, remedy)
         self.module = module
         self.taps: list[AnyTap] = []
         self.handles: list[Any] = []
@@ -97,8 +98,8 @@ class Taps:
     def add(self, name: str, module: nn.Module) -> None:
         """Make the tap of one module's own tensors, if any of them is trained, or join the tap of a shared weight."""
         if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats):
-            remedy = "use GroupNorm, or put it in eval mode, frozen"
-            raise InvalidParameterError(name, type(module).__name__, "no layer that mixes examples", remedy)
+            remedy = "use GroupNorm, or freeze the layer and put it in eval mode"
+            raise InvalidParameterError(name, type(module).__name__, "a layer that does not mix records", remedy)
         check_variants(name, module)
         tap = make_tap(name, module)
         if tap is not None and not any(other.join(tap) for other in self.taps):
@@ -131,18 +132,15 @@ class Taps:
         """
         records = self.records
         if not x.dim():
-            raise InvalidParameterError(
-                tap.name, "an input of shape ()", "one row for each record, or one for all: x[None]"
-            )
+            expected = "called with one row for each record, or one row for all"
+            raise InvalidParameterError(tap.name, "an input of shape ()", expected, "pass x[None]")
         of_tokens = isinstance(module, nn.Embedding) and x.dim() == 1
         # Beside no other record, what all could share stands in a row all the same, as in larger parts.
         if records == 1 and (self.alone or not of_tokens or len(x) == 1 or not (_rise(x, 1) or _rise(x, 0))):
             return x, output
         if (isinstance(module, nn.Linear) and x.dim() == 1) or (isinstance(module, nn.Conv2d) and x.dim() == 3):
-            remedy = "strict=True computes every record by itself"
-            raise InvalidParameterError(
-                tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy
-            )
+            expected, remedy = "called with one row for each record", "use strict=True, which computes each separately"
+            raise InvalidParameterError(tap.name, f"an input of shape {tuple(x.shape)}", expected, remedy)
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if of_tokens:
             # Of records, so many numbers are in no such order.
@@ -150,9 +148,8 @@ class Taps:
             tap.is_shared = tap.is_shared or is_run or len(x) not in (1, records)
             if not tap.is_shared:
                 if len(x) == 1:
-                    raise InvalidParameterError(
-                        tap.name, "numbers of shape (1,)", "a row for each record, or shape (1, T)"
-                    )
+                    expected = "called with a row of indices for each record, or with indices of shape (1, T)"
+                    raise InvalidParameterError(tap.name, "indices of shape (1,)", expected)
                 return x, output
             x, output = x[None], output[None]
         if len(x) == 1 or len(output) == 1:
@@ -170,8 +167,8 @@ class Taps:
             if not any(module is part for part in tap.modules):
                 return None
             if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
-                remedy = "take vmap and grad out of the loss function"
-                raise InvalidParameterError(tap.name, "called within torch.func", "layers that see all records", remedy)
+                remedy = "remove vmap and grad from the loss function"
+                raise InvalidParameterError(tap.name, "a call within it", "called outside of torch.func", remedy)
             call, seen = tap.call(module, args, kwargs)
             first = _differentiable(tap, output)
             seen, expanded = self.spread(tap, module, seen, first)
@@ -184,7 +181,7 @@ class Taps:
                 if self.is_inside:
                     return
                 if not saved:
-                    raise RuntimeError(f"{tap.name} is gone back through the graph a second time")
+                    raise RuntimeError(f"backward goes through the graph a second time at {tap.name}")
                 self.keep(tap, call, _saved_input(tap, saved.pop()), g.detach())
 
             expanded.register_hook(back)
@@ -200,12 +197,12 @@ class Taps:
             for parameter in tap.parameters:
                 if id(parameter) in owners:
                     remedy = f"untie it from {owners[id(parameter)]}, share the bias too, or freeze it"
-                    expected = "tensors of one kind of layer"
-                    raise InvalidParameterError(tap.name, "shared with another layer", expected, remedy)
+                    expected = "a layer that shares tensors only with layers of its kind"
+                    raise InvalidParameterError(tap.name, "a tensor shared with another layer", expected, remedy)
                 owners[id(parameter)] = tap.name
         if not self.taps:
-            expected = "a module with trained tensors (requires_grad)"
-            remedy = "where it was made private before, call close() of that optimizer first"
+            expected = "a module with tensors that require gradients"
+            remedy = "if an earlier run used this module, call optimizer.close() of that run first"
             raise InvalidParameterError("module", type(module).__name__, expected, remedy)
 
     @property
@@ -222,9 +219,10 @@ class Taps:
         if self.alone and {len(x), len(g)} != {1}:
             x, g = x[None], g[None]
         for rows in {len(x), len(g)} - {self.records}:
-            remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
+            remedy = "weight rows instead of gathering them, or use strict=True, which computes each record separately"
             actual = f"{rows} rows for {self.records} losses"
-            raise InvalidParameterError(tap.name, actual, "one row for each record, batch first", remedy)
+            expected = "called with one row for each record, batch first"
+            raise InvalidParameterError(tap.name, actual, expected, remedy)
         tap.keep(call, x, g)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
@@ -256,7 +254,7 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     """
     first = first_output(output)
     if not isinstance(first, Tensor) or (first is not output and not (tap.may_return_more and first.requires_grad)):
-        expected = "a trained layer that returns a tensor"
+        expected = "a layer that returns a tensor"
         raise InvalidParameterError(tap.name, type(output).__name__, expected, "freeze its own tensors")
 
     return first
@@ -274,6 +272,6 @@ def _saved_input(tap: AnyTap, saved: Any) -> Tensor:
     except RuntimeError as error:
         if "inplace" not in str(error):
             raise
-        expected = "inputs that stay as the layer saw them"
-        raise InvalidParameterError(tap.name, "an input changed in place", expected) from None
+        expected, remedy = "a layer whose input is not changed later", "change a copy of the input instead"
+        raise InvalidParameterError(tap.name, "an input changed in place", expected, remedy) from None
     return x

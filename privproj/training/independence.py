@@ -269,34 +269,37 @@ class IndependenceCheck:
         try:
             losses: Any = self.loss_fn(part)
         except Exception as error:
-            message, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
+            message = f"{type(error).__name__}: {error}".rstrip(". ")
+            widened = not is_checking() and self.taps.widened
             if "differentiated Tensors" in message:
-                expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
-                remedy = "let the inputs ask for them: x.requires_grad_()"
+                expected = "a function that takes gradients of inputs and outputs only, not of trained tensors"
+                remedy = "call x.requires_grad_() on the inputs x"
                 raise InvalidParameterError("loss_fn", message, expected, remedy) from error
             # What was put back may miss a key or an attribute that stands elsewhere.
             if self.state.is_restored and not is_checking() and isinstance(error, KeyError | AttributeError):
-                expected = "what works where the module holds what it held when the batch was drawn"
+                expected = "a function that works with the attributes that the module had when the batch was drawn"
                 raise InvalidParameterError("loss_fn", message, expected, _NO_STATE) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
             if isinstance(error, PrivprojError) or "out of memory" in message or not may_be_new:
                 raise
-            expected = f"what works for {records} of the records alone, with one row for each"
-            remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
+            expected = f"able to process {records} of the records alone, with one row for each"
+            remedy = (
+                f"use strict=True, which computes each record separately. {self.released()} releases were made before"
+            )
             raise InvalidParameterError(widened or "loss_fn", message, expected, remedy) from error
         finally:
             self.taps.is_inside = False
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
             actual = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-            remedy = 'return those of the part that the function is given, with reduction="none"'
+            remedy = 'return the losses of the part that the function is given, with reduction="none"'
             if isinstance(losses, Tensor) and losses.dim() > 1 and len(losses) == records:
-                remedy = "add up those of each record, or take their mean: losses.flatten(1).mean(1)"
+                remedy = "take the mean of the losses of each record, for instance losses.flatten(1).mean(1)"
             raise InvalidParameterError(
                 "losses", actual, f"a tensor with one loss for each of {records} records", remedy
             )
         if records and not losses.requires_grad:
             remedy = "compute them from the module that make_private returned, with gradients enabled"
-            raise InvalidParameterError("losses", "without gradients", "losses of the trained module", remedy)
+            raise InvalidParameterError("losses", "one without gradients", "a tensor that requires gradients", remedy)
         return losses
 
     def losses_again(self, part: Any, rows: list[int]) -> Tensor:
@@ -323,8 +326,9 @@ class IndependenceCheck:
         except RuntimeError as error:
             if "through the graph a second time" not in str(error):
                 raise
-            expected, remedy = "losses of a pass of their own", "leave backward out, and detach what earlier ones left"
-            raise InvalidParameterError("losses", "a graph that was gone back through", expected, remedy) from error
+            expected = "the result of one forward pass without a backward pass"
+            remedy = "remove backward from the loss function, and detach tensors from earlier passes"
+            raise InvalidParameterError("losses", "a graph that backward has freed", expected, remedy) from error
 
     def difference(self, rows: list[int], weights: Tensor | None, batch: Any) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
@@ -360,8 +364,8 @@ class IndependenceCheck:
         """
         condition, remedy = cause
         if releases := self.released():
-            remedy += f"; of the {releases} releases before, those that mixed records too are not covered by epsilon"
-        expected = "a loss of each record that does not depend on the others of its batch"
+            remedy += f". Epsilon does not cover those of the {releases} earlier releases that also mixed records"
+        expected = "independent of other records and of earlier passes"
         actual = f"a gradient at {name} that changes by {share:.2%} {condition}"
         raise InvalidParameterError("the loss of a record", actual, expected, remedy)
 
@@ -428,22 +432,26 @@ def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, tuple[flo
 
 _MIXED = (
     "with the other records of the batch",
-    "no statistics over the batch, no division by its number of tokens, the batch as first dimension, weights used "
-    "through their layers, random numbers from torch; strict=True computes every record by itself",
+    "avoid batch statistics, division by the number of tokens in the batch, weights used outside their layers, and "
+    "random numbers from outside torch. Keep the batch as the first dimension. "
+    "Or use strict=True, which computes each record separately",
 )
 """What a difference between a part and its pieces is called, and what helps."""
 
 _KEPT = (
-    "when it is computed once more",
-    "keep nothing of a record outside the module, use weights through their layers (weight_decay in place of their "
-    "norm in the loss), and draw from torch's generator",
+    "when the record is computed again",
+    "keep no data of a record outside the module, use weights only through their layers (weight_decay, not their norm "
+    "in the loss), and draw from torch's generator",
 )
 """What a difference between two passes of one record is called, and what helps."""
 
-_PADDED = "where the record is padded to the length of others", "pad on the right with a mask, or use strict=True"
+_PADDED = "when the record is padded to the length of others", "pad on the right with a mask, or use strict=True"
 """What a difference between a padded record and the record by itself is called, and what helps."""
 
-_GIVEN = "with what the collate_fn says of the whole batch", "give no counts or statistics of it, or use strict=True"
+_GIVEN = (
+    "with values that collate_fn computes from the whole batch",
+    "pass no counts or statistics of the batch, or use strict=True",
+)
 """What a difference by numbers that a batch has besides its tensors is called, and what helps."""
 
 
@@ -482,16 +490,21 @@ _ROWS = (list, tuple, deque)
 _TABLES = (dict, OrderedDict, defaultdict, list, deque, set)
 """Attributes, and what stands within them, that are put back with what they held."""
 
-_NOTHING_KEPT = "layers that keep nothing of a batch"
-"""What is expected of a forward pass."""
+_CONSTANT = "constant within a batch"
+"""The condition on tensors and attributes during a forward pass."""
 
-_NO_STATE = "keep nothing of a batch in attributes; set what the first batch would set before make_private"
+_CHANGED = "a value changed by the forward pass"
+"""What a tensor or an attribute has that is not."""
+
+_NO_STATE = "keep no data of a batch in attributes, and set attributes that the first batch sets before make_private"
 """What helps against state in attributes."""
 
 _FROZEN = "frozen"
 """What a tensor is called that asks for no gradient."""
 
-_FREEZE = "undo that, or convert and freeze layers before make_private, or call it anew with the same ledger"
+_FREEZE = (
+    "convert and freeze layers before make_private. To change them later, call make_private again with the same ledger"
+)
 """What helps where one is another one than it was."""
 
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -533,19 +546,18 @@ class ModuleState:
         now = self.states(tensors, self.read(tensors) - self.released.keys())
         self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
         remedy = (
-            "take other optimizers off them; weights from elsewhere come in by module.load_state_dict, and what clamps "
-            "or averages them goes into optimizer.attach_step_hook"
+            "remove other optimizers, load weights with module.load_state_dict, and clamp or average weights in "
+            "optimizer.attach_step_hook"
         )
-        expected = "trained tensors that releases alone change"
-        _check_same(self.drawn, now, "changed since the last release", expected, remedy)
+        _check_same(self.drawn, now, "a change since the last release", "changed by releases only", remedy)
 
     def check_released(self, *, every: bool = False) -> None:
         """Raise where what is read was written since the batch was drawn; ``every`` tensor is read from now on."""
         tensors = self.taps.tensors() if every else self.check_trained()
-        expected = "tensors that stay as they are from the drawing of a batch to its release"
-        remedy = "no other optimizer, and no writes, of a teacher neither, but in optimizer.attach_step_hook"
+        expected = "constant from the drawing of a batch to its release"
+        remedy = "use no other optimizer, and change tensors, also those of a teacher, in optimizer.attach_step_hook"
         now = self.states(tensors, {id(tensor) for _, tensor in tensors} if every else self.read(tensors))
-        _check_same(self.drawn, now, "changed beside the releases", expected, remedy)
+        _check_same(self.drawn, now, "a change outside the release", expected, remedy)
         self.drawn, self.is_noted = now, every
 
     def end_step(self, rates: dict[int, float]) -> None:
@@ -561,8 +573,8 @@ class ModuleState:
         for key, state in self.released.items():
             # Folded factors are zero again after a step, which has written them.
             if rates.get(key, most) > 0.0 and key in self.drawn and state[1:] == self.drawn[key][1:]:
-                remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
-                raise InvalidParameterError(state[0], "unmoved after a step", "trained weights that move", remedy)
+                remedy = "build the optimizer from the parameters of the trained module after moving it"
+                raise InvalidParameterError(state[0], "the same values as before", "changed by the first step", remedy)
 
     def states(self, tensors: Sequence[tuple[str, Tensor]], read: Container[int]) -> _States:
         """The states of tensors, of those whose identities are in ``read`` with what they hold."""
@@ -587,7 +599,7 @@ class ModuleState:
         for name, tensor in tensors:
             kind, expected = _kind_of(tensor), self.kinds.get(id(tensor), _FROZEN)
             if kind != expected:
-                raise InvalidParameterError(name, kind, f"{expected}, as make_private saw it", _FREEZE)
+                raise InvalidParameterError(name, kind, f"{expected}, as when make_private was called", _FREEZE)
         return tensors
 
     def check_unwritten(self, form: Any = None) -> None:
@@ -596,8 +608,11 @@ class ModuleState:
         Parts of a given ``form`` leave the same whole numbers in attributes.
         """
         now = self.states(self.taps.tensors(), self.drawn if self.is_noted else ())
-        remedy = "no running statistics, no max_norm; set weights before the batch is drawn, do not write through .data"
-        _check_same(self.drawn, now, "changed by the forward pass", _NOTHING_KEPT, remedy)
+        remedy = (
+            "use no running statistics and no max_norm, set weights before the batch is drawn, and do not write "
+            "through .data"
+        )
+        _check_same(self.drawn, now, _CHANGED, _CONSTANT, remedy)
         if self.is_noted:
             self.check_attributes(form, every=True)
 
@@ -617,11 +632,12 @@ class ModuleState:
         names = {id(tensor): name for name, tensor in self.taps.tensors()} if self.others else {}
         for leaf in self.others:
             if id(leaf) in names:
-                raise InvalidParameterError(names[id(leaf)], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
+                expected = f"{_FROZEN}, as when make_private was called"
+                raise InvalidParameterError(names[id(leaf)], "trained", expected, _FREEZE)
             if isinstance(leaf, nn.Parameter):
-                actual = f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too"
-                remedy = "put it into the module before make_private, or call what holds it under torch.no_grad()"
-                raise InvalidParameterError("losses", actual, "losses of the trained tensors alone", remedy)
+                actual = f"a gradient of another parameter, of shape {tuple(leaf.shape)}"
+                remedy = "put the parameter into the module before make_private, or use it under torch.no_grad()"
+                raise InvalidParameterError("losses", actual, "differentiable in the trained tensors only", remedy)
 
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
@@ -660,7 +676,7 @@ class ModuleState:
                 left &= self.integer_changes.get((name, form), left)
                 self.integer_changes[name, form], differs = left, not left
             if differs:
-                raise InvalidParameterError(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
+                raise InvalidParameterError(name, _CHANGED, _CONSTANT, _NO_STATE)
 
     def restore(self) -> None:
         """Give all plain attributes the values that they had before the first part, and their tables what they held."""

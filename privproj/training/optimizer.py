@@ -49,7 +49,7 @@ class ReleaseCounter:
         """Count one more release; with a ledger it is on the disk before the release exists."""
         if self.steps >= self.plan.steps:
             raise UnsupportedError(
-                f"all {self.plan.steps} planned steps are released; a longer run needs noise for more steps"
+                f"all {self.plan.steps} planned steps are released. Plan more steps, which need more noise."
             )
         self.stamps.check()
         if self.ledger is not None:
@@ -121,11 +121,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         loader.on_open, loader.on_empty = self._begin, self.step
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
-            raise InvalidParameterError(
-                "optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure"
-            )
+            expected, remedy = "an optimizer whose step needs no closure", "use torch.optim.Adam, for instance"
+            raise InvalidParameterError("optimizer", type(optimizer).__name__, expected, remedy)
         if isinstance(optimizer, torch.optim.SparseAdam) or optimizer.defaults.get("differentiable"):
-            kind, expected = type(optimizer).__name__, "an optimizer of dense gradients, not differentiable=True"
+            kind, expected = type(optimizer).__name__, "an optimizer of dense gradients without differentiable=True"
             raise InvalidParameterError("optimizer", kind, expected, "use torch.optim.Adam, for instance")
         self._share()
         self._check_groups()
@@ -168,16 +167,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         entry = state.pop("privproj", {})
         saved, here = entry.get("releases", 0), self._spending.account.spent
         if saved > here:
-            words = f"at most the {here} that are accounted here, or the ledger of that run"
-            raise InvalidParameterError("state_dict", f"a state after {saved} releases", words)
+            expected, remedy = f"a state after at most {here} releases, as accounted here", "use the ledger of that run"
+            raise InvalidParameterError("state_dict", f"a state after {saved} releases", expected, remedy)
         if "clip" in entry:
             self._noisy_sum.resume_clip(entry["clip"])
         self._original.load_state_dict(state)
         self._share()
 
     def __reduce__(self) -> NoReturn:
-        words = "a private optimizer is neither copied nor pickled"
-        raise UnsupportedError(f"{words}, for a copy would repeat its noise: save its state_dict() and keep its ledger")
+        reason = "a private optimizer cannot be copied or pickled, because a copy would repeat its noise"
+        raise UnsupportedError(f"{reason}. Save optimizer.state_dict() and keep the ledger.")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._plan.algorithm.name}, {self._original!r})"
@@ -268,12 +267,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = integer("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
-            remedy = "let collate_fn drop no record and give tensors, lists, or tuples, mappings, dataclasses of these"
-            raise InvalidParameterError("batch", type(batch).__name__, f"one row for each of {records} records", remedy)
-        if strict and records and not self._turn.numbers:
-            raise InvalidParameterError(
-                "strict", True, "a batch of the private loader, whose records can be fetched again"
+            remedy = (
+                "let collate_fn drop no record and return tensors, lists, or tuples, mappings, dataclasses of these"
             )
+            expected = f"a batch with one row for each of {records} records"
+            raise InvalidParameterError("batch", type(batch).__name__, expected, remedy)
+        if strict and records and not self._turn.numbers:
+            expected = "False for a batch whose records the private loader cannot fetch again"
+            raise InvalidParameterError("strict", True, expected)
         self._guard.check_trained()
         total = torch.zeros((), device=self._taps.device)
         # The loss of a part may write into what it gets, which is then no view of the batch, and into nothing else.
@@ -324,8 +325,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @grad_scale.setter
     def grad_scale(self, scale: object) -> None:
-        remedy = "leave the scaler out and use float32 or bfloat16: a scaler skips steps by private gradients"
-        raise InvalidParameterError("optimizer", "a step of a GradScaler", "optimizer.step()", remedy)
+        remedy = (
+            "remove the scaler and use float32 or bfloat16, because a scaler skips steps depending on private gradients"
+        )
+        raise InvalidParameterError("optimizer", "a step of a GradScaler", "used without a gradient scaler", remedy)
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Release the batch and let the wrapped optimizer use what was released. An empty batch is released too.
@@ -339,7 +342,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             UnsupportedError: All planned steps are released.
         """
         if closure is not None:
-            raise InvalidParameterError("closure", closure, "no closure, since every release is used once")
+            raise InvalidParameterError("closure", closure, "None, because every release is used once")
         self._turn.close()
         try:
             self._share()
@@ -376,10 +379,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         released.
         """
         if not self._steps_itself:
-            remedy = "call step_on of the optimizer that make_private returned: other gradients have no noise"
-            raise InvalidParameterError(
-                "optimizer", "a step of the wrapped optimizer", "steps of the private one", remedy
-            )
+            remedy = "call step_on of the optimizer that make_private returned, because other gradients have no noise"
+            expected = "called through the private optimizer only"
+            raise InvalidParameterError("optimizer", "a step of the wrapped optimizer", expected, remedy)
 
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
@@ -392,17 +394,15 @@ class PrivateOptimizer(torch.optim.Optimizer):
         held = {*self._held()}
         for view in self._views:
             if not held.issuperset(view.parameters):
-                remedy = "build it after the model is wrapped and moved, or freeze the tensor"
-                raise InvalidParameterError(
-                    view.name, "a tensor it lacks", "an optimizer over every trained tensor", remedy
-                )
+                remedy = "build it after the model is wrapped and moved, or freeze these tensors"
+                expected, actual = "an optimizer over every trained tensor", f"one without the tensors of {view.name}"
+                raise InvalidParameterError("optimizer", actual, expected, remedy)
         for parameter in held.difference(*(view.parameters for view in self._views)):
             if parameter.requires_grad:
-                what = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
-                remedy = "freeze it, or put it into the module before make_private"
-                raise InvalidParameterError(
-                    "optimizer", what, "an optimizer over the trained tensors and no others", remedy
-                )
+                actual = f"one with a tensor of shape {tuple(parameter.shape)} outside the private layers"
+                remedy = "freeze that tensor, or put it into the module before make_private"
+                expected = "an optimizer over the trained tensors and no others"
+                raise InvalidParameterError("optimizer", actual, expected, remedy)
 
     def _held(self) -> Iterator[Tensor]:
         """The tensors of the wrapped optimizer."""

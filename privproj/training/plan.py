@@ -134,10 +134,9 @@ def batches_of(batches: "str | Batches") -> Batches:
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
             raise UnsupportedError(
-                f"sampling={batches} has no private loader, since nothing is proved of such batches beyond one release "
-                f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {batches}`), or "
-                'train with batches="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
-                "and a smaller epsilon"
+                f"sampling={batches} has no private loader, because no bound for it is better than one release per "
+                f"epoch. Account for your own loader with `privproj epsilon ... --sampling {batches}`, or train with "
+                'batches="balls-in-bins", which also uses each record once per epoch and has a smaller epsilon'
             )
         return KINDS[batches]()
     if not isinstance(batches, Batches):
@@ -172,20 +171,22 @@ class Method:
     """
 
     name: str = "dp-sgd"
-    rank: int | None = parameter(whole_number("a rank from 1 to 1e7", 1, 10**7))
+    rank: int | None = parameter(whole_number("an integer from 1 to 1e7", 1, 10**7))
     frame: Literal["haar", "wishart"] | None = None
     subspace: Any = None
-    every: int = parameter(whole_number("a whole number of steps >= 1"), default=1)
-    beta: float = parameter(number("a momentum from 0 to 1", 0.0, 1.0), default=0.9)
+    every: int = parameter(whole_number("an integer >= 1"), default=1)
+    beta: float = parameter(number("a number from 0 to 1", 0.0, 1.0), default=0.9)
     bound: str | None = None
 
     def __post_init__(self) -> None:
         algorithm = load(self.name)
         check_parameters(self)
         if self.frame not in (None, "haar", "wishart") or (self.frame is not None and not algorithm.has_frame):
-            raise InvalidParameterError("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
+            raise InvalidParameterError(
+                "frame", self.frame, "haar or wishart for m2 and m2-projected-clip, and None for others"
+            )
         if self.rank is not None and algorithm.rank == "none":
-            raise InvalidParameterError("rank", self.rank, f"no rank, since {self.name} has none here")
+            raise InvalidParameterError("rank", self.rank, f"omitted for {self.name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,21 +251,21 @@ class Plan:
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Method):
             raise InvalidParameterError("algorithm", self.algorithm, "a Method, such as Method('dp-sgd')")
-        object.__setattr__(self, "steps", integer("steps", self.steps, "a whole number of steps >= 1"))
+        object.__setattr__(self, "steps", integer("steps", self.steps, "an integer >= 1"))
         object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
-            raise InvalidParameterError("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
+            raise InvalidParameterError("max_batch_size", self.max_batch_size, "omitted with sampling_rate=1")
         if self.batches is not None and self.steps % self.batches:
             raise InvalidParameterError(
-                "steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins"
+                "steps", self.steps, f"a multiple of {self.batches}, the number of batches in an epoch of balls-in-bins"
             )
         adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
         is_one_clip = adaptive is None or self.shares is None
         if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
-            words = f"one clip that adapts, by the deviation {accounted} that the mechanism is accounted with"
+            words = f"None with clipping=per-layer, else have the sigma of the mechanism ({accounted})"
             raise InvalidParameterError("adaptive_clipping", adaptive, words)
         if adaptive is not None and not adaptive.least <= self.clip <= adaptive.most:
-            words = f"a first clip from least={adaptive.least:g} to most={adaptive.most:g}"
+            words = f"a number from {adaptive.least:g} to {adaptive.most:g}, the range of adaptive_clipping"
             raise InvalidParameterError("max_grad_norm", self.clip, words)
         self.phase(self.steps).check()
 
@@ -358,7 +359,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         answer = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=bound, **run)
         if answer.value is None:
             raise UnsupportedError(
-                f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}"
+                f"no noise multiplier meets epsilon {epsilon:g} at delta {delta:g}. {' '.join(answer.warnings)}"
             )
         return with_noise(answer.value)
     ends = {"low": 1e-3, "high": 1e6}
@@ -382,8 +383,8 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         share = room.spent / room.budget
         noise = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
     if noise == math.inf or share > NEARLY_ALL:
-        left = f"leave nothing to train with of epsilon {epsilon:g} at delta {delta:g}"
-        raise UnsupportedError(f"the {earlier.spent} earlier releases {left}")
+        left = f"leave nothing of epsilon {epsilon:g} at delta {delta:g}"
+        raise UnsupportedError(f"the {earlier.spent} earlier releases {left}. Use a larger epsilon or delta")
     return with_noise(noise)
 
 
@@ -398,23 +399,24 @@ def rate_and_steps(
     ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
-        raise InvalidParameterError("steps", steps, "exactly one of steps and epochs")
+        remedy = "give steps or epochs" if steps is None else ""
+        raise InvalidParameterError("steps", steps, "omitted, because epochs is given", remedy)
     if batch_size is None and (drawing.count if isinstance(drawing, BallsInBins) else drawing.rate) is None:
-        raise InvalidParameterError("data_loader", "batch_size=None", "a loader with a batch size, which joins records")
+        raise InvalidParameterError("data_loader", "batch_size=None", "a DataLoader with a batch_size")
     if isinstance(drawing, BallsInBins):
         # t = ceil(N/B), T = E t.
         batches = drawing.count
         batches = rate_and_steps_from_batches(batch_size or 0, dataset_size)[1] if batches is None else batches
-        batches = integer("batches", batches, "from 1 to 1e7 batches in an epoch", 1, 10**7)
+        batches = integer("batches", batches, "an integer from 1 to 1e7", 1, 10**7)
         if steps is None:
-            steps = batches * integer("epochs", epochs, "whole epochs with balls-in-bins sampling", 1, 10**9)
+            steps = batches * integer("epochs", epochs, "an integer with balls-in-bins sampling", 1, 10**9)
         return 1.0 / batches, steps, batches
     passes = 1.0 if epochs is None else float(EPOCHS.check("epochs", epochs))
     rate = drawing.rate
     if rate is None:
         rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, passes)
     else:
-        real("sampling_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
+        real("sampling_rate", rate, "a number above 0 and at most 1", 0.0, 1.0, open_low=True)
         per_epochs = math.ceil(passes * math.ceil(1.0 / rate))
     steps = per_epochs if steps is None else steps
     if isinstance(drawing, FixedBatches):

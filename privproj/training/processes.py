@@ -76,7 +76,7 @@ class Processes:
         if len(set(places.values())) > 1:
             words = "the processes of the run are at different places"
             raise UnsupportedError(
-                f"{words} ({places}), and none may leave out a step: end all of them, and resume the run"
+                f"{words} ({places}), but each must make every step. End all processes and resume the run"
             )
         return [one for _, one in pairs]
 
@@ -126,7 +126,7 @@ def own_device(device: torch.device) -> torch.device:
         return device
     if device.index is not None:
         raise InvalidParameterError(
-            "device", device, "cuda without a number", "each of several processes takes its own GPU"
+            "device", device, "cuda without a number", "each of several processes uses its own GPU"
         )
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 

@@ -56,8 +56,8 @@ class NoisySum:
         if adaptive is None:
             return
         if any(part is not None for part in self.sums):
-            raise InvalidParameterError("clip", clip, "a clip that is loaded between batches")
-        words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
+            raise InvalidParameterError("clip", clip, "loaded between batches")
+        words = f"a number from {adaptive.least:g} to {adaptive.most:g}"
         self.set_clip(real("clip", clip, words, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
@@ -85,7 +85,9 @@ class NoisySum:
         for i, rows in norms.items():
             if len(rows) != examples:
                 actual = f"{len(rows)} rows for {examples} losses"
-                raise InvalidParameterError(self.views[i].name, actual, "one row for each record, batch first")
+                raise InvalidParameterError(
+                    self.views[i].name, actual, "a layer with one row for each record, batch first"
+                )
         none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
         squared = torch.stack([norms.get(i, none).to(none.device) for i in range(len(self.views))], 1)
         finite = torch.isfinite(squared).all(1)

@@ -30,15 +30,14 @@ FLOATS = (torch.float32, torch.float64)
 REMEDIES = {
     nn.modules.rnn.RNNBase: "use opacus.layers.DPLSTM, DPGRU or DPRNN with batch_first=True, or freeze it",
     nn.EmbeddingBag: "use nn.Embedding and a sum or mean over its tokens, or freeze it",
-    nn.utils.parametrize.ParametrizationList: "remove the parametrization, or freeze the layer, in eval mode",
-    LazyModuleMixin: "call the module once before make_private, which gives the layer its shape",
-    torch.jit.ScriptModule: "take the module as it was before torch.jit",
+    nn.utils.parametrize.ParametrizationList: "remove the parametrization, or freeze the layer and put it in eval mode",
+    LazyModuleMixin: "call the module once before make_private, so that the layer has a shape",
+    torch.jit.ScriptModule: "pass the module as it was before torch.jit",
 }
 """What to do about layers of torch that have no per-example gradients here. Contract."""
 
 VARIANT_REMEDY = (
-    "switch use_dora and the like off: they use the factors beside their layers (DoRA in the norm of W + s B A), "
-    "where no record's part can be seen"
+    "disable use_dora and similar options, which use the factors outside their layers (DoRA in the norm of W + s B A)"
 )
 """Why variants of LoRA are refused. Contract."""
 
@@ -89,7 +88,7 @@ class AnyTap:
         arguments = {**dict(enumerate(args)), **kwargs}
         seen = next((key for key, value in arguments.items() if isinstance(value, Tensor)), None)
         if seen is None:
-            raise InvalidParameterError(self.name, "no tensor", "a layer that is called with a tensor", "freeze it")
+            raise InvalidParameterError(self.name, "a call without one", "called with a tensor", "freeze the layer")
         values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in arguments.items()}
         return (module, {**values, seen: arguments[seen].dim()}, seen), values[seen]
 
@@ -297,7 +296,7 @@ class _ReplayedTap(AnyTap):
                 remedy = f"train LoRA in place of LoHa or LoKr, or {remedy}"
             elif "random" in str(error):
                 remedy = f"set its dropout to 0, or {remedy}"
-            remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
+            remedy += f". The error of torch.func is: {str(error).strip().splitlines()[0][:150]}"
             expected = "a layer that can be computed for one record alone"
             raise InvalidParameterError(self.name, type(module).__name__, expected, remedy) from error
         finally:
@@ -414,8 +413,8 @@ def make_tap(name: str, module: nn.Module) -> AnyTap | None:
     kind: Any = Tap if is_trained and is_matrix(module) else _ReplayedTap
     tap: AnyTap = getattr(module, "private_tap", kind)(name, module)
     if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
-        actual = "trained tensors besides weight and bias"
-        raise InvalidParameterError(name, actual, "a layer as torch has it", "freeze the others")
+        expected = "a layer whose only trained tensors are its weight and bias"
+        raise InvalidParameterError(name, "one with other trained tensors", expected, "freeze the other tensors")
     return tap
 
 
@@ -426,24 +425,28 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
         if isinstance(module, base):
             raise InvalidParameterError(name, kind, expected, remedy)
     if isinstance(module.__dict__.get("weight"), Tensor):
-        remedy = "remove spectral_norm or weight_norm from it, or freeze it, in eval mode"
-        raise InvalidParameterError(name, f"{kind} with a weight that is made from others", expected, remedy)
+        remedy = "remove spectral_norm or weight_norm, or freeze the layer and put it in eval mode"
+        raise InvalidParameterError(name, f"{kind} with a weight computed from other tensors", expected, remedy)
     if type(module).forward is nn.Module.forward:
-        remedy = "freeze them, for tensors that another layer takes out of a container pass by the hooks"
-        raise InvalidParameterError(name, kind, "trained tensors in a layer that is called itself", remedy)
+        remedy = "freeze its tensors, because hooks do not see tensors that another layer takes from a container"
+        raise InvalidParameterError(name, kind, "a layer with a forward method of its own", remedy)
     if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq or module.sparse):
-        remedy = "they write to the table, count over the batch, or want gradients without noise"
+        remedy = (
+            "disable these options, which write to the table, count over the batch, or need gradients without noise"
+        )
         raise InvalidParameterError(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
     for parameter in trained:
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             remedy = (
-                "it would see gradients without noise: register_step_pre_hook changes released ones, on the optimizer "
-                "that make_private is given"
+                "to change released gradients, call register_step_pre_hook of the optimizer that you pass to "
+                "make_private. Other hooks would see gradients without noise"
             )
-            raise InvalidParameterError(name, "a hook on a gradient", "trained tensors without hooks", remedy)
+            expected = "a layer without hooks on its trained tensors"
+            raise InvalidParameterError(name, "a hook on a gradient", expected, remedy)
         if parameter.dtype not in FLOATS:
-            remedy = "convert it with float(); frozen layers may stay in half precision, under torch.autocast too"
-            raise InvalidParameterError(name, parameter.dtype, "trained tensors in float32 or float64", remedy)
+            remedy = "convert it with float(). Frozen layers may stay in half precision, also under torch.autocast"
+            expected = "a layer with trained tensors in float32 or float64"
+            raise InvalidParameterError(name, parameter.dtype, expected, remedy)
 
 
 def check_variants(name: str, module: nn.Module) -> None:
@@ -451,4 +454,4 @@ def check_variants(name: str, module: nn.Module) -> None:
     variants: Any = {**getattr(module, "use_dora", {}), **getattr(module, "lora_variant", {})}
     if any(variants.values()) and any(p.requires_grad for p in module.parameters()):
         kinds = ", ".join(sorted({type(v).__name__ for v in variants.values() if v and v is not True})) or "DoRA"
-        raise InvalidParameterError(name, kinds, "plain LoRA", VARIANT_REMEDY)
+        raise InvalidParameterError(name, kinds, "a plain LoRA adapter", VARIANT_REMEDY)

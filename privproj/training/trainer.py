@@ -49,12 +49,12 @@ CLASSES = tuple(f"For{kind}Classification" for kind in ("Sequence", "Image", "Vi
 """Endings of the names of models with one score for each class. Contract."""
 
 UNSOUND = {
-    "auto_find_batch_size": (False, "the batch size is part of the plan"),
+    "auto_find_batch_size": (False, "the batch size is fixed before training"),
     "neftune_noise_alpha": (None, "its noise depends on the length of the longest record of a batch"),
-    "use_liger_kernel": (False, "its fused kernels go past the layers that see each record"),
+    "use_liger_kernel": (False, "its fused kernels bypass the per-example gradients"),
     "include_num_input_tokens_seen": ("no", "the number of tokens in a batch is private"),
-    "train_sampling_strategy": ("random", "batches are drawn as is accounted"),
-    "group_by_length": (False, "batches are drawn as is accounted"),
+    "train_sampling_strategy": ("random", "privproj draws the batches"),
+    "group_by_length": (False, "privproj draws the batches"),
 }
 """Arguments of Trainer that must keep one value, and why. Soundness."""
 
@@ -179,7 +179,9 @@ class PrivateTrainer(Trainer):
             InvalidParameterError: Nothing was released yet.
         """
         if self.private_optimizer is None:
-            raise InvalidParameterError("epsilon", "nothing released", "a run that was started", "call train")
+            raise InvalidParameterError(
+                "epsilon", "a run without releases", "evaluated after the first step", "call train"
+            )
         return self.private_optimizer.epsilon(self.privacy["delta"])
 
     # --- what Trainer calls -------------------------------------------------------------------------
@@ -342,12 +344,12 @@ class _ReleasesAreSteps(TrainerCallback):
         done, saved = optimizer._steps, state.global_step
         where = self.trainer.privacy.get("ledger", Path(args.output_dir) / LEDGER)
         if done < saved:
-            raise InvalidParameterError("ledger", where, f"the ledger with the {saved} releases of the checkpoint")
+            raise InvalidParameterError("ledger", where, f"a ledger with the {saved} releases of the checkpoint")
         if done and not saved:
-            words = "go on with train(resume_from_checkpoint=True), or name another ledger; both then add up"
-            raise UnsupportedError(f"{where} already holds {done} releases: {words}")
+            words = "Use train(resume_from_checkpoint=True), or start with another ledger and compose both"
+            raise UnsupportedError(f"{where} already has {done} releases. {words}")
         if done > saved:
-            late = f"{where} holds {done - saved} releases after the checkpoint: they count, and their steps are lost"
+            late = f"{where} has {done - saved} releases after the checkpoint. They count, but their steps are lost."
             warnings.warn(late, ResumedLedger, stacklevel=2)
         if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) and "metrics" not in _names(scheduler.step):
             for _ in range(done - saved):
@@ -364,13 +366,16 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``make_private`` that a user gave; raises :class:`InvalidParameterError` for others."""
     names = _names(make_private) - GIVEN_BY_TRAINER | {"strict"}
     for name in privacy.keys() - names:
-        remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
-        raise InvalidParameterError("privacy", name, f"names of {', '.join(sorted(names))}", remedy)
+        if name in GIVEN_BY_TRAINER:
+            raise InvalidParameterError("privacy", name, f"without {name}", "set it in TrainingArguments or train")
+        raise InvalidParameterError("privacy", name, f"a mapping with the keys {', '.join(sorted(names))} only")
     drawing = batches_of(privacy.get("batches", "poisson"))
     if (drawing.rate, drawing.count) != (None, None):
-        raise InvalidParameterError("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")
+        raise InvalidParameterError(
+            "batches", drawing, "without a rate or a number of batches", "set the batch size in TrainingArguments"
+        )
     if privacy.get("delta") is None:
-        raise InvalidParameterError("privacy", "no delta", "a delta, for the logs too")
+        raise InvalidParameterError("privacy", sorted(privacy), "a mapping with delta")
     return dict(privacy)
 
 
@@ -378,9 +383,9 @@ def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
     """Let the clip of each record be that of Trainer where ``privacy`` has none, and refuse two that differ."""
     clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
     if args.max_grad_norm not in (clip, unsaid):
-        remedy = "it is the largest norm of a record's gradient, not of a batch's: leave it out of TrainingArguments"
+        remedy = "omit it from TrainingArguments, because privproj clips the gradient of each record"
         raise InvalidParameterError(
-            "max_grad_norm", f"{args.max_grad_norm} and, in privacy, {clip}", "one clip", remedy
+            "max_grad_norm", f"{args.max_grad_norm} and {clip}", "the same in TrainingArguments and privacy", remedy
         )
 
 
@@ -389,33 +394,35 @@ def _refuse_unsound(trainer: PrivateTrainer) -> None:
     args, accelerator = trainer.args, trainer.accelerator
     for name, (sound, why) in UNSOUND.items():
         if getattr(args, name, sound) not in (sound, False):
-            raise InvalidParameterError(name, getattr(args, name), f"{name}={sound}", why)
+            raise InvalidParameterError(name, getattr(args, name), f"{sound}", why)
     if accelerator.mixed_precision not in ("no", "bf16"):
         raise InvalidParameterError(
-            "mixed_precision", accelerator.mixed_precision, "bf16 or none, without a loss scale"
+            "mixed_precision", accelerator.mixed_precision, "bf16 or no, because fp16 scales the loss"
         )
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind not in WORKERS or args.n_gpu > 1:
         actual = kind if args.n_gpu <= 1 else f"{args.n_gpu} GPUs in one process"
-        words = "processes that hold the whole model, one GPU each, without FSDP and DeepSpeed"
+        words = "for processes that hold the whole model on one GPU each, without FSDP and DeepSpeed"
         raise InvalidParameterError("args", actual, words)
     if args.load_best_model_at_end and hasattr(trainer.model, "trained_by_m2"):
         raise InvalidParameterError(
-            "load_best_model_at_end", True, "False, and import_peft, with M2 on a model of PEFT"
+            "load_best_model_at_end", True, "False with m2 on a PEFT model", "load the best model with import_peft"
         )
     optim = str(getattr(args.optim, "value", args.optim))
     if any(word in optim for word in OWN_UPDATES):
         raise InvalidParameterError("optim", optim, "an optimizer that changes weights in its step only")
     data = trainer.train_dataset
     if data is not None and (isinstance(data, IterableDataset) or not has_length(data)):
-        raise InvalidParameterError("train_dataset", type(data).__name__, "a data set with a length and an index")
+        raise InvalidParameterError("train_dataset", type(data).__name__, "a dataset with a length and an index")
     own_losses = type(trainer).compute_record_losses is not PrivateTrainer.compute_record_losses
     of_batches = trainer.compute_loss_func is not None or type(trainer).compute_loss is not Trainer.compute_loss
     if of_batches and not own_losses:
-        raise InvalidParameterError("compute_loss", "a loss of a whole batch", "compute_record_losses, overridden")
+        raise InvalidParameterError(
+            "compute_loss", "a loss of a whole batch", "omitted", "override compute_record_losses"
+        )
     if not own_losses and _kind_of(trainer.model) is None:
-        words = "a model for language modelling or classification, or compute_record_losses, overridden"
-        raise InvalidParameterError("model", type(_unwrapped(trainer.model)).__name__, words)
+        words, remedy = "a model for language modeling or classification", "else override compute_record_losses"
+        raise InvalidParameterError("model", type(_unwrapped(trainer.model)).__name__, words, remedy)
 
 
 def _unwrapped(model: Any) -> Any:

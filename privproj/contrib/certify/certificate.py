@@ -637,7 +637,7 @@ def _from_record(content: object) -> Certificate:
         newer = type(schema) is int and schema > SCHEMA
         remedy = "update privproj, because a newer version wrote the certificate" if newer else "certify again"
         raise InvalidParameterError("schema", quoted(schema), f"{SCHEMA}", remedy)
-    certificate = Certificate(**files.read_table("keys", fields, KINDS))
+    certificate = Certificate(**files.read_table("content", fields, KINDS))
     check_keys(certificate.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
     delta_target(certificate.target.get("delta"), certificate.target.get("log10_delta"))
     return certificate

@@ -126,8 +126,12 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
             key.
     """
     if not isinstance(data, Mapping):
-        raise InvalidParameterError(where, data, "an event: a table with its type and its parameters")
-    name, expected = str(data.get("type", "nothing")), "dp-accounting event"
+        raise InvalidParameterError(where, data, "a table with the type and the parameters of an event")
+    if "type" not in data:
+        raise InvalidParameterError(
+            f"{where}: type", "nothing", "a type", "an event has a type, such as GaussianDpEvent"
+        )
+    name, expected = str(data["type"]), "dp-accounting event"
     types = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
     if name not in types:
         raise unknown_name(f"{where}: type", name, expected, types)
@@ -439,8 +443,8 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     _check_scales(phases)
     relation = _relation_of(phases)
     unsupported = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
-    no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in unsupported if law]
-    no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in unsupported if curve]
+    no_law = [f"{phase.place} has no distribution of the loss ({law})" for phase, law, _ in unsupported if law]
+    no_curve = [f"{phase.place} has no Renyi divergences ({curve})" for phase, _, curve in unsupported if curve]
     if no_law and no_curve:
         raise UnsupportedError(f"no accountant supports these phases together: {no_law[0]} and {no_curve[0]}")
     return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
@@ -504,7 +508,7 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
     no_law = [leaf for leaf in leaves if not has_loss_distribution(leaf, relation)]
     no_curve = [leaf for leaf in leaves if not has_renyi_curve(leaf, relation)]
     for leaf in (leaf for leaf in no_law if leaf in no_curve):
-        raise UnsupportedError(f"phase {phase.name}: {why_refused(leaf, relation)}")
+        raise UnsupportedError(f"{phase.place}: {why_refused(leaf, relation)}")
     law_name, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
     return law_name, curve
 
@@ -522,4 +526,4 @@ def _with_renyi_bound(phase: Phase, why: str) -> Phase:
         renyi_phase.check()
         return renyi_phase
     except PrivprojError as error:
-        raise UnsupportedError(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None
+        raise UnsupportedError(f"{why}, and {phase.place} has no Renyi divergences: {error}") from None

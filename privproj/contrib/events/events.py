@@ -39,7 +39,7 @@ class Event(Mechanism):
 
     name = "dp-accounting"
     requirements = (Requirement.EVENT_MATCHES_PROGRAM,)
-    remedy = "more noise in its events"
+    remedy = "more noise"
 
     def notes(self) -> list[str]:
         """Return the warning that dp-accounting accounts for the event."""

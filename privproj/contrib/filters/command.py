@@ -47,7 +47,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         try:
             budget.spend(phase)
         except UnsupportedError as error:
-            reason = f"phase {phase.name} is done but exceeds the budget, so the filter has no guarantee: {error}"
+            reason = f"{phase.place} is done but exceeds the budget, so the filter has no guarantee: {error}"
             raise UnsupportedError(reason) from None
     for phase in schedule.phases:
         unlimited.spend(phase)

@@ -263,7 +263,7 @@ def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
     for phase in loss.phases:
         if phase.accountant is not None:
             raise UnsupportedError(
-                f"phase {phase.name} uses another accountant. Compute its Renyi divergence with that accountant"
+                f"{phase.place} uses another accountant. Compute its Renyi divergence with that accountant"
             )
     phases = tuple(renyi_curve(phase)[0] for phase in loss.phases)
     return replace(loss, phases=phases)

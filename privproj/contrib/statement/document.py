@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from hashlib import sha256
 
+from privproj_cli.ledger import ledger_named_file
 from privproj_cli.verify import (
     NOT_THE_PROGRAM,
     UNPROVED,
@@ -43,7 +44,9 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
     hashes = (sha256(ledger[0]).hexdigest(), *map(sha256_of, others))
     digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
     statement = statements.verify_statement(*document, written)
-    verdict = statements.compare_with_ledger(statement, verify_ledger(*ledger), digests)
+    with ledger_named_file():
+        account = verify_ledger(*ledger)
+    verdict = statements.compare_with_ledger(statement, account, digests)
     return render_agreement(verdict, digests)
 
 

@@ -47,6 +47,6 @@ def load(name: str) -> Any:
     "Clip every record's gradient, add noise to the sum."
     """
     if name not in ALGORITHMS:
-        raise unknown_name("algorithm", name, "an algorithm", ALGORITHMS)
+        raise unknown_name("algorithm", name, "algorithm", ALGORITHMS)
     records = import_module(f"{__name__}.{FILES[name]}").RECORDS
     return next(record for record in records if record.name == name)

@@ -53,7 +53,7 @@ class FrozenLoRA(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, alpha: float | None, stream: torch.Generator) -> None:
         super().__init__()
         inputs = base.in_features
-        rank = integer("rank", rank, f"a whole rank from 1 to {inputs}, the inputs of a layer", 1, inputs)
+        rank = integer("rank", rank, f"an integer from 1 to {inputs}, the inputs of a layer", 1, inputs)
         self.base = base.requires_grad_(False)
         self.rank, self.scale = rank, 1.0 if alpha is None else alpha / rank
         weight = base.weight
@@ -147,7 +147,7 @@ def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where
         parent, _, child = name.rpartition(".")
         setattr(module.get_submodule(parent), child, wrap(layer))
     if not picked:
-        raise InvalidParameterError("module", type(module).__name__, "a module with linear layers to adapt")
+        raise InvalidParameterError("module", type(module).__name__, "a module with linear layers")
     return module
 
 
@@ -181,13 +181,13 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     >>> prepare_peft(torch.nn.Linear(4, 2), "lora-fa")
     Traceback (most recent call last):
     ...
-    privproj.errors.InvalidParameterError: model must be a model that PEFT wrapped for LoRA, got Linear.
+    privproj.errors.InvalidParameterError: model must be a PEFT model with LoRA adapters, got Linear.
     """
     if algorithm not in ("lora-fa", "m2"):
         raise InvalidParameterError("algorithm", algorithm, "lora-fa or m2")
     layers: list[Any] = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "lora_B")]
     if not layers:
-        raise InvalidParameterError("model", type(model).__name__, "a model that PEFT wrapped for LoRA")
+        raise InvalidParameterError("model", type(model).__name__, "a PEFT model with LoRA adapters")
     for layer in layers:
         _check_plain_lora(layer)
     heads = _active_heads(model)
@@ -212,7 +212,9 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
     for layer in layers:
         factors = _active_factors(layer)
         if any(bool(part.any()) for factor in factors for part in factor.parameters()):
-            raise InvalidParameterError("model", "trained B factors", "B factors at zero", "merge the adapter first")
+            raise InvalidParameterError(
+                "model", "nonzero B factors", "a model with zero B factors", "merge the adapter first"
+            )
         if factors:
             layer.base_layer.weight.requires_grad_(True)
             layer.base_layer.projection_rank = max(factor.in_features for factor in factors)
@@ -243,9 +245,9 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
     allowed -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in allowed:
-            remedy = 'freeze it: requires_grad_(False), bias="none", no trainable_token_indices'
+            remedy = 'freeze it with requires_grad_(False), bias="none" and no trainable_token_indices'
             raise InvalidParameterError(
-                "model", f"a trained {name}", "nothing trained besides adapters and heads", remedy
+                "model", f"a trained {name}", "a model that trains adapters and heads only", remedy
             )
 
 
@@ -254,8 +256,10 @@ def _check_plain_lora(layer: Any) -> None:
     check_variants("model", layer)
     kind = type(layer.base_layer).__name__
     if not len(layer.lora_B) or not is_matrix(layer.base_layer) or isinstance(layer.base_layer, nn.Embedding):
-        remedy = f"leave the {kind} out of target_modules, for its adapter is used otherwise than as layers"
-        raise InvalidParameterError("model", f"an adapter of {kind}", "plain LoRA of linear layers only", remedy)
+        remedy = f"remove the {kind} from target_modules"
+        raise InvalidParameterError(
+            "model", f"an adapter of {kind}", "a model with plain LoRA of linear layers only", remedy
+        )
 
 
 SAVED_WEIGHTS = "m2_weights.safetensors"
@@ -332,7 +336,7 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
     for name, value in saved.items():
         if name not in parameters or parameters[name].shape != value.shape:
             raise InvalidParameterError(
-                "model", f"no {name} of {tuple(value.shape)}", "the base model that was trained"
+                "model", f"a model without {name} of shape {tuple(value.shape)}", "the base model that was trained"
             )
     for name, value in saved.items():
         parameters[name].copy_(value)
@@ -361,10 +365,10 @@ def _save_trained(
     others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]
     if saved or others:
         raise InvalidParameterError(
-            "save_pretrained", ", ".join(others) or saved, "a folder alone, as export_peft takes it"
+            "save_pretrained", ", ".join(others) or saved, "called with a folder only, as export_peft is"
         )
     if (Path(save_directory) / "adapter_config.json").exists():
-        raise InvalidParameterError("save_directory", save_directory, "a folder without an adapter of PEFT")
+        raise InvalidParameterError("save_directory", save_directory, "a folder without a PEFT adapter")
     if is_main_process:
         export_peft(model, save_directory)
 
@@ -377,7 +381,7 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:
-        raise InvalidParameterError("module", type(module).__name__, "a module with add_frozen_lora's adapters")
+        raise InvalidParameterError("module", type(module).__name__, "a module with adapters from add_frozen_lora")
 
     def after_step(optimizer: Any) -> None:
         for layer in layers if optimizer._steps % plan.algorithm.every == 0 else ():
@@ -391,7 +395,7 @@ def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
     """Raise for a trained layer that is neither a B factor nor one that PEFT trains as a whole."""
     if not any(part in f".{tap.name}" for part in (".lora_B", ".modules_to_save.")):
         remedy = f"freeze {tap.name}, or wrap the module with add_frozen_lora"
-        raise InvalidParameterError("algorithm", algorithm, "only B factors and modules_to_save trained", remedy)
+        raise InvalidParameterError("algorithm", algorithm, "used with B factors and modules_to_save only", remedy)
 
 
 RECORDS = (

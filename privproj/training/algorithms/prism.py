@@ -77,7 +77,7 @@ class PrismLinear(nn.Module):
         super().__init__()
         self.base, self.steps = base.requires_grad_(False), steps
         smaller = min(base.in_features, base.out_features)
-        rank = integer("rank", rank, f"a whole rank from 1 to {smaller}, the smaller side of a layer", 1, smaller)
+        rank = integer("rank", rank, f"an integer from 1 to {smaller}, the smaller side of a layer", 1, smaller)
         weight = base.weight
         self.u = nn.Parameter(orthonormal(base.out_features, rank, weight, stream)[0])
         self.s = nn.Parameter(torch.zeros(rank, dtype=weight.dtype, device=weight.device))
@@ -357,7 +357,9 @@ class _TangentView(View):
         loose = _orthonormality_error(at)
         if not self.is_as_written and loose > REFUSED_ABOVE:
             remedy = "load weights before make_private or between steps"
-            raise InvalidParameterError(self.tap.name, "not orthonormal", "U and V as the last step left them", remedy)
+            raise InvalidParameterError(
+                self.tap.name, "factors that are not orthonormal", "unchanged since the last step", remedy
+            )
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
         self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]
@@ -428,9 +430,8 @@ class _TangentView(View):
 def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
     """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
     if algorithm != "prism" or not isinstance(tap, _PrismTap):
-        raise InvalidParameterError(
-            "algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}"
-        )
+        words = "prism, with trained layers from add_prism only"
+        raise InvalidParameterError("algorithm", algorithm, words, f"freeze {tap.name}, or use another algorithm")
 
 
 RECORDS = (

@@ -60,9 +60,7 @@ class Projected(View):
         Raises :class:`InvalidParameterError` for a projection that served a release already.
         """
         if not self.fresh:
-            raise InvalidParameterError(
-                self.tap.name, "a projection used before", "a fresh projection for each release"
-            )
+            raise InvalidParameterError(self.tap.name, "a used projection", "given a fresh projection for each release")
         self.fresh = False
         return mean, self.back
 
@@ -157,8 +155,8 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
-            expected = f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip"
-            remedy = f"{remedy}, or use clipping=per-layer: else nothing is gained"
+            expected = f"below {inputs} for a tensor of {outputs} x {inputs} with joint clipping"
+            remedy = f"{remedy}, or use clipping=per-layer"
             raise InvalidParameterError("rank", rank, expected, remedy)
 
 

@@ -47,7 +47,7 @@ class ProjectedDescent:
                 "module", type(module).__name__, "a module with tensors that require a gradient"
             )
         total = sum(p.numel() for p in self.parameters)
-        rank, like = integer("rank", rank, "a whole number rank >= 1"), self.parameters[0]
+        rank, like = integer("rank", rank, "an integer >= 1"), self.parameters[0]
         # Z = N/sqrt(r), so that E Z Z^T = I.
         self.z = normal((total, rank), like, streams(insecure_seed).projection) / rank**0.5
         self.lr = lr
@@ -71,4 +71,6 @@ class ProjectedDescent:
         Raises:
             UnsupportedError: Always.
         """
-        raise UnsupportedError(f"projected descent without noise has no epsilon at delta {delta:g}, nor at any other")
+        raise UnsupportedError(
+            f"projected descent without noise has no epsilon at delta {delta:g}. Train with make_private"
+        )

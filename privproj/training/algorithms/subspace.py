@@ -45,17 +45,19 @@ class Subspace:
 
     def __post_init__(self) -> None:
         if self.source not in ("public", "dp"):
-            raise InvalidParameterError("source", self.source, "public or dp", "a subspace of private data leaks it")
+            raise InvalidParameterError(
+                "source", self.source, "public or dp", "a subspace of private data is not private"
+            )
         if not (isinstance(self.account, Account) if self.source == "dp" else self.account is None):
             raise InvalidParameterError(
-                "account", self.account, "an account of its releases for source dp, none for public"
+                "account", self.account, "an Account of its releases for source=dp, and None for source=public"
             )
         gram = self.basis.T @ self.basis
         # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The clip is on the
         # coordinates that are released, whatever the basis is, so that nothing of the proof rests on this.
         tolerance = 1e-3 if self.basis.dtype is torch.float32 else 1e-8
         if not torch.allclose(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), atol=tolerance):
-            raise InvalidParameterError("basis", "not orthonormal", "orthonormal columns")
+            raise InvalidParameterError("basis", "other columns", "a matrix with orthonormal columns")
 
     @property
     def rank(self) -> int:
@@ -82,16 +84,18 @@ def leading(rows: Tensor, k: int) -> Tensor:
     >>> [[round(abs(entry), 3) for entry in row] for row in basis.tolist()]
     [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
-    k = integer("k", k, "a whole number k >= 1")
+    k = integer("k", k, "an integer >= 1")
     if not rows.isfinite().all():
-        raise InvalidParameterError("rows", "infinite or undefined", "snapshots of a run that did not diverge")
+        raise InvalidParameterError(
+            "rows", "infinite or NaN entries", "finite snapshots", "use a run that did not diverge"
+        )
     # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
     q, r = torch.linalg.qr(rows.double().T)
     directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
     # A direction below this share of the longest is taken to be rounding. Speed only: every basis is accounted alike.
     basis = q @ directions[:, :k][:, lengths[:k] > 1e-5 * lengths[0]]
     if not basis.shape[1]:
-        raise InvalidParameterError("rows", "all zero", "snapshots that moved")
+        raise InvalidParameterError("rows", "zeros only", "snapshots that differ from the start")
     return basis.to(rows.dtype)
 
 
@@ -128,10 +132,10 @@ class Trajectory:
     """
 
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
-        self.optimizer, self.k = optimizer, integer("rank", k, "a whole number of directions >= 1")
+        self.optimizer, self.k = optimizer, integer("rank", k, "an integer >= 1")
         steps = optimizer._plan.steps
         if self.k > steps:
-            raise InvalidParameterError("rank", self.k, f"at most one direction for each of the {steps} steps")
+            raise InvalidParameterError("rank", self.k, f"at most {steps}, the number of steps")
         self.every = steps // self.k
         self.start = _flat_weights(optimizer._taps.taps)
         self.rows: list[Tensor] = []
@@ -157,7 +161,9 @@ class Trajectory:
         """
         if self.optimizer._steps < self.optimizer._plan.steps:
             left = self.optimizer._plan.steps - self.optimizer._steps
-            raise InvalidParameterError("trajectory", f"{left} steps left", "a search that made all its planned steps")
+            raise InvalidParameterError(
+                "trajectory", f"one with {left} steps left", "that of a run that made all its planned steps"
+            )
         return Subspace(leading(torch.stack(self.rows), self.k), "dp", self.optimizer._spending.account)
 
 
@@ -174,7 +180,7 @@ class _SubspaceView(View):
         self.parameters = [p for tap in taps for p in tap.parameters]
         total = sum(p.numel() for p in self.parameters)
         if subspace.basis.shape[0] != total:
-            words = f"a basis over the {total} trained weights"
+            words = f"a basis of the {total} trained weights"
             raise InvalidParameterError("subspace", f"{subspace.basis.shape[0]} weights", words)
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
 

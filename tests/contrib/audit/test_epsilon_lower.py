@@ -55,7 +55,7 @@ def test_thresholds_come_from_the_other_half():
         a, b = rng.standard_normal((2, 200))
         refuted += judge(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
     assert refuted <= 15
-    with pytest.raises(InvalidParameterError, match="four runs"):
+    with pytest.raises(InvalidParameterError, match="at least 4 in each arm"):
         counts_on_second_half(scores[:3], scores, update_utility)
 
 

@@ -24,7 +24,7 @@ def test_a_journal_makes_an_audit_resumable(membership, tmp_path):
     path.write_text("\n".join(lines[:8]) + "\n5,0.2")
     again = membership.poisoned(game, 6, workers=1, journal=path)
     assert all(np.array_equal(a, b) for a, b in zip(whole, again, strict=True))
-    with pytest.raises(InvalidParameterError, match="this very question"):
+    with pytest.raises(InvalidParameterError, match="journal of the same query"):
         membership.poisoned(membership.Game(seed=4), 6, journal=path)
 
 

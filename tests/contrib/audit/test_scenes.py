@@ -70,16 +70,18 @@ def test_correct_code_is_not_refuted_in_twenty_seeds(release):
     assert not any(refuted)
 
 
-@pytest.mark.parametrize(("fault", "words"), [("no-noise", "mean half-noise"), ("isotropic", "nothing is projected")])
+@pytest.mark.parametrize(
+    ("fault", "words"), [("no-noise", "did you mean 'half-noise'"), ("isotropic", "does not project")]
+)
 def test_faults_that_are_none(release, fault, words):
     with pytest.raises(InvalidParameterError, match=words):
         release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
 
 
 def test_what_is_missing_of_a_scene_or_its_scores_is_named(release):
-    with pytest.raises(InvalidParameterError, match="number of steps"):
+    with pytest.raises(InvalidParameterError, match="missing steps"):
         release.Scene(mechanism=Z)
-    with pytest.raises(InvalidParameterError, match="number of epochs"):
+    with pytest.raises(InvalidParameterError, match="missing epochs"):
         release.LoaderScene(mechanism=Z, batches=2)
     scene = release.Scene(mechanism=Z, steps=1)
     for shapes in (((2, 5), (3, 5)), ((0, 5), (0, 5))):

@@ -26,11 +26,14 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "ste
 @pytest.mark.parametrize(
     ("phase", "words"),
     [
-        ({"event": 3}, "phase 1: event=3"),
-        ({"event": {**TREE, "steps": 3}}, "phase 1: event: steps=3"),
-        ({"event": TREE, "mechanism": "gaussian"}, "phase 1: event="),
-        ({"event": TREE, "steps": 0}, "phase 1: steps=0"),
-        ({"event": TREE, "sampling_rate": 0.1}, "phase 1: sampling_rate"),
+        ({"event": 3}, "phase 1: event must be .*, got 3"),
+        (
+            {"event": {**TREE, "steps": 3}},
+            "unknown key 'steps' of SingleEpochTreeAggregationDpEvent in a.toml, phase 1, event",
+        ),
+        ({"event": TREE, "mechanism": "gaussian"}, "unknown key 'event' in a.toml, phase 1"),
+        ({"event": TREE, "steps": 0}, "phase 1: steps must be .*, got 0"),
+        ({"event": TREE, "sampling_rate": 0.1}, "unknown key 'sampling_rate' in a.toml, phase 1"),
         ({"event": {"type": "ReleaseDpEvent"}}, "did you mean"),
     ],
     ids=str,

@@ -65,7 +65,7 @@ def test_filter_command_order_ignores_later_phases():
 
 def test_filter_command_rejects_overspent_phases():
     code, _, said = filtered(plan(done=(3.0, 0.2)), 1)
-    assert code == 3 and "though it was done" in said and "guarantees nothing" in said
+    assert code == 3 and "is done but exceeds the budget" in said and "the filter has no guarantee" in said
     code, _, said = filtered(plan(2.0), 1, "--order", "1.5")
     assert code == 3 and "leaves no budget" in said
 

@@ -62,7 +62,7 @@ def test_ledger_with_filter_allows_adaptive_phases(path):
 def test_ledger_rejects_overspending_step_before_writing(path):
     release = privproj.Gaussian(noise_multiplier=2.0)
     fit = Filter(**FILTER).most_steps(release)
-    with pytest.raises(UnsupportedError, match=f"so {fit} fit"):
+    with pytest.raises(UnsupportedError, match=f"{fit} releases fit"):
         Ledger(path, phase_of(release, "dp-sgd", steps=fit + 1), FILTER)
     assert read_ledger(path).phases == ()
     book = Ledger(path, phase_of(release, "dp-sgd", steps=fit), FILTER)
@@ -70,11 +70,11 @@ def test_ledger_rejects_overspending_step_before_writing(path):
         book.record()
     before = path.read_bytes()
     for _ in range(2):
-        with pytest.raises(UnsupportedError, match="so 0 fit and none was counted"):
+        with pytest.raises(UnsupportedError, match="Nothing was counted; 0 releases fit"):
             book.record()
     assert path.read_bytes() == before and book.steps == fit
     book.close()
-    with pytest.raises(UnsupportedError, match="would overspend"):
+    with pytest.raises(UnsupportedError, match="would exceed the budget"):
         Ledger(path, CHOSEN)
     assert path.read_bytes() == before
 
@@ -105,7 +105,7 @@ def test_ledger_recounts_filter_after_write_failure(path, monkeypatch):
 def test_ledger_filter_is_fixed_before_first_release(path, first, second):
     spend(path, 1, PHASE, first)
     before = path.read_bytes()
-    with pytest.raises(UnsupportedError, match="fixed before the first release"):
+    with pytest.raises(UnsupportedError, match="cannot change after the first release"):
         Ledger(path, SECOND, second)
     assert path.read_bytes() == before
 
@@ -167,5 +167,5 @@ def test_verify_counts_releases_under_filter(tmp_path, capsys):
 
 def test_event_of_rejects_ledger_with_filter():
     account = Account(((PHASE.as_dict(), 50),), {"epsilon": 3.0, "delta": 1e-5, "order": 8.0})
-    with pytest.raises(UnsupportedError, match="adaptive plan"):
+    with pytest.raises(UnsupportedError, match="adaptively chosen parameters"):
         event_of(account)

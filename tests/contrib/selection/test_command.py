@@ -31,9 +31,9 @@ def test_select_finds_missing_parameter(run, words, quantity):
     assert code == 0 and shown["quantity"] == quantity and shown["bound"] == "analytic + selection"
     assert shown["run"]["selection"]["expected_trials"] == pytest.approx(10.0, rel=1e-9, abs=0)
     text = run(f"{LINE} {words}")[1]
-    assert "random number of runs" in text and f"{shown['run']['selection']['distribution']} of mean 10" in text
+    assert f"{shown['run']['selection']['distribution']} number of runs with mean 10" in text
     assert all(Requirement(sentence).short in text for sentence in shown["run"]["requirements"])
-    assert ("one run, without the choice, has epsilon" in text) == (quantity == "epsilon")
+    assert ("one run alone: epsilon" in text) == (quantity == "epsilon")
 
 
 def test_select_without_value_reports_outcome(run):

@@ -81,7 +81,7 @@ def test_select_supports_every_profile_and_renyi_curve(name):
 
 
 def test_select_rejects_bounds_without_curve():
-    with pytest.raises(UnsupportedError, match="rule for one delta"):
+    with pytest.raises(UnsupportedError, match="operator-norm: this bound does not support private selection"):
         select(M1(dim=64, rank=8, noise_multiplier=5.0), trials=5, delta=1e-5, bound="operator-norm")
     with pytest.raises(UnsupportedError, match="no amplification theorem"):
         select(Sketch(rank=16, gamma=1000.0), trials=5, delta=1e-5, **RUN)

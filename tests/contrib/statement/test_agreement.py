@@ -137,15 +137,19 @@ def test_a_statement_of_another_run_does_not_agree(path, changes, failed):
     assert word == "fails" and found >= failed
 
 
-def test_what_the_ledger_alone_assumes_is_said(path, capsys):
+def test_verify_adds_requirements_of_the_ledger(path, capsys):
     """A rate and steps that a statement of a plan gives as constants came from the size of the data."""
     spend(path, 30, PHASE, TARGET)
-    for data, alone in ((of_plan(public_size=False), True), (of_plan(), False)):
+    for data, is_stated in ((of_plan(public_size=False), False), (of_plan(), True)):
         path.with_name("statement").write_text(stated(data))
-        assert exit_code(["verify", str(path.with_name("statement")), str(path)]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert (f"{Requirement.PUBLIC_DATASET_SIZE} (named by the ledger alone)" in said) == alone
-        assert Requirement.PUBLIC_DATASET_SIZE.short in said
+        line = ["verify", str(path.with_name("statement")), str(path)]
+        assert exit_code(line) == 0
+        assert Requirement.PUBLIC_DATASET_SIZE.short in capsys.readouterr().out
+        assert exit_code([*line, "--json"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert (Requirement.PUBLIC_DATASET_SIZE in record["statement"]["requirements"]) == is_stated
+        assert Requirement.PUBLIC_DATASET_SIZE in record["ledger"]["requirements"]
+        assert Requirement.PUBLIC_DATASET_SIZE in record["requirements"]
 
 
 def test_another_bound_or_mechanism_does_not_agree(path):
@@ -236,7 +240,7 @@ def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, c
     statement.write_text(f"# Model card\n\n{stated(of_plan())}\n")
     spoken = []
     for pair in ((statement, path), (path, statement)):
-        assert exit_code(["verify", *map(str, pair)]) == 0
+        assert exit_code(["verify", *map(str, pair), "-v"]) == 0
         said = capsys.readouterr().out
         assert exit_code(["verify", *map(str, pair), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -271,11 +275,11 @@ def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
         return {claim for claim, holds in found["claims"].items() if not holds}, " ".join(found["unproved"])
 
     both = {name: SAME_FILE.format(name=name) for name in ("ledger", "checkpoint")}
-    assert failed(checkpoint)[0] == set() and "not how it was made" in failed(checkpoint)[1]
-    assert failed()[0] == set() and "the checkpoint is the one" in failed()[1]
+    assert failed(checkpoint)[0] == set() and "a digest identifies the file, not its origin" in failed(checkpoint)[1]
+    assert failed()[0] == set() and "is that of the checkpoint: you did not pass the file" in failed()[1]
     assert exit_code(["verify", str(statement)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert all(f"that the {name} is the one whose SHA-256" in said for name in both)
+    assert all(f"that the SHA-256 in the statement is that of the {name}" in said for name in both)
     whole, weights = path.read_bytes(), checkpoint.read_bytes()
     checkpoint.write_bytes(weights[:-1])
     assert failed(checkpoint)[0] == {both["checkpoint"]}

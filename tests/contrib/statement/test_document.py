@@ -17,7 +17,7 @@ def test_verify_prints_json_for_unsupported_parameters(tmp_path, capsys):
     (tmp_path / "file").write_text(f"PRIVACY STATEMENT\n{line}\nEnd of the privacy statement.\n")
     assert exit_code(["verify", str(tmp_path / "file"), "--json"]) == 3
     said = capsys.readouterr()
-    assert json.loads(said.out)["verdict"] == "refused" and said.err.count("\n") == 1
+    assert json.loads(said.out)["verdict"] == "unsupported" and said.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("style", ["text", "markdown", "html"])
@@ -27,7 +27,7 @@ def test_verify_shows_claimed_and_recomputed_epsilon(tmp_path, capsys, style):
     assert exit_code(line) == 0
     stated = privproj.epsilon(privproj.Gaussian(noise_multiplier=2.0), delta=1e-5).value
     true = f"epsilon is at most {round_outward(stated)}"
-    claimed, found = "claimed:  {} at delta {}, in the words", f"found:    {true} at delta 1e-05, computed anew"
+    claimed, computed = "claimed:   {} at delta {} (text of the file)", f"computed:  {true} at delta 1e-05"
     text = path.read_text()
     assert true in text
     for said, shown in (
@@ -39,8 +39,8 @@ def test_verify_shows_claimed_and_recomputed_epsilon(tmp_path, capsys, style):
         capsys.readouterr()
         assert exit_code(["verify", str(path)]) == (0 if said == text else 1)
         answer = capsys.readouterr().out
-        assert claimed.format(*shown) in answer and found in answer
+        assert claimed.format(*shown) in answer and computed in answer
     path.write_text(text.replace(true, "\x1b[2Jepsilon is at most none"))
     assert exit_code(["verify", str(path)]) == 1
     answer = capsys.readouterr().out
-    assert "claimed:  no epsilon that can be read" in answer and found in answer and "\x1b" not in answer
+    assert "claimed:   no readable epsilon" in answer and computed in answer and "\x1b" not in answer

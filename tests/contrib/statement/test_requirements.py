@@ -41,5 +41,5 @@ def test_train_writes_a_statement_with_its_requirements(tmp_path, monkeypatch, c
     assert exit_code(line.split()) == 0
     text = (tmp_path / "run" / "statement.md").read_text()
     assert "ONLY_THIS_LEDGER" in present([words for words in WORDS.values() if words in " ".join(text.split())])
-    assert "given seed" in text
+    assert "known seed" in text
     assert exit_code(["verify", str(tmp_path / "run" / "statement.md")]) == 0

@@ -111,8 +111,8 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
     flat = " ".join(text.split())
     assert "Nothing is protected here" in flat and "Protected is" not in flat
     for words in (
-        "given seed",
-        "cut short by a crash",
+        "known seed",
+        CUT_SHORT,
         "2 of 5 planned steps",
         "stops early",
         Requirement.PUBLIC_SUBSPACE,
@@ -237,7 +237,7 @@ def test_a_statement_is_part_of_a_larger_file_and_what_stands_outside_is_not_cov
     code, found = checked(tmp_path, capsys, card)
     assert (code, found["first_line"], found["lines_outside"]) == (0, 5, 6)
     assert exit_code(["verify", str(tmp_path / "document")]) == 0
-    assert "what the other 6 lines of the file say is not covered" in capsys.readouterr().out
+    assert "the other 6 lines of the file were not checked" in capsys.readouterr().out
     for within in (
         text.replace("\nWhat was", "\nEpsilon is 0.001.\n\nWhat was"),
         text.replace("What was", "Epsilon is 0.001. What was"),
@@ -322,7 +322,7 @@ def test_the_statement_of_a_run_under_a_filter_is_about_its_budget(tmp_path, cap
         ('"epsilon": 4.0', '"epsilon": 3.0'),
     ):
         assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 1
-    with pytest.raises(UnsupportedError, match="would overspend"):
+    with pytest.raises(UnsupportedError, match="would exceed the budget"):
         statement_from(account_data(replace(account, phases=((entries[0], 5000),))), 1e-5, "markdown")
     with pytest.raises(InvalidParameterError):
         trained(filter={"order": 6})

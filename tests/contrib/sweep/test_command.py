@@ -24,7 +24,7 @@ def test_sweep_prints_outcomes(tmp_path, capsys):
     path.write_text(json.dumps(GRID))
     assert exit_code(["sweep", str(path), "-o", str(tmp_path / "out.csv"), "--json"]) == 0
     said = capsys.readouterr()
-    assert json.loads(said.out)["outcomes"]["invalid"] == 4 and "questions" in said.err
+    assert json.loads(said.out)["outcomes"]["invalid"] == 4 and "16 queries" in said.err
 
 
 def test_sweep_prints_assumptions_of_its_rows(run, tmp_path):
@@ -40,9 +40,9 @@ def test_sweep_prints_assumptions_of_its_rows(run, tmp_path):
     }
     axes = {"bound": ["rank-free", "beta-tail"], "sampling_rate": [0.1, 1.0]}
     (tmp_path / "grid.json").write_text(json.dumps({**fixed, "grid": axes}))
-    code, out, _ = run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv")
+    code, out, _ = run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv -v")
     said = " ".join(out.split())
-    assert code == 0 and "promise: (bound=beta-tail sampling_rate=0.1" in said
+    assert code == 0 and "assumes: (bound=beta-tail sampling_rate=0.1" in said
     found = json.loads(run(f"sweep {tmp_path}/grid.json -o {tmp_path}/again.csv --json")[1])
     asked, kept = (
         privproj.M2(dim=64, rank=4, noise_multiplier=1, change_rank=2),

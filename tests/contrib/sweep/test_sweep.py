@@ -169,21 +169,21 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 @pytest.mark.parametrize(
     ("axes", "word"),
     [
-        ({"steps": []}, "not empty"),
+        ({"steps": []}, "one or more distinct values"),
         ({"steps": 3}, "a list"),
-        ({"steps": [3, 3]}, "different values"),
-        ({"steps": [3, 3.0]}, "different values"),
-        ({"steps": [3, "4"]}, "whole number"),
-        ({"bound": ["rdp", "rd\np"]}, "one line"),
-        ({"steps": [True, 2]}, "whole number"),
+        ({"steps": [3, 3]}, "one or more distinct values"),
+        ({"steps": [3, 3.0]}, "one or more distinct values"),
+        ({"steps": [3, "4"]}, "steps must be an integer"),
+        ({"bound": ["rdp", "rd\np"]}, "without line breaks"),
+        ({"steps": [True, 2]}, "steps must be an integer"),
         ({"noise_multiplier": [3]}, "omitted if"),
         ({"noise-multiplier": [3]}, "omitted if"),
-        ({"sampling-rate": [0.1], "sampling_rate": [0.2]}, "one spelling"),
-        ({"query": ["epsilon"]}, "one of the keys"),
+        ({"sampling-rate": [0.1], "sampling_rate": [0.2]}, "sampling_rate must be given once"),
+        ({"query": ["epsilon"]}, "unknown key 'query'"),
         ({"mechanism": ["m2"]}, "omitted if"),
-        ({"epsilon": [1.0]}, "one of the keys"),
+        ({"epsilon": [1.0]}, "unknown key 'epsilon'"),
         ({"epochs": [1, 2]}, "batch_size"),
-        ({"dim": [1, 2]}, "one of the keys"),
+        ({"dim": [1, 2]}, "unknown key 'dim'"),
         ({}, "a table"),
     ],
 )
@@ -276,7 +276,7 @@ def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
     begin(grid_from(GRID), out, 1)
     before = journal_of(out).read_bytes()
     for change in ({"epsilon": 2.0}, {"grid": {**GRID["grid"], "rank": [4, 101]}}):
-        with pytest.raises(privproj.InvalidParameterError, match="this very question"):
+        with pytest.raises(privproj.InvalidParameterError, match="journal of the same query"):
             run_sweep(grid_from({**GRID, **change}), out)
     assert journal_of(out).read_bytes() == before and not out.exists()
 

@@ -56,7 +56,7 @@ def test_balls_in_bins_stand_beside_shuffled_batches_where_they_are_accounted_fo
 
 def test_an_alternative_that_no_grid_holds_is_left_out():
     mechanism = Gaussian(noise_multiplier=0.02)
-    with pytest.raises(PrecisionError, match="add noise"):
+    with pytest.raises(PrecisionError, match="more noise"):
         privproj.epsilon(mechanism, delta=1e-6, steps=2, sampling="balls-in-bins", batches=1000)
     found = privproj.epsilon(mechanism, delta=1e-6, steps=2, **SHUFFLED)
     assert math.isfinite(found.value) and "balls_in_bins_instead" not in with_details(found).alternatives
@@ -89,7 +89,7 @@ def test_no_lower_bound_is_claimed_where_none_is_proved():
     fixed = M2(dim=512, rank=8, noise_multiplier=0.1, fixed_projection=True)
     found = privproj.epsilon(fixed, delta=1e-6, bound="gaussian", **SHUFFLED)
     assert with_details(found).lower_bound is None
-    assert any(words.startswith("no amplification is proved") for words in found.warnings)
+    assert any(words.startswith("No amplification is proved") for words in found.warnings)
     without = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="shuffle")
     assert not without.numerics
     assert any("number of batches" in words for words in without.warnings)

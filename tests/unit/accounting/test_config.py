@@ -90,7 +90,7 @@ def test_what_the_command_line_answers_files_answer_alike(given):
     spoken = json.loads(call(Case((*words_of(given), "--json"))).out)["value"]
     run, check = map(call, as_files(given))
     assert json.loads(run.out)["value"] == spoken
-    assert f"epsilon = {spoken!r} (" in check.out
+    assert f"epsilon = {spoken!r}  (" in check.out
 
 
 def test_a_size_alone_serves_a_warning_at_every_door():

@@ -67,5 +67,5 @@ def test_a_schedule_has_its_own_runs_and_gives_the_mu_of_the_plain_question():
     schedule = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 2, "steps": 16}]})
     assert privproj.gdp_mu(schedule).value == privproj.gdp_mu(Gaussian(noise_multiplier=2.0), steps=16).value
     for given in ({"steps": 2}, {"bound": "analytic"}):
-        with pytest.raises(InvalidParameterError, match="a schedule has its bounds and its runs"):
+        with pytest.raises(InvalidParameterError, match="must be omitted, because a schedule"):
             privproj.gdp_mu(schedule, **given)

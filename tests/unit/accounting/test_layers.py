@@ -50,7 +50,7 @@ def test_layers_of_different_shape_are_no_better_than_the_worst():
 
 
 def test_layers_refuse_what_does_not_hold():
-    with pytest.raises(UnsupportedError, match="several"):
+    with pytest.raises(UnsupportedError, match="one projected layer only"):
         eps_of(stack(), "exact-rank1")
     for bad in (
         {"layers": STACK, "dim": 5},
@@ -124,7 +124,7 @@ def test_shares_of_few_digits_are_parts_of_their_sum(bound, shapes):
 def test_columns_below_the_other_side_of_a_layer_are_refused():
     """A change of the layer may have any rank up to that side, and one of rank 1 is no promise there."""
     for layers in ("64x4:32", ("64x4:8", "64x4:32")):
-        with pytest.raises(InvalidParameterError, match="columns of at least 32"):
+        with pytest.raises(InvalidParameterError, match="columns must be at least 32"):
             M2(layers=layers, columns=8, noise_multiplier=1.0)
     assert M2(layers=("64x4:8", "64x4"), columns=8, noise_multiplier=1.0).columns == 8
 

@@ -371,7 +371,7 @@ def test_the_help_lists_every_command_in_one_line_of_80_columns(run):
         assert f"{title}:" in lines
         for name, words in commands.items():
             assert [line.split() for line in lines].count([name, *words.split()]) == 1, name
-    assert "Exit codes" in lines[-2] and "privproj explain" in lines[-1]
+    assert "Exit codes:" in lines[-3] and "privproj explain" in lines[-1]
 
 
 @pytest.mark.parametrize("quantity", QUERIES)

@@ -73,7 +73,7 @@ def test_no_text_forges_a_line_or_steers_a_terminal(door, tmp_path, monkeypatch,
 
 def test_a_phase_of_a_program_is_named_as_that_of_a_file():
     """A ledger with another name could not be read again."""
-    with pytest.raises(InvalidParameterError, match="printed on one line"):
+    with pytest.raises(InvalidParameterError, match="printable text without line breaks"):
         phase_of(Gaussian(noise_multiplier=9.0), FORGED, steps=2)
 
 

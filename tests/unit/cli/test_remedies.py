@@ -11,7 +11,10 @@ SKETCH = "epsilon sketch --gamma 50 --rank 16 --delta 1e-5 --steps 10"
     ("command", "text"),
     [
         (f"{SKETCH} --sampling fixed --relation add-remove --sampling-rate 0.01", "Omit the sampling"),
-        (f"{WISHART} --sampling fixed --sampling-rate 0.01 --relation add-remove", "Use sampling=fixed with relation="),
+        (
+            f"{WISHART} --sampling fixed --sampling-rate 0.01 --steps 9 --relation add-remove",
+            "Use sampling=fixed with relation=",
+        ),
         (f"{WISHART} --sampling partition --relation add-remove", "Use relation=zero-out or replace.\n"),
         ("misalignment gaussian --epsilon 1 --delta 1e-5", "misalignment is not defined for gaussian"),
         ("epsilon wishart --dim 100 --rank 5 --delta 1e-5", "an assumption on your data (`privproj alignment`"),
@@ -31,7 +34,7 @@ def test_error_of_query_has_remedy(command, text, capsys):
     "command",
     [
         SKETCH,
-        f"{WISHART} --sampling fixed --sampling-rate 0.01 --relation replace",
+        f"{WISHART} --sampling fixed --sampling-rate 0.01 --steps 9 --relation replace",
         f"{WISHART} --sampling partition --relation zero-out",
         f"{WISHART} --sampling partition --relation replace",
     ],

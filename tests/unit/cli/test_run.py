@@ -64,9 +64,9 @@ def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsy
     file, out = tmp_path / "run.toml", tmp_path / "out.toml"
     file.write_text(as_toml([{"name": "tree", "event": TREE}, M2_PHASE], relation="zero-out"))
     assert exit_code(["run", str(file), "--delta", "1e-5", "-o", str(out)]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "tree: SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8]), once" in shown
-    assert "bound rank-free)" in shown and "measured and not proved" in " ".join(shown.split())
+    assert "m2.rank-free (proved under this assumption)" in shown and "measured, not proved" in shown
     assert from_data(read_data(str(out))).as_dict() == from_data(read_data(str(file))).as_dict()
     out.write_text(as_toml([{"event": {"type": "ZCDpEvent", "rho": 0.1}}, M2_PHASE], relation="zero-out"))
     assert exit_code(["run", str(out), "--delta", "1e-5", "-v"]) == 0

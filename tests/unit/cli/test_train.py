@@ -182,7 +182,7 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
     capsys.readouterr()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert "the checkpoint of the 5 releases" in said and "restore both" in said and said.count("\n") == 1
+    assert "the checkpoint of the 5 releases" in said and "Restore both" in said and said.count("\n") == 1
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 5
 
 
@@ -208,7 +208,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
     assert ("400 records in place of 2000" if rows == 400 else "other contents") in said and said.count("\n") == 1
     (tmp_path / "run" / "ledger.jsonl.data").unlink()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
-    assert "without ledger.jsonl.data; put it back" in capsys.readouterr().err
+    assert "without ledger.jsonl.data." in capsys.readouterr().err
     assert ledger.read_bytes() == before and not (tmp_path / "run" / "ledger.jsonl.data").exists()
 
 
@@ -257,9 +257,9 @@ def test_a_given_seed_is_said_in_the_report(small, tmp_path, capsys):
     assert (
         train(f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3 --insecure-seed 1", tmp_path / "run") == 0
     )
-    assert "given seed" in capsys.readouterr().out
+    assert "came from a known seed" in capsys.readouterr().out
     assert exit_code(["ledger", str(tmp_path / "run" / "ledger.jsonl")]) == 0
-    assert "given seed" in capsys.readouterr().out
+    assert "came from a known seed" in capsys.readouterr().out
 
 
 def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
@@ -276,12 +276,12 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
     [
         ("--data digits --mechanism m2 --epsilon 8", "--rank"),
         ("--data digits --mechanism m2 --rank 66 --epsilon 8", "rank"),
-        ("--data digits --mechanism m2 --rank 0 --epsilon 8", "--rank=0"),
+        ("--data digits --mechanism m2 --rank 0 --epsilon 8", "--rank must be"),
         ("--data digits --mechanism m2 --rank 16", "--epsilon"),
         ("--data digits --mechanism dp-sgd --epsilon nan", "finite"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --delta 0", "delta"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --steps 2.5", "steps"),
-        ("--data digits --mechanism dp-sgd --epsilon 8 --steps 3 --epochs 3", "exactly one"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --steps 3 --epochs 3", "omitted, because epochs is given"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --clip 0", "--clip must be"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --learning-rate 0", "learning-rate"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --device moon", "device"),
@@ -297,12 +297,15 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sgd --epsilon 8 --frame wishart", "frame"),
         ("--data digits --mechanism prism --epsilon 8", "rank"),
         ("--data digits --mechanism dp-sft --epsilon 8", "rank"),
-        ("--data digits --mechanism dp-sft --rank 1 --epsilon 8 --steps 1", "two steps"),
-        ("--data digits --mechanism dp-sft --rank 9 --epsilon 8 --steps 10", "each of the 5 steps"),
-        ("--resume nowhere --epsilon 3", "no other option"),
+        ("--data digits --mechanism dp-sft --rank 1 --epsilon 8 --steps 1", "at least 2, one for the search"),
+        ("--data digits --mechanism dp-sft --rank 9 --epsilon 8 --steps 10", "at most 5, the number of steps"),
+        ("--resume nowhere --epsilon 3", "must be the only option"),
         ("--mechanism dp-sgd --epsilon 3", "--data"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --batches 4", "poisson sampling"),
-        ("--data digits --mechanism dp-sgd --epsilon 8 --sampling balls-in-bins --epochs 1.5", "whole epochs"),
+        (
+            "--data digits --mechanism dp-sgd --epsilon 8 --sampling balls-in-bins --epochs 1.5",
+            "epochs must be an integer",
+        ),
         (
             "--data digits --mechanism dp-sgd --epsilon 8 --sampling balls-in-bins --batches 3 --batch-size 9",
             "not both",
@@ -490,7 +493,7 @@ def test_a_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").phases[0][0]["adaptive_clipping_sigma"] == 5.0
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
-    assert f"0.1 at first, to which that standard deviation belongs, and {clips['last_clip']:.4g} at last" in shown
+    assert f"0.1 at the first step, {clips['last_clip']:.4g} at the last" in shown
     assert train(f"{line.replace('m2', 'dp-sft')} --adaptive-clipping-sigma 5", tmp_path / "other") == 2
     assert "dp-sft" in capsys.readouterr().err
     assert train(f"{line} --adaptive-clipping-sigma 5 --clipping per-layer", tmp_path / "other") == 2
@@ -511,7 +514,7 @@ def test_an_interrupted_run_says_how_it_goes_on(small, tmp_path, monkeypatch, ca
     monkeypatch.setattr(classifier.ClassifierTraining, "step", interrupted)
     line = ["train", "--data", small, "--mechanism", "dp-sgd", "--epsilon", "4", "--delta", "1e-4", "--steps", "5"]
     assert exit_code([*line, "--output", str(tmp_path / "run")]) == 130
-    assert f"privproj train --resume {tmp_path / 'run'} goes on" in capsys.readouterr().err
+    assert f"Run `privproj train --resume {tmp_path / 'run'}` to continue" in capsys.readouterr().err
     monkeypatch.undo()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 5

@@ -214,7 +214,7 @@ def test_epochs_of_little_noise_are_at_most_as_many_releases(z):
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ({"relation": "replace"}, "compares a batch with the record to one without it"),
+        ({"relation": "replace"}, "not supported under relation=replace"),
         ({"bound": "rdp"}, "does not support balls-in-bins"),
     ],
 )

@@ -115,9 +115,9 @@ def test_losses_beyond_any_grid_cost_at_most_being_sampled():
     for eps in (0.0, 1.0, 100.0):
         assert ever <= privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=eps, **run).value <= ever * (1 + 1e-9)
     assert privproj.epsilon(Gaussian(noise_multiplier=1e-3), delta=0.1, **run).value == 0.0
-    with pytest.raises(PrecisionError, match="losses lie below 600"):
+    with pytest.raises(PrecisionError, match="exceeds 600"):
         privproj.epsilon(Gaussian(noise_multiplier=1e-3), delta=0.09, **run)
-    with pytest.raises(PrecisionError, match="losses lie below 600"):
+    with pytest.raises(PrecisionError, match="exceeds 600"):
         privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=1.0, steps=10, sampling_rate=1.0 - 1e-9)
 
 

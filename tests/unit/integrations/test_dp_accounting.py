@@ -259,7 +259,7 @@ def test_event_of_rejects_runs_without_event():
         {"sampling_rate": 0.1, "sampling": "fixed", "relation": "replace"},
         {"sampling_rate": 0.1, "sampling": "poisson", "max_batch_size": 20, "dataset_size": 95},
     ):
-        with pytest.raises(UnsupportedError, match="phase phase: no dp-accounting event"):
+        with pytest.raises(UnsupportedError, match="phase: no dp-accounting event"):
             event_of(gaussian, **run)
     with pytest.raises(UnsupportedError, match="Laplace"):
         event_of(Laplace(noise_multiplier=2.0), plain=True, relation="replace")

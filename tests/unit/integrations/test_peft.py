@@ -37,13 +37,21 @@ def test_layers_from_peft_reads_directory(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("adapter", "config", "words"),
     [
-        ({"r": 0, "target_modules": ["q_proj"]}, {"hidden_size": 8, "num_hidden_layers": 2}, "r=0"),
+        (
+            {"r": 0, "target_modules": ["q_proj"]},
+            {"hidden_size": 8, "num_hidden_layers": 2},
+            "r must be an integer",
+        ),
         (
             {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]},
             {"num_hidden_layers": 2},
-            "nothing else trained",
+            "modules_to_save must be unset",
         ),
-        ({"r": 4, "target_modules": ["q_proj"], "bias": "all"}, {"num_hidden_layers": 2}, "nothing else trained"),
+        (
+            {"r": 4, "target_modules": ["q_proj"], "bias": "all"},
+            {"num_hidden_layers": 2},
+            "bias must be unset",
+        ),
         ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
     ],
 )

@@ -51,7 +51,7 @@ def test_unsupported_phase_error_names_file_and_entry_once():
     phase = {**GAUSSIAN_PHASE, "sampling": "poisson", "sampling_rate": 0.5, "steps": 3, "relation": "replace"}
     with pytest.raises(UnsupportedError) as found:
         from_data({"phase": [GAUSSIAN_PHASE, phase]}, "r.toml")
-    assert str(found.value).startswith("r.toml: phase 2: ") and str(found.value).count("r.toml") == 1
+    assert str(found.value).startswith("r.toml, phase 2: ") and str(found.value).count("r.toml") == 1
 
 
 def test_example_run_file_matches_schema():

@@ -90,7 +90,7 @@ def test_seed_that_torch_tells_is_secret_too():
 
 def test_state_of_another_length_is_rejected(monkeypatch):
     monkeypatch.setitem(STATE_BYTES, "cpu", 16)
-    with pytest.raises(RuntimeError, match="expected a state of 16 bytes"):
+    with pytest.raises(RuntimeError, match="must be 16 bytes long"):
         generator(CPU, np.random.SeedSequence(0))
 
 
@@ -132,8 +132,8 @@ def test_forked_process_draws_no_noise():
     module = mlp()
     _, optimizer, _ = private(module, x, y, noise_multiplier=1.0)
     said = in_fork(lambda: step(module, optimizer, x, y))
-    assert said.startswith("InvalidParameterError: expected the process that seeded the random numbers")
-    assert "call make_private in each process" in said
+    assert said.startswith("InvalidParameterError: process must be the process that seeded the random numbers")
+    assert "Call make_private in each process" in said
     step(module, optimizer, x, y)
 
 

@@ -44,7 +44,7 @@ def test_records_that_mix_are_detected(build):
     module = build()
     _, optimizer, _ = private(module, x, y)
     optimizer._turn.open(12)
-    with pytest.raises(InvalidParameterError, match=r"one row for each record|does not depend on the others"):
+    with pytest.raises(InvalidParameterError, match=r"one row for each record|independent of other records"):
         optimizer.backward_on(own(module), (x, y))
 
 

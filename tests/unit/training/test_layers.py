@@ -402,8 +402,8 @@ def test_layers_of_torchs_transformer(train, trained):
     [
         (lambda: nn.LSTM(6, 6, batch_first=True), "DPLSTM"),
         (lambda: nn.EmbeddingBag(9, 6), "nn.Embedding and a sum"),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), "remove the parametrization"),
-        (lambda: nn.ParameterList([torch.ones(3)]), "called itself"),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), "(?i)remove the parametrization"),
+        (lambda: nn.ParameterList([torch.ones(3)]), "a forward method of its own"),
         (lambda: nn.LazyLinear(3), "once before make_private"),
         (lambda: torch.jit.trace(nn.Linear(6, 6), torch.ones(1, 6)), "before torch.jit"),
     ],
@@ -468,7 +468,7 @@ def test_recurrent_layers_of_opacus_train(name):
 def test_gradient_hook_error_names_the_alternative():
     layer = nn.Linear(6, 3).double()
     handle = layer.weight.register_hook(lambda g: 0.0 * g)
-    with pytest.raises(InvalidParameterError, match=r"register_step_pre_hook changes released ones"):
+    with pytest.raises(InvalidParameterError, match=r"To change released gradients, call register_step_pre_hook"):
         private(layer, *data())
     handle.remove()
     before, optimizer = layer.weight.clone(), torch.optim.SGD(layer.parameters(), lr=1.0)
@@ -481,7 +481,7 @@ def test_gradient_hook_error_names_the_alternative():
 @pytest.mark.parametrize("change", [nn.utils.spectral_norm, nn.utils.weight_norm])
 def test_weights_that_are_made_from_others_are_rejected(change):
     model = nn.Sequential(change(nn.Linear(6, 6)), nn.Linear(6, 3)).double()
-    with pytest.raises(InvalidParameterError, match="or freeze it, in eval mode"):
+    with pytest.raises(InvalidParameterError, match="or freeze the layer and put it in eval mode"):
         private(model, *data())
     # Its own iteration would change buffers otherwise.
     model[0].requires_grad_(False).eval()
@@ -494,7 +494,7 @@ def test_layer_within_torch_func_is_rejected():
     x, y = data()
     model = mlp()
     _, optimizer, loader = private(model, x, y)
-    with pytest.raises(InvalidParameterError, match="take vmap and grad out"):
+    with pytest.raises(InvalidParameterError, match=r"Remove vmap and grad"):
         optimizer.step_on(lambda part: torch.func.vmap(lambda row: model(row[None]).sum())(part[0]), next(iter(loader)))
 
 
@@ -514,7 +514,7 @@ class Scaled(nn.Module):
 
 def test_parameter_lists_and_dicts_are_trained():
     check_gradients(Net(Scaled(), nn.Linear(6, 3)).double(), squares, vectors(), 5)
-    with pytest.raises(InvalidParameterError, match="called itself"):
+    with pytest.raises(InvalidParameterError, match="a forward method of its own"):
         private(nn.ModuleDict({"held": Scaled().rows}), vectors(), vectors())
 
 
@@ -527,7 +527,7 @@ def test_unbatched_images_are_rejected_and_train_alone(channels, parts):
     _, optimizer, loader = private(model, x, torch.arange(9) % 3)
     loss = lambda part: torch.stack([model(one).mean((1, 2))[0] for one in part[0]])  # noqa: E731
     batch = next(iter(loader))
-    with pytest.raises(InvalidParameterError, match="strict=True computes every record by itself"):
+    with pytest.raises(InvalidParameterError, match=r"got an input of shape .*strict=True"):
         optimizer.step_on(loss, batch, parts)
     optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1

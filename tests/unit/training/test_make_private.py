@@ -24,23 +24,23 @@ from unit.training.helpers import data, losses_of, mlp, one_step, own, private  
 @pytest.mark.parametrize(
     ("build", "options", "words"),
     [
-        (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), {}, "mixes examples"),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), {}, "a layer that does not mix records"),
         (lambda: nn.LSTM(6, 3), {}, "per-example gradients"),
-        (lambda: mlp().requires_grad_(False), {}, "requires_grad"),
+        (lambda: mlp().requires_grad_(False), {}, "tensors that require gradients"),
         (lambda: mlp().half(), {}, "float32"),
         (mlp, {"algorithm": "m2"}, "rank"),
         (mlp, {"algorithm": "m2", "rank": 6}, "clipping=per-layer"),
-        (mlp, {"algorithm": "m2", "rank": 2.5}, "rank=2.5"),
+        (mlp, {"algorithm": "m2", "rank": 2.5}, "rank must be an integer from 1 to 1e7, got 2.5"),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)), {"algorithm": "m2", "rank": 2}, "unprojected"),
         (mlp, {"algorithm": "lora-fa", "rank": 2}, "add_frozen_lora"),
-        (mlp, {"algorithm": "dp-sgd", "rank": 2}, "has none here"),
+        (mlp, {"algorithm": "dp-sgd", "rank": 2}, "rank must be omitted for dp-sgd"),
         (mlp, {"noise_multiplier": math.nan}, "noise_multiplier"),
-        (mlp, {"noise_multiplier": None}, "epsilon with delta"),
-        (mlp, {"max_grad_norm": 0.0}, "max_grad_norm=0"),
+        (mlp, {"noise_multiplier": None}, "missing noise_multiplier"),
+        (mlp, {"max_grad_norm": 0.0}, "max_grad_norm must be a number from 1e-20 to 1e12, got 0"),
         (mlp, {"sampling_rate": 1.5}, "sampling_rate"),
-        (mlp, {"steps": None}, "steps and epochs"),
+        (mlp, {"steps": None}, "missing steps; give steps or epochs"),
         (mlp, {"clipping": "per-layer", "shares": (0.5, 0.6)}, "sum to 1"),
-        (mlp, {"algorithm": "sgd"}, "did you mean dp-sgd"),
+        (mlp, {"algorithm": "sgd"}, "did you mean 'dp-sgd'"),
         (mlp, {"epochs": 0, "steps": None}, "epochs"),
         (mlp, {"frame": "wishart"}, "haar or wishart"),
     ],
@@ -61,7 +61,7 @@ def test_frozen_statistics_are_accepted_until_someone_thaws_them():
     _, optimizer, _ = private(module, x, y)
     module.train()
     optimizer._turn.open(12)
-    with pytest.raises(InvalidParameterError, match="running_mean=changed by the forward pass; no running statistics"):
+    with pytest.raises(InvalidParameterError, match=r"running_mean must be .*(?i:no running statistics)"):
         optimizer.backward_on(own(module), (x, y))
     module[0].track_running_stats = False
     module[0].running_mean = module[0].running_var = None
@@ -92,10 +92,10 @@ def test_make_private_rejects_tensors_outside_its_layers():
     optimizer._turn.open(12)
     module[0].requires_grad_(True)
     before = module[0].weight.detach().clone()
-    with pytest.raises(InvalidParameterError, match="as make_private saw it"):
+    with pytest.raises(InvalidParameterError, match="as when make_private was called"):
         optimizer.backward_on(own(module), (x, y))
     assert module[0].weight.grad is None
-    with pytest.raises(InvalidParameterError, match="all 12 records back"):
+    with pytest.raises(InvalidParameterError, match="all 12 records"):
         optimizer.step()
     assert torch.equal(module[0].weight, before) and optimizer._steps == 0
     module[0].requires_grad_(False)
@@ -109,7 +109,7 @@ def test_make_private_rejects_tensors_outside_its_layers():
 def test_tied_layers_with_different_biases_are_rejected():
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[1].weight = module[0].weight
-    with pytest.raises(InvalidParameterError, match="untie"):
+    with pytest.raises(InvalidParameterError, match=r"(?i)untie"):
         private(module, *data())
 
 
@@ -123,7 +123,7 @@ def test_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
         told = [str(w.message) for w in said if w.category.__name__ == "ResumedLedger"]
         assert (len(told) == 1 and words in told[0]) if words else not told, made
         if made == 2:
-            with pytest.raises(UnsupportedError, match="nothing left to train"):
+            with pytest.raises(UnsupportedError, match="all 2 planned steps were released"):
                 next(iter(loader))
         for batch in () if made == 2 else loader:
             optimizer.backward_on(own(module), batch)
@@ -137,11 +137,11 @@ def test_one_module_has_one_private_run_at_a_time():
     x, y = data()
     module = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3).requires_grad_(False)).double()
     module, optimizer, loader = private(module, x, y)
-    with pytest.raises(InvalidParameterError, match="close the optimizer of the run before"):
+    with pytest.raises(InvalidParameterError, match=r"Call optimizer\.close\(\) of the earlier run"):
         private(module, x, y)
     batch = next(iter(loader))
     optimizer.close()
-    with pytest.raises(InvalidParameterError, match="this run is closed"):
+    with pytest.raises(InvalidParameterError, match="one whose run is closed"):
         optimizer.step_on(lambda part: losses_of(module, *part), batch)
     private(module, x, y)[1].close()
 

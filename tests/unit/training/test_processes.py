@@ -211,7 +211,7 @@ def test_each_of_several_processes_takes_the_gpu_of_its_number(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert own_device(torch.device("cuda")) == torch.device("cuda", 3)
     assert own_device(torch.device("cpu")) == torch.device("cpu")
-    with pytest.raises(InvalidParameterError, match="each of several processes takes its own GPU"):
+    with pytest.raises(InvalidParameterError, match="Each of several processes uses its own GPU"):
         own_device(torch.device("cuda", 1))
 
 
@@ -421,7 +421,7 @@ DIFFERENCES = {
     "calibrated": "damaged.jsonl",
     "DataParallel": "expected the module itself, got module=a part in DataParallel",
     "nothing": "made",
-    "a second start": "from an earlier start, got no ledger",
+    "a second start": "from an earlier call of make_private, got no ledger",
     "a second start with a ledger": "made",
 }
 """What every process says where the processes differ in one thing."""

@@ -25,7 +25,7 @@ def test_where_torch_is_missing_the_import_error_names_the_extra(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(vars(privproj.training), "make_private", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModuleNotFoundError, match=r"privproj.training.make_private needs; pip install .*\[torch\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"training.make_private needs torch.* pip install .*\[torch\]"):
         privproj.training.make_private  # noqa: B018
 
 
@@ -37,7 +37,7 @@ def test_names_are_the_published_ones():
 
 @pytest.mark.parametrize("name", ["sgd", "", None, ["m2"], "M2"])
 def test_other_names_are_rejected(name):
-    with pytest.raises(InvalidParameterError, match="expected an algorithm"):
+    with pytest.raises(InvalidParameterError, match="unknown algorithm"):
         load(name)
 
 

@@ -47,7 +47,7 @@ def train(module, releases=STEPS, **options):
 
 def refused(module, **options):
     before = state(module)
-    with pytest.raises(InvalidParameterError, match=r"from an earlier start.*ledger=PATH"):
+    with pytest.raises(InvalidParameterError, match=r"from an earlier call of make_private, got .*ledger=PATH"):
         start(module, **options)
     assert torch.equal(state(module), before)
 
@@ -185,7 +185,7 @@ def test_optimizer_over_tensors_that_have_released_is_known():
     old, new = mlp(), mlp()
     train(old)
     held = [*old.requires_grad_(False).parameters()]
-    with pytest.raises(InvalidParameterError, match="which optimizer has from an earlier start"):
+    with pytest.raises(InvalidParameterError, match="that optimizer has from an earlier call of make_private"):
         start(new, optimizer=lambda trained: torch.optim.SGD([*trained, *held], lr=1.0))
 
 
@@ -211,7 +211,7 @@ def test_concurrent_runs_on_one_module_are_rejected():
         run.backward_on(own(seen), (given, y))
         if run is one:
             run.step()
-    with pytest.raises(InvalidParameterError, match="from an earlier start"):
+    with pytest.raises(InvalidParameterError, match="from an earlier call of make_private"):
         two.step()
     assert (one._steps, two._steps) == (1, 0)
 
@@ -244,7 +244,7 @@ def test_releases_of_a_run_without_a_ledger_are_in_none(tmp_path):
     module = mlp()
     train(module)
     for book in (None, str(tmp_path / "ledger.jsonl")):
-        with pytest.raises(InvalidParameterError, match="or build the module anew"):
+        with pytest.raises(InvalidParameterError, match=r"from an earlier call .*, got .*or build the module again"):
             start(module, ledger=book)
     assert not (tmp_path / "ledger.jsonl").exists()
 
