@@ -291,7 +291,7 @@ def test_a_name_is_no_mechanism_and_text_no_number():
     for ask in (privproj.epsilon, lambda name, delta: privproj.sigma(name, epsilon=1.0, delta=delta)):
         with pytest.raises(
             InvalidParameterError,
-            match="must be an object such as .*, got the text",
+            match="must be an object such as",
         ):
             ask("gaussian", delta=1e-5)  # pyright: ignore
     with pytest.raises(InvalidParameterError, match="without quotes"):
