@@ -15,6 +15,8 @@ from .render import as_json, fit_line, requirement_lines, wrap_line
 
 OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the pre-commit hook
 
+NO_FILE = "this folder contains none. Name the files, or rename them"  # remedy for a folder without such files
+
 
 @command_with(
     "check",
@@ -78,7 +80,7 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
             raise InvalidParameterError("FILE", "nothing", "a file or a folder")
         inner = sorted(map(str, Path(name).rglob(OF_A_FOLDER))) if Path(name).is_dir() else [name]
         if not inner:
-            raise InvalidParameterError("FILE", name, f"a folder that contains files {OF_A_FOLDER}")
+            raise InvalidParameterError("FILE", name, f"a folder with a file {OF_A_FOLDER}", NO_FILE)
         files += inner
     return tuple(dict.fromkeys(files))
 

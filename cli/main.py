@@ -1,6 +1,7 @@
 """Implement the ``privproj`` command: a lazy group of click commands, and the exit codes of errors."""
 
 import os
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -147,7 +148,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
         return complain(usage_words(error), 2)
     except PrivprojError as error:
         is_named = isinstance(error, InvalidParameterError)
-        return complain(error.sentence(option_name(error.name)) if is_named else str(error), error.exit_code)
+        return complain(_sentence_of(error) if is_named else str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
     except RecursionError:
@@ -178,12 +179,24 @@ def run_command(words: list[str]) -> int:
 # --- error messages --------------------------------------------------------------------------------
 
 
+def _sentence_of(error: InvalidParameterError) -> str:
+    """Return the message of an error with the parameters in it as options, also those that the remedy says to give."""
+    name = option_name(error.name)
+    if name.startswith("--") and error.remedy.startswith("give "):
+        options = PARAMETERS_TO_GIVE.sub(lambda found: option_name(found[0]), error.remedy)
+        error = type(error)(error.name, error.value, error.expected, options)
+    return error.sentence(name)
+
+
 def option_name(parameter: str) -> str:
     """Return a parameter as an option: ``--dim`` for ``dim``."""
     if parameter.startswith("-") or ":" in parameter or parameter.isupper():
         return parameter
     return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
 
+
+# parameters in remedies such as "give dim and rank, or layers"
+PARAMETERS_TO_GIVE = re.compile(r"(?<!the )\b(?:dim|rank|layers|columns|[a-z]+(?:_[a-z]+)+)\b")
 
 # options of other tools, and the options here
 USUAL_NAMES = {

@@ -146,6 +146,9 @@ class QueryGroup(Group):
     def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         from privproj.mechanisms.methods import unknown_mechanism
 
+        if lines_of(name):
+            remedy = f"the query {self.quantity} is not defined for {name}"
+            return InvalidParameterError("MECHANISM", name, " or ".join(names), remedy)
         return unknown_mechanism("MECHANISM", name, names, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:

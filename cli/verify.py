@@ -1,5 +1,6 @@
 """Implement ``privproj verify``: check a document by its contents and by the files that it names."""
 
+import json as json_decoder
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -125,8 +126,23 @@ def read_document(file: str) -> tuple[str, bytes, str]:
     for name, kind in kinds.items():
         if kind.recognizes(content):
             return name, content, file
-    nouns = " or ".join(["a ledger", *(kind.noun for kind in kinds.values())])
-    raise InvalidParameterError("FILE", file, f"{nouns}, as privproj writes it")
+    *nouns, last = ["a ledger", *(kind.noun for kind in kinds.values())]
+    raise InvalidParameterError("FILE", file, f"{', '.join(nouns)} or {last}", _why_unknown(content))
+
+
+def _why_unknown(content: bytes) -> str:
+    """Return a remedy for a file that is not a document: the error of broken JSON, or the documents of a run."""
+    remedy = "for a training run, verify its ledger.jsonl or statement.md"
+    if content.lstrip()[:1] not in (b"{", b"["):
+        return remedy
+    try:
+        json_decoder.loads(content)
+    except ValueError as error:
+        # Several lines of JSON, as in a ledger, are valid.
+        return remedy if str(error).startswith("Extra data") else f"it is not valid JSON: {error}"
+    except RecursionError:
+        return remedy
+    return remedy
 
 
 def render_verdict(

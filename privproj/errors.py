@@ -31,11 +31,15 @@ EXAMPLES = {
     "noise_multiplier": "1.0",
     "dim": "768",
     "rank": "16",
-    "misalignment": "1e-6",
     "steps": "1000",
     "sampling_rate": "0.01",
     "advantage": "0.1",
 }  # typical values of parameters that are often missing
+
+MISALIGNMENT_ADVICE = (
+    "give the largest 1 - cosine between the vectors of neighboring datasets, an assumption on your data (`privproj "
+    "alignment` bounds it)"
+)  # without a typical value, because epsilon would then hold under an invented assumption
 
 
 class PrivprojError(Exception):
@@ -157,9 +161,12 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _example(name: str) -> str:
-    """Return a valid value for a missing parameter, as it is written; empty if there is no typical one."""
+    """Return what to give for a missing parameter; empty if there is no typical value."""
     place, leaf = _split(name)
-    value = EXAMPLES.get(leaf.lstrip("-").replace("-", "_"))
+    parameter = leaf.lstrip("-").replace("-", "_")
+    if parameter == "misalignment":
+        return MISALIGNMENT_ADVICE
+    value = EXAMPLES.get(parameter)
     sign = " = " if place else " " if leaf.startswith("-") else "="
     return f"try {leaf}{sign}{value}" if value else ""
 
@@ -323,7 +330,7 @@ def unknown_name(
         word: The unknown name, if it is not the value itself.
     """
     asked = str(value if word is None else word)
-    names = list(dict.fromkeys(allowed))
+    names = list(dict.fromkeys(map(str, allowed)))  # the repr of a member of an enum is not its name
     near = nearest_names(asked, names)
     if near:
         remedy = f"did you mean {' or '.join(map(repr, near))}?"

@@ -167,7 +167,12 @@ class Run:
         scheme = Sampling.POISSON if self.sampling is None else member_named(Sampling, "sampling", self.sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
-            raise InvalidParameterError("sampling_rate", rate, f"1 with {scheme} sampling", "one step is one epoch")
+            raise InvalidParameterError(
+                "sampling_rate",
+                rate,
+                f"1 with {scheme} sampling",
+                "one step is one epoch. Omit the rate, give the number of batches, and count the epochs as steps",
+            )
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameterError("max_batch_size", self.max_batch_size, "omitted if sampling_rate is 1")

@@ -87,6 +87,9 @@ class Scheme:
     why_refused: Mapping[NeighboringRelation, str] = field(default_factory=dict)
     """Why a relation is not supported, if there is a specific reason."""
 
+    instead: str = ""
+    """The schemes that support the relations in :attr:`why_refused`, for mechanisms with amplification by them."""
+
     requirements: str = ""
     """Its requirement."""
 
@@ -129,7 +132,7 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     shifts = "a removed record can shift every later batch"
     refused = (
         f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
-        "replace, or sampling=poisson or balls-in-bins"
+        "replace"
     )
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
@@ -137,6 +140,7 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
         why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under "
         f"add-remove {shifts}.",
         why_refused={NeighboringRelation.ADD_REMOVE: refused},
+        instead="poisson or balls-in-bins",
         requirements=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
         in_positions=True,

@@ -526,7 +526,11 @@ def _largest_result(
 def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
     """Return the result of a calibration in which no value meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
-    why = f"No value meets this target. Use a larger {larger}, or a run with fewer steps."
+    if quantity == "steps":
+        why = f"Not even one step meets this target. Use a larger {larger}, or {query.remedy}."
+    else:
+        fewer = ", or a run with fewer steps" if query.only.run.steps > 1 else ""
+        why = f"No value meets this target. Use a larger {larger}{fewer}."
     count = getattr(query.only.mechanism, "adaptive_clipping_sigma", None)
     if quantity == "sigma" and count is not None:
         why = (

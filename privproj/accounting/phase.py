@@ -18,6 +18,7 @@ from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representat
 from privproj.result import Side, Status
 from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import NeighboringRelation
+from privproj.targets import TARGET_PARAMETERS
 
 OMITTED = {"group_size": 1, "public_size": False}  # values of a run that are left out of an entry of a run file
 
@@ -98,12 +99,17 @@ class Phase:
                 f"{self._advice_without_poisson()}"
             )
         if relation is not None and relation in scheme.why_refused:
-            raise UnsupportedError(scheme.why_refused[relation])
+            others = f", or sampling={scheme.instead}" if scheme.instead and self.mechanism.poisson else ""
+            raise UnsupportedError(scheme.why_refused[relation] + others)
         if relation not in scheme.relations:
+            refused = f"{self.run.sampling} sampling is not supported under relation={relation}"
+            if not self.mechanism.poisson:
+                raise UnsupportedError(
+                    f"{refused}, and {self.mechanism.name} has no amplification theorem for poisson sampling. "
+                    f"{self._advice_without_poisson()}"
+                )
             raise UnsupportedError(
-                f"{self.run.sampling} sampling is not supported under relation={relation}. "
-                f"Below rate 1, use poisson with "
-                "add-remove or zero-out, or fixed with replace"
+                f"{refused}. Below rate 1, use poisson with add-remove or zero-out, or fixed with replace"
             )
         if self.mechanism.adapts_clip:
             self.check_count()
@@ -409,8 +415,10 @@ def check_mechanism(mechanism: object) -> None:
         remedy = f"write {mechanism.call_words()}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     if not isinstance(mechanism, Mechanism):
+        value = f"the text {mechanism!a}" if isinstance(mechanism, str) else mechanism
+        several = "several phases are a privproj.schedule.Composition" if isinstance(mechanism, list | tuple) else ""
         raise InvalidParameterError(
-            "mechanism", mechanism, "a mechanism with its parameters, such as privproj.Gaussian()"
+            "mechanism", value, "an object such as privproj.Gaussian(noise_multiplier=1.0)", several
         )
 
 
@@ -423,6 +431,9 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
     bound = bound if isinstance(bound, Bound) else find_bound(type(mechanism), bound)
     options: Any = dict(without_batch_sizes(run))
     for key in (key for key in options if key not in RunOptions.__annotations__):
+        if key in TARGET_PARAMETERS:
+            remedy = "give the target of the function: privproj.epsilon takes delta, and privproj.delta takes epsilon"
+            raise InvalidParameterError(key, options[key], "omitted, because this function does not take it", remedy)
         raise unknown_name(key, options[key], "option of a run", RunOptions.__annotations__, word=key)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:

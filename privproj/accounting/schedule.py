@@ -132,9 +132,10 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
 
 
 def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaining]:
-    """Return the number of releases that a budget allows for every planned phase, after all earlier phases.
+    """Return, for each planned phase, how many of its releases fit into a budget.
 
-    If no phase is planned, the releases are like those of the last phase.
+    The completed phases and the planned phases before it are counted first. If no phase is planned, the releases
+    are like those of the last phase.
 
     Args:
         run: The composition of the phases.
@@ -142,7 +143,7 @@ def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaini
         delta: The delta of the budget, above 0 and below 1.
 
     Returns:
-        A record for each planned phase, in order.
+        A record for each planned phase, in order; if no phase is planned, one for the last phase.
 
     Raises:
         InvalidParameterError: A value is outside its domain.

@@ -124,14 +124,18 @@ class ShuffledEpochs:
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
         def loss(x: float) -> float:
-            return -max(value(*ends) for ends in self._errors((x - 1.0) * last))
+            return -max(value(*ends) for ends in self._log_tails((x - 1.0) * last))
 
         cheap = self.epochs == len(self.cells) == 1
         # Scan fewer thresholds w if each takes longer; every threshold is sound.
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
-    def _errors(self, w: float) -> Iterator[tuple[float, float]]:
-        """Yield, for several ``k``, ``ln P[Bin(E, A) >= k]`` rounded down and ``ln P[Bin(E, B) >= k]`` rounded up."""
+    def _log_tails(self, w: float) -> Iterator[tuple[float, float]]:
+        """Yield bounds of the log-probabilities that at least ``k`` epochs are marked, for several ``k``.
+
+        The first is ``ln P[Bin(E, A) >= k]`` (with the record), rounded down. The second is ``ln P[Bin(E, B) >= k]``
+        (without it), rounded up. ``E``, ``A``, ``B`` and the threshold ``w`` are those of the module docstring.
+        """
         right, wrong = self.log_looks_so(w)
         if self.epochs == 1:
             yield right, wrong

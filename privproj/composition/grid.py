@@ -39,11 +39,11 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 class ComposedCurve:
     """The privacy curve of a composed run: the maximum of the remove and add directions.
 
-    It is as sound as the pairs of the steps (C18) and their composition (C19 or C23). Lower bounds are composed when
-    they are first read.
+    It is as sound as the dominating pairs of the steps (C18) and their composition (C19 or C23). Lower bounds are
+    composed when they are first read.
 
     Args:
-        bounds: The bounds of the excess of one step of each phase, with the number of steps.
+        bounds: For each phase, the bounds (:class:`ExcessBounds`) of one step, and the number of steps.
         numerics: How the curve was computed.
     """
 

@@ -223,11 +223,11 @@ class _PositiveDistribution(ABC):
 
     @abstractmethod
     def place(self, s: Array) -> Array:
-        """Return the points with these coordinates."""
+        """Return the points of ``[0, inf)`` with the coordinates ``s``."""
 
     @abstractmethod
     def density(self, s: Array) -> Array:
-        """Return the density of the coordinate."""
+        """Return the density of the random coordinate at the values ``s``."""
 
     @abstractmethod
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -284,11 +284,11 @@ class _BetaDistribution(_PositiveDistribution):
 
     def place(self, s: Array) -> Array:
         # p e^s / (q + p e^s)
-        """Return the points with these coordinates."""
+        """Return the points of ``[0, inf)`` with the coordinates ``s``."""
         return self.p / (self.p + self.q * np.exp(-s))
 
     def density(self, s: Array) -> Array:
-        """Return the density of the coordinate."""
+        """Return the density of the random coordinate at the values ``s``."""
         # x^a y^b / Beta(a, b), by its value at the mean and a ln(x/p) + b ln(y/q)
         deviance = self.a * np.log1p(self.q * np.expm1(-s)) + self.b * np.log1p(self.p * np.expm1(s))
         return np.exp(self.constant - deviance)
@@ -336,11 +336,11 @@ class _GammaDistribution(_PositiveDistribution):
         self.constant = log_gamma_front(a, 0.0, 1.0)
 
     def place(self, s: Array) -> Array:
-        """Return the points with these coordinates."""
+        """Return the points of ``[0, inf)`` with the coordinates ``s``."""
         return self.a * np.exp(s)
 
     def density(self, s: Array) -> Array:
-        """Return the density of the coordinate."""
+        """Return the density of the random coordinate at the values ``s``."""
         # u^a e^-u / Gamma(a) at u = a e^s, by its value at the mean and a (s - (e^s - 1))
         return np.exp(self.constant - self.a * (np.expm1(s) - s))
 

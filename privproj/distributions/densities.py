@@ -126,7 +126,7 @@ def _reach_above_center(a: float, b: float) -> float:
     return find_crossing(lambda v: 720.0 - log_tail(v), 1.0, low=1e-9, high=1e9, rtol=1e-9).upper
 
 
-# soundness: c from which on the sum is over xi; a mean difference of the other sign has probability below e^-800
+# soundness: c from which on the sum is over xi; the means differ in the other direction with probability below e^-800
 LEAST_CENTER_OVER_XI = 40.0
 
 
@@ -144,7 +144,7 @@ class SecretShift:
     misalignment: float
 
     def parts(self, g: Array) -> tuple[Array, Array]:
-        """Return the scale ``S`` and the center ``c`` of the mean difference ``S (c + xi)`` at an array of ``g``."""
+        """Return ``S`` and ``c`` at an array of ``g``; the difference of the two means is ``S (c + xi)``."""
         # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta;  sin^2 eta = m/2 (C8)
         sine2, share = 0.5 * self.misalignment, g / self.rank
         doubled = 2.0 * math.sqrt(sine2 * (1.0 - sine2)) if sine2 < 0.5 else 1.0
@@ -172,7 +172,8 @@ class SecretShift:
     def density(self, y: Array) -> Array:
         """Return the density of ``y`` at an array of points, which share the terms that are not negligible.
 
-        It is a sum over ``ln g`` if both signs of the mean difference are likely, and a sum over ``xi`` otherwise.
+        It is a sum over ``ln g`` if both signs of the difference of the means are likely, and a sum over ``xi``
+        otherwise.
         """
         return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)
 
@@ -183,7 +184,10 @@ class SecretShift:
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
 
     def over_g(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``v = ln g``; given ``g`` the mean difference is normal."""
+        """Return the density of ``y`` as a sum over ``v = ln g``.
+
+        For each ``g`` the difference of the means is normal.
+        """
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
         step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.center**2)
@@ -203,8 +207,8 @@ class SecretShift:
     def over_xi(self, y: Array) -> Array:
         """Return the density of ``y`` as a sum over ``xi``.
 
-        For each ``xi`` there is one ``g`` with the mean difference ``e^(y/2)``. It is computed by Newton's method in
-        ``v = ln g``. If the method failed, the total mass would not be 1, which
+        For each ``xi`` there is one ``g`` for which the difference of the means is ``e^(y/2)``. It is computed by
+        Newton's method in ``v = ln g``. If the method failed, the total mass would not be 1, which
         :mod:`privproj.distributions.tabulated` checks.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
@@ -229,7 +233,10 @@ class SecretShift:
         return _row_sums_exp(log_terms(xi[terms_that_matter(log_terms(xi[::SCAN_STRIDE], 1e-2), len(xi))], 1e-7))
 
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
-        """Return the log of the mean difference at ``ln g = v`` and its slope in ``v``."""
+        """Return ``ln(S (c + xi))`` at ``g = e^v``, and its derivative in ``v``.
+
+        ``S (c + xi)`` is the difference of the two means; see :meth:`parts`.
+        """
         sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
         scale, c = self.parts(share * self.rank)
         # d ln S/dv + (dc/dv)/(c + xi), where d ln S/dv = 1 - (g/r)/(2 tau^2) and

@@ -85,9 +85,10 @@ def open_locked(path: str | Path, name: str) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(file)
-        expected = f"a {name} that no other process is writing"
+        noun = name.split(": ")[-1]
+        expected = f"a {noun} that no other process is writing"
         raise InvalidParameterError(
-            name, path, expected, f"wait for the other process, or use another {name}"
+            name, path, expected, f"wait for the other process, or use another {noun}"
         ) from None
     return file
 
@@ -163,7 +164,8 @@ def read_data(path: str) -> dict[str, Any]:
         kind = "JSON" if is_json else "TOML"
         raise InvalidParameterError("FILE", path, f"a {kind} file", _reason_of(error, text)) from None
     if not isinstance(data, dict):
-        raise InvalidParameterError("FILE", path, "a file with a table of keys")
+        kind = {list: "a list", str: "a string", bool: "a truth value", type(None): "null"}.get(type(data), "a number")
+        raise InvalidParameterError("FILE", path, "a JSON file with an object", f"this file contains {kind}")
     return data
 
 

@@ -96,7 +96,13 @@ def _timed(work: Work, numbers: range) -> tuple[str, float]:
 
 @contextmanager
 def complete_rows(
-    work: Work, size: int, path: str | Path, head: str, pool: Pool, progress: Callable[[int], object]
+    work: Work,
+    size: int,
+    path: str | Path,
+    head: str,
+    pool: Pool,
+    progress: Callable[[int], object],
+    name: str = "journal",
 ) -> Iterator[BinaryIO]:
     """Compute all rows that are missing from the journal, and open the journal for reading after its first line.
 
@@ -107,12 +113,13 @@ def complete_rows(
         head: The lines before the rows; the first one identifies the job of the journal.
         pool: A function that opens the workers.
         progress: A function that is called with the number of rows in the journal, then with the size of each batch.
+        name: The name of the journal in errors.
 
     Raises:
         InvalidParameterError: The journal belongs to another job, or another process has it open.
     """
-    with os.fdopen(open_locked(path, "journal"), "a+b") as file:
-        count = _resume(file, head.encode(), path)
+    with os.fdopen(open_locked(path, name), "a+b") as file:
+        count = _resume(file, head.encode(), path, name)
         progress(count)
         for lines in rows_in_order(work, range(count, size), pool):
             with naming(path):
@@ -124,12 +131,12 @@ def complete_rows(
         yield file
 
 
-def _resume(file: BinaryIO, head: bytes, path: str | Path) -> int:
+def _resume(file: BinaryIO, head: bytes, path: str | Path, name: str) -> int:
     """Remove an incomplete last line, write the head if it is missing, and return the number of rows."""
     file.seek(0)
     before, good, count = file.read(len(head)), len(head), 0
     if not head.startswith(before):
-        raise InvalidParameterError("journal", path, "the journal of the same query", "use another file")
+        raise InvalidParameterError(name, path, "the journal of the same query", "use another file")
     if len(before) < good:
         file.truncate(0)
         file.write(head)

@@ -495,7 +495,11 @@ def parse_ledger(content: bytes, path: str) -> "_Reader":
     reader = _Reader(path, content)
     if not reader.account.phases:
         raise InvalidParameterError(
-            "ledger", path, "a ledger with a phase", "this run was stopped before its first phase"
+            "ledger",
+            path,
+            "a ledger with a phase",
+            "a run that stopped before its first phase leaves a ledger without one. If this run made releases, restore "
+            "the ledger from a backup",
         )
     return reader
 
@@ -521,7 +525,8 @@ class _Reader:
         self.hash.update(self.header)
         if not self.header.startswith(content[: len(self.header)]):
             expected = "a ledger that privproj wrote"
-            raise InvalidParameterError("ledger", path, expected, f"if it is one, it is damaged: {REMEDY}")
+            remedy = f"its first line is not that of a ledger. If it was a ledger, {REMEDY}"
+            raise InvalidParameterError("ledger", path, expected, remedy)
         *lines, rest = content[len(self.header) :].split(b"\n")
         for line in lines:
             self.take(line)
@@ -557,7 +562,8 @@ class _Reader:
             self.half_opened = len(line)
         else:
             expected = "an undamaged ledger"
-            raise InvalidParameterError("ledger", self.path, expected, f"line {self.number} is damaged: {REMEDY}")
+            remedy = f"line {self.number} is damaged, or a line before it is missing: {REMEDY}"
+            raise InvalidParameterError("ledger", self.path, expected, remedy)
         self.hash.update(line + b"\n")
 
     def _open(self, entry: dict[str, Any]) -> None:
@@ -687,7 +693,10 @@ class Ledger(_Reader):
         return self.steps
 
     def keep_count(self) -> None:
-        """Store the number of releases outside the ledger, so that whole lines missing at its end are detected."""
+        """Store a copy of the number of releases outside of the ledger.
+
+        The copy shows later if whole lines are missing at the end of the ledger.
+        """
         self.keep(self.account.spent)
         self.last_count = self.account.spent
 

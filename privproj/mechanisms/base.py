@@ -1,11 +1,11 @@
 """Base classes of mechanisms."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import Requirement
-from privproj.errors import InvalidParameterError
+from privproj.errors import InvalidParameterError, unknown_name
 from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of, quoted
 
 
@@ -69,6 +69,9 @@ class Mechanism:
             raise InvalidParameterError(
                 f"arguments of {cls.__name__}", quoted(unnamed), "given by name", f"write {call}"
             )
+        names = [field.name for field in fields(cls)]
+        for name in parameters.keys() - names:
+            raise unknown_name(name, parameters[name], f"parameter of {cls.__name__}", names, word=name)
         if any(
             is_column(name, value) and not isinstance(getattr(cls, name, None), bool)
             for name, value in parameters.items()

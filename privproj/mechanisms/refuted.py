@@ -60,10 +60,10 @@ RP_GD = _without_a_number(
 
 EARLY_MATRIX = _without_a_number(
     "a matrix query without noise has no bound",
-    "V^T Y = V^T M V is symmetric for the true V. With probability one it is symmetric for no other V' (unless both "
-    "are proportional, or of rank one with the same right factor). One release therefore distinguishes neighbors, and "
-    "delta = 1 for every epsilon. docs/not-a-guarantee.md has a runnable test. Use m1 or m2, which add noise, or "
-    "wishart for a single column",
+    "one release Y = M V, with a random symmetric matrix M, distinguishes neighbors. V^T Y is symmetric for the true "
+    "V. With probability one it is symmetric for no other V' (unless both are proportional, or of rank one with the "
+    "same right factor). So delta = 1 for every epsilon. docs/not-a-guarantee.md has a runnable test. Use m1 or m2, "
+    "which add noise, or wishart for a single column",
     name="early-matrix",
     mechanism=WishartMatrix,
     summary="matrix queries without noise, claimed to be private; no bound exists",

@@ -29,6 +29,11 @@ ONE_ORDER_ERROR = 2e-15
 # advice in the error message of a sampled run
 PROFILE_ADVICE = "Use a bound with a privacy profile (`privproj compare` lists them)."
 
+SAMPLING_ADVICE = (
+    "Use a bound with a privacy profile if `privproj compare` lists one. Otherwise omit the sampling to count releases "
+    "on the whole dataset."
+)
+
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
     """Return a map from the rate ``q`` to the Renyi curve of a Gaussian mixture under Poisson sampling (C15).
@@ -97,7 +102,7 @@ class RenyiCurve:
         step = self
         if run.sampling_rate < 1.0:
             if self.poisson is None or run.sampling != "poisson":
-                raise UnsupportedError(f"this Renyi bound does not support {run.sampling} sampling. {PROFILE_ADVICE}")
+                raise UnsupportedError(f"this Renyi bound does not support {run.sampling} sampling. {SAMPLING_ADVICE}")
             step = self.poisson(run.sampling_rate)
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 

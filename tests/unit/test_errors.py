@@ -71,3 +71,13 @@ def test_a_missing_package_says_what_to_install():
 def test_every_error_is_exported():
     kinds = {name for name, kind in getmembers(errors, isclass) if issubclass(kind, errors.PrivprojError)}
     assert kinds - set(errors.__all__) == {"GridSizeError", "UnknownNameError"}
+
+
+def test_suggestion_for_enum_member_is_its_name():
+    with pytest.raises(privproj.InvalidParameterError, match="did you mean 'fixed'"):
+        privproj.epsilon(privproj.Gaussian(noise_multiplier=1.0), delta=1e-5, sampling="fixd")
+
+
+def test_unknown_parameter_of_mechanism_lists_its_parameters():
+    with pytest.raises(privproj.InvalidParameterError, match="parameter 'noise' of Gaussian"):
+        privproj.Gaussian(noise=1.0)

@@ -35,7 +35,10 @@ def proof_option() -> Once:
 
 
 def proved(result: Result, path: str | None) -> Result:
-    """Return the result with the number that is proved, and save the certificate if a path is set."""
+    """Prove the number of a result and save the certificate if a path is given; return the proved result.
+
+    If the proof fails, the error is raised with the result, without a value, attached.
+    """
     try:
         result, certificate = prove(result)
     except QueryError as error:

@@ -115,7 +115,7 @@ def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: 
 
 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
-    """Return a window with a mass of about ``e^log_mass`` beyond each end."""
+    """Return a window of cells; the sum of the losses is beyond each end with probability about ``e^log_mass``."""
     (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
     size = 1 << max(4, (end - start).bit_length())
     return Window(end - size, size, right, left)

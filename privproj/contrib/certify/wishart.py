@@ -104,9 +104,10 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip and ``M`` (C21).
+        """Return the half width of a strip around the real line, and ``M`` (C21).
 
-        The argument of a threshold is at most ``turns`` times that of the odds.
+        ``M`` bounds the integral of ``|F|`` on lines in the strip. The half width is such that ``ln(M/2)`` is about
+        ``nats``. The complex argument of a threshold is at most ``turns`` times the complex argument of the odds.
         """
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))

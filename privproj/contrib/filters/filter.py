@@ -194,12 +194,11 @@ class Filter:
         self.group_size = integer("group_size", group_size, "an integer >= 1", 1, 10**6)
         if budget is None and epsilon is not None and delta is not None:
             self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
+        elif budget is None:
+            missing = "budget" if epsilon is delta is None else "delta" if delta is None else "epsilon"
+            raise InvalidParameterError(missing, "nothing", "a number", "give epsilon and delta, or a budget")
         elif epsilon is not None or delta is not None:
-            raise InvalidParameterError(
-                "budget",
-                budget or "nothing",
-                "omitted if epsilon and delta are given" if budget else "either a budget, or epsilon and delta",
-            )
+            raise InvalidParameterError("budget", budget, "omitted if epsilon or delta is given")
         else:
             expected = "a number above 0 and at most 1e9"
             self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)
@@ -292,10 +291,11 @@ class Filter:
         with self._lock:
             fit = self._fitting(cost)
             if phase.run.steps > fit:
+                releases = "1 more release" if phase.run.steps == 1 else f"{phase.run.steps} more releases"
                 raise UnsupportedError(
-                    f"{phase.run.steps} more releases would exceed the budget: {round_outward(self.left, up=False)} of "
+                    f"{releases} would exceed the budget: {round_outward(self.left, up=False)} of "
                     f"{self.budget:.4g} is left and each release costs {round_outward(_round_up(cost))}. Nothing was "
-                    f"counted; {fit} releases fit"
+                    f"counted; {fit} releases fit. Use {phase.mechanism.remedy}, or stop"
                 )
             self._spent += cost * phase.run.steps
             self._steps[one] = self._steps.get(one, 0) + phase.run.steps

@@ -136,4 +136,6 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
     return render_verdict(verdict, "statement and ledger", description, record, parts)
 
 
-KIND = DocumentKind("a privacy statement with its parameters", is_statement, verify_document, verify_with_ledger)
+KIND = DocumentKind(
+    "a privacy statement that contains its parameters", is_statement, verify_document, verify_with_ledger
+)

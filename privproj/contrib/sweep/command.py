@@ -8,7 +8,7 @@ from privproj_cli.options import WORKERS, Once, command_with, file_argument, jso
 from privproj_cli.output import bar, write
 
 from privproj.accounting.query import build_result
-from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from, run_sweep
+from privproj.contrib.sweep.sweep import MOST_CORNERS, check_table, grid_from, run_sweep
 from privproj.errors import InvalidParameterError
 from privproj.io.files import read_data
 from privproj.io.jobs import open_pool
@@ -48,6 +48,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     if dask is not None and workers > 1:
         raise InvalidParameterError("--workers", workers, "omitted if --dask is given")
     grid, began = grid_from(read_data(file), file), time.monotonic()
+    check_table(output)
     with bar(len(grid), f"{len(grid)} queries") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
@@ -60,6 +61,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
         write(render.as_json(data))
     else:
         counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
+        counts += " (column note has the reasons)" if outcomes.keys() - {"ok"} else ""
         partial_note = f"assumptions and requirements of {MOST_CORNERS} of the {len(grid.ends)} corners of the grid"
         parts = {
             "assumes": render.each_with_owners(assumptions),

@@ -196,13 +196,16 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
         InvalidParameterError: A key is not valid, or no point is a valid query. The error names the key.
     """
     keys = spec.with_unique_keys(data, where)
-    axes = spec.with_unique_keys(keys.pop("grid", None), f"{where}: grid")
+    axes = spec.with_unique_keys(keys.pop("grid", {}), f"{where}: grid")
     with within(where):
         query = spec.check_entry(keys, ())
         keys.pop("query", None)
         if not axes:
             raise InvalidParameterError(
-                "grid", "nothing", "a table", "add a table [grid] with a list for each varied key"
+                "grid",
+                "nothing",
+                "a table",
+                "give a table [grid] with a list of values for each varied key, such as rank = [4, 16]",
             )
         _check_axes(axes, keys, query)
         points = math.prod(map(len, axes.values()))
@@ -293,19 +296,29 @@ def run_sweep(
     Raises:
         InvalidParameterError: ``out`` exists and is not the table of this grid.
     """
-    check_output(str(out), "--output")
+    check_table(out)
     path, journal = Path(out), Path(f"{out}.journal")
     if path.exists() and not journal.exists():
         if not path.is_file() or not _is_table_of(grid, path):
             expected = "a new file, or the table of this grid"
             raise InvalidParameterError("--output", path, expected, "name another file")
     else:
-        with complete_rows(grid, len(grid), journal, grid.head, pool, progress) as table:
+        with complete_rows(grid, len(grid), journal, grid.head, pool, progress, "--output: journal") as table:
             fill = partial(_fill_parquet, grid) if path.suffix == ".parquet" else copyfileobj
             write_atomically(path, partial(fill, table))
             journal.unlink()
     outcomes = map(itemgetter(grid.names.index("outcome")), islice(_read_table(path), 1, None))
     return dict(sorted(Counter(outcomes).items()))
+
+
+def check_table(out: str | Path) -> None:
+    """Raise :class:`InvalidParameterError` unless a table of this name can be written."""
+    check_output(str(out), "--output")
+    path = Path(out)
+    if not path.parent.is_dir():
+        raise InvalidParameterError("--output", out, "in a folder that exists")
+    if path.suffix not in (".csv", ".parquet") and (path.is_file() or not path.exists()):
+        raise InvalidParameterError("--output", out, "a .csv or .parquet file")
 
 
 def _is_table_of(grid: Grid, path: Path) -> bool:

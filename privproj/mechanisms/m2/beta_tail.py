@@ -196,7 +196,10 @@ def _check_rank(mechanism: M2) -> None:
     """
     if mechanism.change_rank is None and mechanism.columns is None:
         raise InvalidParameterError(
-            "columns", "nothing", "a number", "give columns, or change_rank (an assumption on the data)"
+            "columns",
+            "nothing",
+            "a number",
+            "give columns (the other dimension of the layer), or change_rank (an assumption on the data)",
         )
 
 

@@ -64,9 +64,9 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the shapes ``(dim, rank)`` that can be the worst case.
+    """Return the shapes ``(dim, rank)`` that can have the largest delta.
 
-    For these, no other shape has both ``r/d`` and ``-(d - r)`` at least as large.
+    A shape is dropped if another has ``r/d`` at least as large and ``d - r`` at most as large (C5).
     """
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
     largest: list[tuple[int, int]] = []

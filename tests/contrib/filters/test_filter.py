@@ -479,3 +479,8 @@ def test_filter_takes_batch_size_and_dataset_size():
     )
     steps = by_sizes.most_steps(mechanism, **sizes, steps=1)
     assert by_sizes.order == by_rate.order and steps == by_rate.most_steps(mechanism, **plain, steps=1)
+
+
+def test_filter_names_missing_delta():
+    with pytest.raises(InvalidParameterError, match="missing delta; give epsilon and delta"):
+        Filter(epsilon=1.0)

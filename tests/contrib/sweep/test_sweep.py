@@ -342,3 +342,9 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path):
         run_sweep(grid, tmp_path / "out.csv", partial(open_pool, 1, cluster.scheduler_address), progress)
     assert len(seen) > 4 and sum(seen) == len(grid)
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("t.xlsx", "a .csv or .parquet file"), ("none/t.csv", "in a folder")])
+def test_sweep_rejects_output_that_it_cannot_write(tmp_path, name, expected):
+    with pytest.raises(InvalidParameterError, match=f"--output must be {expected}"):
+        run_sweep(grid_from(GRID), tmp_path / name)

@@ -289,7 +289,10 @@ def test_the_event_that_rough_runs_choose_is_as_good_as_any():
 
 def test_a_name_is_no_mechanism_and_text_no_number():
     for ask in (privproj.epsilon, lambda name, delta: privproj.sigma(name, epsilon=1.0, delta=delta)):
-        with pytest.raises(InvalidParameterError, match="must be a mechanism with its parameters, such as"):
+        with pytest.raises(
+            InvalidParameterError,
+            match="must be an object such as",
+        ):
             ask("gaussian", delta=1e-5)  # pyright: ignore
     with pytest.raises(InvalidParameterError, match="without quotes"):
         Gaussian(noise_multiplier="2")  # pyright: ignore
