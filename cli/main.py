@@ -183,7 +183,7 @@ def _sentence_of(error: InvalidParameterError) -> str:
     """Return the message of an error with the parameters in it as options, also those that the remedy says to give."""
     name = option_name(error.name)
     if name.startswith("--") and error.remedy.startswith("give "):
-        options = PARAMETERS_TO_GIVE.sub(lambda found: option_name(found[0]), error.remedy)
+        options = PARAMETERS_TO_GIVE.sub(lambda match: option_name(match[0]), error.remedy)
         error = type(error)(error.name, error.value, error.expected, options)
     return error.sentence(name)
 

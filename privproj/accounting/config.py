@@ -215,12 +215,12 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
     """Return the mechanism of this type with these parameters, each given once under any of its names."""
     plain: dict[str, Any] = {}
-    given: dict[str, str] = {}
+    names_of: dict[str, str] = {}
     for name, value in values.items():
         field = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
         if field in plain:
-            raise InvalidParameterError(field, f"both {given[field]} and {name}", "given once")
-        given[field] = name
+            raise InvalidParameterError(field, f"both {names_of[field]} and {name}", "given once")
+        names_of[field] = name
         if name in RECIPROCALS:
             value = 1.0 / real(name, value, "a number from 1e-12 to 1e+12", 1e-12, 1e12)
         plain[field] = value

@@ -307,8 +307,12 @@ class _Start:
         if released:
             left, lost = plan.batches - released, f"{sidecar.path.name} does not contain the secret of this epoch"
             why = "records differ when they are read twice and may be in another order" if is_known else lost
-            text = f"the run continues with the next epoch, because {why}. The {left} batches left in this epoch are "
-            warnings.warn(f"{text}skipped and count as releases.", LostEpoch, stacklevel=4)
+            warnings.warn(
+                f"the run continues with the next epoch, because {why}. The {left} batches left in this epoch are "
+                "skipped and count as releases.",
+                LostEpoch,
+                stacklevel=4,
+            )
             for _ in range(left):
                 book.record()
         return EpochSecrets(seed, keep)

@@ -348,7 +348,7 @@ def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
     )
     with pytest.raises(InvalidParameterError, match="rank must be given once"):
         privproj.epsilons(M2(**asked), rank=3, delta=1e-5)
-    with pytest.raises(InvalidParameterError, match="unknown parameter 'ranks' of m2"):
+    with pytest.raises(InvalidParameterError, match="unknown parameter 'ranks' of M2"):
         privproj.epsilons(M2(ranks=[3]), delta=1e-5)
     with pytest.raises(InvalidParameterError, match=r"row 1: rank must be"):
         privproj.epsilons(M2(dim=8, rank=[3, 0], noise_multiplier=1.0), delta=1e-5)

@@ -95,7 +95,7 @@ BAD = [
     ("epsilon gaussian --noise-multiplier 1_0 --delta 1e-5", 2, "1_0"),
     ("sigma m2 --dim 64 --rank 4 --clipping per-layer --epsilon 1 --delta 1e-5", 2, "layers"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --split even", 2, "--split must be"),
-    ("epsilon m2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
+    ("epsilon m2 --noise-multiplier 1 --delta 1e-5", 2, "give --dim and --rank, or --layer"),
     ("epsilon m2 --layer 768x16 --dim 8 --rank 2 --noise-multiplier 1 --delta 1e-5", 2, "layers"),
     ("epsilon m2 --layer 768 --noise-multiplier 1 --delta 1e-5", 2, "--layer must be"),
     ("epsilon m2 --layer 768x0 --noise-multiplier 1 --delta 1e-5", 2, "--layer must be"),

@@ -130,8 +130,11 @@ def test_gap_is_rounded_up(ratio, words):
     [
         (Run(steps=20, sampling="balls-in-bins", batches=100), "20 epochs, each record in one of 100 batches, picked"),
         (Run(sampling="balls-in-bins", batches=9, batches_per_record=3), "one epoch, each record in 3 of 9 batches"),
-        (Run(steps=2, sampling="shuffle", batches=9), "2 epochs, each record in one of 9 shuffled batches, counted as"),
-        (Run(steps=2, sampling="shuffle"), "2 epochs, each record in one shuffled batch, counted as one release"),
+        (
+            Run(steps=2, sampling="shuffle", batches=9),
+            "2 epochs, 9 shuffled batches per epoch; each epoch counts as one release",
+        ),
+        (Run(steps=2, sampling="shuffle"), "2 epochs, shuffled batches; each epoch counts as one release"),
         (Run(steps=2, sampling="partition"), "2 epochs, each record in one batch of a partition"),
         (Run(steps=2, sampling_rate=0.01, max_batch_size=7, dataset_size=90), "per step, at most 7 of 90)"),
     ],

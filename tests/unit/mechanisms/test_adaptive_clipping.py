@@ -149,7 +149,7 @@ def test_adaptive_clipping_rejects_per_layer_and_bad_sigma():
     for bad in (0.0, -1.0, math.nan, math.inf, "2", True):
         with pytest.raises(InvalidParameterError, match="adaptive_clipping_sigma"):
             Gaussian(noise_multiplier=1.0, adaptive_clipping_sigma=bad)
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidParameterError, match="unknown parameter"):
         M1(dim=8, rank=4, noise_multiplier=1.0, adaptive_clipping_sigma=2.0)
 
 
