@@ -12,7 +12,7 @@ from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.composition.compose import compose_phases
 from privproj.errors import InvalidParameterError, PrecisionError, QueryError, UnsupportedError, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
-from privproj.mechanisms.registry import find_bound
+from privproj.mechanisms.registry import bounds_of
 from privproj.numerics.interval import UNKNOWN, Enclosure, LazyEnclosure
 from privproj.parameters import integer
 from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, meets, read_epsilon, read_log_delta
@@ -536,9 +536,13 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
         note = f"This bound gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
-        named = [phase for phase in query.phases if phase.bound.name != find_bound(type(phase.mechanism), None).name]
+        named = [
+            phase.mechanism
+            for phase in query.phases
+            if (bounds := bounds_of(type(phase.mechanism))) and phase.bound.name != bounds[0].name
+        ]
         if named:
-            others = " and ".join(unique(f"`privproj compare {phase.mechanism.name}`" for phase in named))
+            others = " and ".join(unique(f"`privproj compare {mechanism.name}`" for mechanism in named))
             note = f"{note[:-1]}, or another bound ({others} lists them)."
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     if interval.upper == 0.0:

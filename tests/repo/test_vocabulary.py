@@ -83,6 +83,7 @@ def to_revise(rule):
     return set(tomllib.loads(LIST.read_text())[rule])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", RULES)
 def test_files_outside_to_revise_comply(rule):
     check, files = RULES[rule]
@@ -93,6 +94,7 @@ def test_files_outside_to_revise_comply(rule):
     assert not broken
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", RULES)
 def test_files_in_to_revise_do_not_comply(rule):
     check, files = RULES[rule]

@@ -198,14 +198,10 @@ def test_text_curve_and_report_match_json(run, mechanism, words):
     bound = "" if "--bound" in mechanism else f"--bound {result['bound']}"
     curve = json.loads(run(f"curve {mechanism} {bound} {words} --points 2 --style json")[1])
     assert curve["results"][0]["requirements"] == said
-    table = " ".join(run(f"curve {mechanism} {bound} {words} --points 2")[1].split())
+    assert stated(run(f"curve {mechanism} {bound} {words} --points 2")[1]) >= present(said)
     statement = " ".join(run(f"report {mechanism} {words} --delta 1e-3")[1].split())
-    compared = " ".join(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1].split())
-    for sentence in said:
-        assert f"assumes: {sentence}" in table and f"requirement on the program: {sentence}" in statement
-    own = "exact-rank1" if "exact-rank1" in mechanism else result["bound"]
-    for sentence in said:
-        assert re.search(rf"assumes: (\([^()]*\b{own}\b[^()]*\) )?{re.escape(sentence)}", compared), sentence
+    assert all(f"requirement on the program: {sentence}" in statement for sentence in said)
+    assert stated(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1]) >= present(said)
 
 
 def test_several_releases_require_fixed_schedule(run):

@@ -85,7 +85,7 @@ def test_what_is_missing_of_a_scene_or_its_scores_is_named(release):
         release.LoaderScene(mechanism=Z, batches=2)
     scene = release.Scene(mechanism=Z, steps=1)
     for shapes in (((2, 5), (3, 5)), ((0, 5), (0, 5))):
-        with pytest.raises(InvalidParameterError, match="rows of scores"):
+        with pytest.raises(InvalidParameterError, match="same number of rows"):
             release.judge_scene(scene, tuple(map(np.ones, shapes)), 1e-3, 0.99, 0.1)
 
 

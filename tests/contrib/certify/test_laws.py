@@ -186,7 +186,7 @@ def test_the_mean_beyond_a_point(shape, share):
 
 
 def test_no_tail_beyond_the_end_and_no_endless_rule():
-    with pytest.raises(PrecisionError, match="below the end of the law"):
+    with pytest.raises(PrecisionError, match="u must be below 1"):
         law_of((3.0, 4.0)).tail(arb(1.0, 1e-20))
-    with pytest.raises(PrecisionError, match=f"at most {integral.MOST_NODES} values"):
+    with pytest.raises(PrecisionError, match=f"more than {integral.MOST_NODES}"):
         law_of((0.5, None), 1e5).expected_delta(arb(4e9))

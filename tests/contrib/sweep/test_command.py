@@ -119,9 +119,9 @@ def test_sweep_on_full_disk_names_the_file(tmp_path, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    assert exit_code(["sweep", "grid.json", "-o", "out"]) == 2
+    assert exit_code(["sweep", "grid.json", "-o", "out.csv"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "out" in error and "No space left" in error and not Path("out").exists()
+    assert "out.csv" in error and "No space left" in error and not Path("out.csv").exists()
 
 
 def test_sweep_into_missing_folder_names_it(tmp_path, monkeypatch, capsys):

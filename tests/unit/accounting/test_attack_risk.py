@@ -62,6 +62,7 @@ def test_bounds_of_every_kind_keep_to_the_target(bound, target):
     assert found.value >= privproj.sigma(Gaussian(), **target).value * (1 - 1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize(
     "name", ["gaussian", "m2", *(pytest.param(n, marks=pytest.mark.full) for n in RUNS if n not in ("gaussian", "m2"))]
@@ -138,6 +139,7 @@ def test_the_truth_from_below_stands_beside_an_advantage():
     assert with_details(privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01)).lower_bound is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_the_phases_of_a_run_are_scaled_to_a_risk(target):
     phases = [

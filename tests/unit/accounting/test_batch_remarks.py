@@ -62,6 +62,7 @@ def test_an_alternative_that_no_grid_holds_is_left_out():
     assert math.isfinite(found.value) and "balls_in_bins_instead" not in with_details(found).alternatives
 
 
+@pytest.mark.full
 def test_a_delta_of_shuffled_batches_has_a_lower_bound_too():
     found = privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=3.0, **SHUFFLED)
     assert (

@@ -121,7 +121,7 @@ def test_absurd_questions_have_an_answer_or_a_reason():
     assert 80 < tiny[0] < tiny[1] < 90
     half = privproj.PublicSketch(rank=16, noise_multiplier=0.5)
     assert 0 < privproj.delta(half, epsilon=1.0, sampling_rate=0.5).value < 1
-    with pytest.raises(privproj.PrivprojError, match="losses lie below"):
+    with pytest.raises(privproj.PrivprojError, match="exceeds 600 with probability 1"):
         privproj.epsilon(M2(dim=10, rank=3, noise_multiplier=1e-2), delta=1e-5, steps=10)
     wide = privproj.Wishart(dim=1000, rank=64, misalignment=1e-8, norm_ratio=2.0)
     assert privproj.delta(wide, epsilon=600.0).value > 0

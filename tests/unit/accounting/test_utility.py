@@ -17,6 +17,7 @@ def test_the_mean_root_of_a_beta_variable(a, b):
     assert _mean_root_of_beta(a, b) == pytest.approx(drawn.mean(), abs=5 * drawn.std() / math.sqrt(400_000))
 
 
+@pytest.mark.full
 def test_every_choice_meets_the_target_with_the_noise_of_its_query():
     rows = choose(layers=("96x8x2:32", "64x8"), ranks=(4, 16), epsilon=2.0, delta=1e-5, **RUN)
     assert [row.utility.error for row in rows] == sorted(row.utility.error for row in rows)

@@ -110,6 +110,7 @@ def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
         assert noise == pytest.approx(least.value, rel=1e-6 if run else 1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(4, 3, RUNS[:2])))
 def test_what_calibrations_answer_meets_its_target_at_every_door(kind, bound, run, given, eps, deltas):
     """In columns and scalar, asked in columns and scalar."""

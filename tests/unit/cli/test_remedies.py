@@ -30,6 +30,7 @@ def test_error_of_query_has_remedy(command, text, capsys):
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "command",
     [

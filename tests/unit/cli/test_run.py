@@ -85,6 +85,7 @@ def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsy
     assert "UnsupportedDpEvent" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", ["--advantage 0.1", "--tpr 0.02 --fpr 0.01"])
 def test_a_run_file_is_calibrated_to_a_risk(tmp_path, words, capsys):
     source, target = tmp_path / "a.toml", tmp_path / "b.toml"
@@ -100,6 +101,7 @@ def test_a_run_file_is_calibrated_to_a_risk(tmp_path, words, capsys):
     assert "--calibrate" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("slack", ["", pytest.param("--delta 1e-5", marks=pytest.mark.full)])
 def test_a_run_file_has_one_mu(tmp_path, slack, capsys):
     file = tmp_path / "run.toml"

@@ -20,6 +20,8 @@ from privproj.profiles.gaussian import gaussian_deltas, gaussian_ends
 from privproj.profiles.privacy_profile import TwoSidedTable
 from privproj.run import Run
 
+pytestmark = pytest.mark.full  # extremes, which take a minute together
+
 
 def test_too_fine_grid_raises_before_allocation():
     with pytest.raises(GridSizeError, match="larger discretization"):

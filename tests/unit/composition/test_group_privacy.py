@@ -26,6 +26,8 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 from privproj.schedule import Composition, phase_of
 
+pytestmark = pytest.mark.full  # extremes, which take a minute together
+
 LONG = {"sampling_rate": 0.01, "steps": 1000, "delta": 1e-5}
 SHORT = {"sampling_rate": 512 / 120000, "steps": 1172, "delta": 1e-6}
 

@@ -95,6 +95,7 @@ def test_far_atoms_dominate_at_infinity_and_less_if_removed():
     assert whole_delta(repeated_squaring.compose_pmfs([(alone, 3)], below=True), 0.0) == 0.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("delta", [1e-14, 1e-16, 1e-18])
 def test_lower_bound_keeps_mass_at_the_end_of_the_support(delta):
     """A release without a sampled record has the least loss."""

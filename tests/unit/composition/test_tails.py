@@ -18,6 +18,8 @@ from privproj.profiles.privacy_profile import PrivacyProfile, at_first_level, lo
 from privproj.run import Run
 from privproj.targets import delta_target
 
+pytestmark = pytest.mark.full  # extremes, which take a minute together
+
 LOG_10 = math.log(10.0)
 RUNS = {
     "gaussian": (Gaussian(noise_multiplier=1.0), {"sampling_rate": 0.01, "steps": 1000}),

@@ -184,6 +184,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", WRAPPED)
 def test_truncated_epsilon_and_delta_are_exact_inverses(name):
     mechanism, bound, options = WRAPPED[name]

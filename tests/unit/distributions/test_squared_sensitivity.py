@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from privproj.distributions.squared_sensitivity import ScaledBeta, log_gaussian_delta_at
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(settings_of_m2)
 def test_expected_profile_matches_a_dense_trapezoid(setting):

@@ -34,6 +34,7 @@ def told(loop):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending", ["toml", pytest.param("json", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", LOOPS)
 def test_accountant_equals_run_file_and_command(name, ending, tmp_path, capsys):

@@ -217,6 +217,7 @@ def test_printed_log10_delta_round_trip(log_delta):
     assert floor_log_delta(delta_target(None, log10_value(upper))) >= upper
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mechanism", "asked"),
     [

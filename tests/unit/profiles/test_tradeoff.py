@@ -42,6 +42,7 @@ def test_tradeoff_is_consistent_with_the_profile():
             assert hit <= math.exp(eps) * rate + delta + 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mechanism", "run"),
     [

@@ -404,22 +404,22 @@ def said(tmp_path_factory):
 
 
 DIFFERENCES = {
-    "max_grad_norm": "max_grad_norm=1.0 in process 0 and 2.0 in process 1",
-    "noise_multiplier": "noise_multiplier=1.0 in process 0 and 2.0 in process 1",
-    "epsilon": "epsilon=1.0 in process 0 and 2.0 in process 1",
-    "algorithm": "algorithm=dp-sgd in process 0 and m1 in process 1",
-    "mechanism": "mechanism=M2",
-    "steps": "steps=4 in process 0 and 5 in process 1",
-    "sampling_rate": "sampling_rate=0.5 in process 0 and 0.25 in process 1",
-    "dataset_size": "dataset_size=14 in process 0 and 13 in process 1",
-    "insecure_seed": "insecure_seed=7 in process 0 and None in process 1",
-    "module's 0.weight": "module's 0.weight=(5, 6) torch.float64 trained in process 0 and (6, 6)",
+    "max_grad_norm": "got 1.0 in process 0 and 2.0 in process 1",
+    "noise_multiplier": "got 1.0 in process 0 and 2.0 in process 1",
+    "epsilon": "got 1.0 in process 0 and 2.0 in process 1",
+    "algorithm": "got dp-sgd in process 0 and m1 in process 1",
+    "mechanism": "mechanism must be the same in every process of the run, got M2",
+    "steps": "got 4 in process 0 and 5 in process 1",
+    "sampling_rate": "got 0.5 in process 0 and 0.25 in process 1",
+    "dataset_size": "got 14 in process 0 and 13 in process 1",
+    "insecure_seed": "got 7 in process 0 and None in process 1",
+    "module's 0.weight": "got (5, 6) torch.float64 trained in process 0 and (6, 6)",
     "trained": "torch.float64 trained in process 0 and (5, 6) torch.float64 frozen in process 1",
-    "optimizer's groups": "optimizer's groups=",
-    "ledger": "a ledger there, where it is written",
+    "optimizer's groups": "optimizer's groups must be the same in every process of the run, got",
+    "ledger": "which writes the file, got no ledger there",
     "damaged": "damaged.jsonl",
     "calibrated": "damaged.jsonl",
-    "DataParallel": "expected the module itself, got module=a part in DataParallel",
+    "DataParallel": "wrapped for several devices, got a part in DataParallel",
     "nothing": "made",
     "a second start": "from an earlier call of make_private, got no ledger",
     "a second start with a ledger": "made",
@@ -448,5 +448,5 @@ def test_wrapped_module_is_trained_as_the_module_itself(said):
 def test_wrapper_whose_module_was_made_private_is_not_called(said):
     first, second, alone = said
     assert first["wrapper"] == second["wrapper"]
-    assert "expected the module that make_private returned, got module=DistributedDataParallel" in first["wrapper"]
+    assert "module must be the module that make_private returned, got DistributedDataParallel" in first["wrapper"]
     assert alone["wrapper"] == "torch.Size([14, 3])"
