@@ -18,7 +18,7 @@ def test_command_lines_keep_all_laws(strategy):
     check_examples(getattr(command_lines, strategy)(), check_case, EXAMPLES[strategy])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_many_calls_keep_all_laws():
     check_examples(command_lines.calls(), check_case, 130)
 

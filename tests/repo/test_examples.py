@@ -134,7 +134,7 @@ def test_example_of_core_prints_expected_values(name, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", slow_if(OF_EXTRAS, lambda name: "finetuning" in name))
+@pytest.mark.parametrize("name", slow_if(OF_EXTRAS, lambda name: "finetuning" in name or name == "audit_a_claim"))
 def test_example_of_extra_prints_expected_values(name, tmp_path):
     law, *modules = OF_EXTRAS[name]
     needs(*modules)

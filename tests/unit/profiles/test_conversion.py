@@ -236,7 +236,7 @@ def test_conversions_are_exact_for_an_epsilon_delta_rule(mechanism, asked):
         assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **asked).value <= 1.1 * eps
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_good_event_delta_is_at_most_that_of_being_sampled():
     mechanism = privproj.M2(dim=840, rank=1, noise_multiplier=0.0365721, change_rank=1)
     asked = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}
