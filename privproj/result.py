@@ -211,6 +211,7 @@ class Result:
       bound:     rank-free (proved)
       run:       1 step on the whole dataset
       neighbors: add or remove one record
+      requires:  fresh-projection, full-gradient-clipping, secret-seed
     """
 
     quantity: str
@@ -299,7 +300,7 @@ class Result:
         return f"<{self.one_line}>"
 
     def __str__(self) -> str:
-        lines = [f"  {label + ':':<10} {text}" for label, text in self._details()]
+        lines = [f"  {label + ':':<10} {text}" for label, text in [*self._details(), *self._requires()]]
         warnings = [f"warning: {text}" for text in self.warnings]
         return "\n".join([self._value_words.replace(" (", "  (", 1), *lines, *warnings])
 
@@ -309,7 +310,7 @@ class Result:
 
         cells = "".join(
             f"<tr><th style='text-align:left'>{escape(label)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
-            for label, text in self._details()
+            for label, text in [*self._details(), *self._requires()]
         )
         warnings = "".join(f"<p><b>warning:</b> {escape(text)}</p>" for text in self.warnings)
         return f"<p><b>{escape(self._value_words)}</b></p><table>{cells}</table>{warnings}"
@@ -342,6 +343,11 @@ class Result:
             ("run", _run_words(self.run)),
             ("neighbors", NEIGHBORS.get(relation, relation)),
         ]
+
+    def _requires(self) -> list[tuple[str, str]]:
+        """Return the short names of the requirements on the program, with their label."""
+        names = [short_name(text) or text for text in self.requirements]
+        return [("requires", ", ".join(names))] if names and self.value is not None else []
 
     @property
     def target_words(self) -> str:

@@ -135,6 +135,6 @@ SETTINGS = """
   sketch.tcdp.delta rank=16 gamma=3 eigenvalues=1 epsilon=1,50
   sketch.tcdp.delta rank=16 gamma=1e6 eigenvalues=768 steps=1000000 epsilon=1
 * sketch.lora-one-step.delta rank=16 frobenius_bound=1 sensitivity=0.01 noise_sigma=1 epsilon=0.05,1
-* sketch.lora-by-design.delta rank=9 frobenius_bound=2 sensitivity=.01 noise_sigma=1 step_smoothness=1 \
+* sketch.lora-by-design.delta rank=9 frobenius_bound=2 sensitivity=0.01 noise_sigma=1 step_smoothness=1 \
   eigenvalues=1,12 steps=2 epsilon=1
 """

@@ -361,3 +361,11 @@ def test_unsupported_error_carries_mechanism_run_and_bound():
 
 def test_dir_lists_public_names_and_submodules():
     assert {"epsilon", "Gaussian", "schedule", "training"} <= set(dir(privproj))
+
+
+@pytest.mark.parametrize("run", [{}, {"steps": 3, "sampling_rate": 0.1}])
+def test_printed_result_names_its_requirements(run):
+    result = privproj.epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5, **run)
+    (line,) = [line for line in str(result).split("\n") if line.startswith("  requires:")]
+    assert line.split(":", 1)[1].strip().split(", ") == result.as_dict()["requires"]
+    assert len(result.requirements) >= 3 and ", ".join(result.as_dict()["requires"]) in result._repr_html_()
