@@ -9,8 +9,8 @@ from privproj.training.algorithms.lora import (
 from privproj.training.algorithms.prism import PrismLinear as PrismLinear, Steps as Steps, add_prism as add_prism
 from privproj.training.algorithms.projected_descent import ProjectedDescent as ProjectedDescent
 from privproj.training.algorithms.subspace import Subspace as Subspace, Trajectory as Trajectory, leading as leading
-from privproj.training.engine import make_private as make_private
-from privproj.training.independence import is_checking as is_checking
+from privproj.training.private import make_private as make_private
+from privproj.training.batches import Batch as Batch, PrivateLoader as PrivateLoader
 from privproj.training.optimizer import PrivateOptimizer as PrivateOptimizer
 from privproj.training.plan import (
     BallsInBins as BallsInBins,

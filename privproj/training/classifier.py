@@ -30,9 +30,10 @@ from privproj.io.ledger import Account, read_ledger
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-from privproj.training.engine import ResumedLedger, make_private
+from privproj.training.batches import Batch
 from privproj.training.generators import streams
 from privproj.training.plan import Method, batches_of, rate_and_steps
+from privproj.training.private import ResumedLedger, make_private
 from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 
@@ -320,10 +321,10 @@ class ClassifierTraining:
                 progress(1)
         self.save()
 
-    def step(self, batch: list[Tensor]) -> None:
+    def step(self, batch: Batch) -> None:
         """Make one step on a batch, and a checkpoint when it is time for one."""
-        self.optimizer.step_on(lambda part: cross_entropy(self.module(part[0]), part[1], reduction="none"), batch)
-        if self.optimizer._steps % self.settings.checkpoint_every == 0:
+        self.optimizer.step_on(lambda record: cross_entropy(self.module(record[0]), record[1]), batch)
+        if self.optimizer.steps_done % self.settings.checkpoint_every == 0:
             self.save()
 
     def report(self, began: float) -> dict[str, Any]:
@@ -332,7 +333,7 @@ class ClassifierTraining:
         It began at this time of the monotonic clock, in seconds. Where the clip adapts, the first and the last one are
         there, with the deviation of the noise on the count.
         """
-        plan, account = self.optimizer._plan, self.optimizer._spending.account
+        plan, account = self.optimizer.plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
         clips = {"first_clip": plan.clip, "last_clip": self.optimizer.clip, "sigma": sigma}
         return {

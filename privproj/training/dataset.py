@@ -15,8 +15,8 @@ merged, and take them into copies and pickles. Weights that were loaded into ano
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
 from enum import Enum
 from pathlib import Path
 from secrets import token_hex
@@ -24,15 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.files import parse_json, read_bounded, write_atomically
 from privproj.io.ledger import Account
-from privproj.training.containers import parts_of
 from privproj.training.generators import unchanged_numbers
-from privproj.training.hooks import Taps
+from privproj.training.trained import Trained
 
 SAMPLE_SIZE = 60
 """Records of the public sample of a data set that is not made of tensors, evenly spaced. Contract."""
@@ -150,7 +149,7 @@ def _digest(dataset: Any) -> str | None:
     digest, records = hashlib.sha256(), len(dataset)
     numbers: list[Any] = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     for number in [slice(None)] if type(dataset) is TensorDataset else numbers:
-        for leaf in parts_of(dataset[number]):
+        for leaf in _parts(dataset[number]):
             try:
                 plain = (
                     leaf.detach().cpu().contiguous().flatten().view(torch.uint8) if isinstance(leaf, Tensor) else leaf
@@ -165,6 +164,15 @@ def _digest(dataset: Any) -> str | None:
             digest.update(form.encode())
             digest.update(content.tobytes())
     return digest.hexdigest()
+
+
+def _parts(value: Any) -> list[Any]:
+    """List what the containers of a record hold, in order."""
+    if isinstance(value, Mapping):
+        return [part for key in value for part in (key, *_parts(value[key]))]
+    if isinstance(value, tuple | list):
+        return [part for one in value for part in _parts(one)]
+    return _parts(vars(value)) if is_dataclass(value) and not isinstance(value, type) else [value]
 
 
 class Sidecar:
@@ -241,11 +249,12 @@ class Stamps:
     """
 
     def __init__(
-        self, taps: Taps, optimizer: torch.optim.Optimizer, account: Account, name: str | None, path: str | None
-    ) -> None:
-        self.taps, self.path, self.left = taps, path, False
+        self, module: nn.Module, trained: list[Trained], optimizer: torch.optim.Optimizer, account: Account,
+        name: str | None, path: str | None,
+    ) -> None:  # fmt: skip
+        self.module, self.trained, self.path, self.left = module, trained, path, False
         held = (("optimizer", p) for group in optimizer.param_groups for p in group["params"])
-        self.parts = (*taps.module.named_modules(), *taps.module.named_parameters(), *held)
+        self.parts = (*module.named_modules(), *module.named_parameters(), *held)
         self.stamp = {"ledger": name, "phases": [[entry, steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -269,8 +278,8 @@ class Stamps:
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""
         self.stamp["phases"][-1][1] += 1
-        trained = {p for tap in self.taps.taps for p in tap.parameters}
-        around = (m for m in self.taps.module.modules() if not trained.isdisjoint(m.parameters()))
+        trained = {p for one in self.trained for p in one.parameters}
+        around = (m for m in self.module.modules() if not trained.isdisjoint(m.parameters()))
         for part in () if self.left else (*around, *trained):
             vars(part)[STAMP] = self.stamp
         self.left = True

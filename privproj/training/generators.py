@@ -7,17 +7,12 @@ SHAKE-256, since it has to be drawn again, on any machine, where a killed run go
 """
 
 import os
-import pickle
 import random
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
 from hashlib import sha256, shake_256
-from itertools import islice
-from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -115,18 +110,19 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
     return Streams(Stream(sampler), Stream(projection), *map(Stream, local), is_insecure=insecure_seed is not None)
 
 
-def secret_numbers(stream: Stream, device: torch.device = CPU) -> AbstractContextManager[None]:
+def secret_numbers(stream: Stream, devices: Iterable[torch.device] = ()) -> AbstractContextManager[None]:
     """While this runs, torch, numpy and Python draw their own random numbers from a secret seed; then they go on.
 
     Dropout and augmentation that are drawn from a seed that others know would be another function of a record wherever
     a record stands before it or not: one record would change what the others add.
     """
-    return seeded_generators(_global_generators(device), stream.fresh_seed())
+    others = [device_generator(device) for device in devices if device.type == "cuda"]
+    return seeded_generators([*GLOBAL, *others], stream.fresh_seed())
 
 
-def unchanged_numbers(device: torch.device = CPU) -> AbstractContextManager[None]:
+def unchanged_numbers() -> AbstractContextManager[None]:
     """Let the random numbers of torch, numpy and Python go on as if nothing had been drawn while this runs."""
-    return seeded_generators(_global_generators(device), None)
+    return seeded_generators([*GLOBAL], None)
 
 
 _OWN: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
@@ -156,76 +152,11 @@ GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyri
 """The generators from which torch, Python and numpy draw of their own accord on a CPU. Contract with these."""
 
 
-def _global_generators(device: torch.device) -> list[Any]:
-    """Those, and that of the GPU of a tensor."""
-    if device.type == "cuda":
-        return [*GLOBAL, torch.cuda.default_generators[device.index]]
-    return [*GLOBAL]
-
-
-_WITHOUT_PARTS = frozenset({str, bytes, int, float, bool, complex, type(None), ModuleType, torch.Tensor, np.ndarray})
-"""Types of which many may lie around a generator, and none holds one. Speed only."""
-
-MOST_PARTS = 2000
-"""How many objects, classes and functions are looked through for generators, the nearest first. Contract."""
-
-MOST_HELD = 100
-"""The longest list or table that is looked through for generators: longer ones are of records. Contract."""
-
-
-def own_generators(*holders: Any) -> list[Any]:
-    """The generators of the program's own that objects and functions hold, or that functions name."""
-    visited: dict[int, Any] = {id(rng): rng for rng in GLOBAL}
-    generators, ahead = [], deque(holders)
-    while ahead and len(visited) < MOST_PARTS:
-        part = ahead.popleft()
-        # Streams of a private run are secret already, and are not to be repeated.
-        if type(part) in _WITHOUT_PARTS or id(part) in visited or str(type(part).__module__).startswith("privproj."):
-            continue
-        visited[id(part)] = part
-        if type(part) in _OWN:
-            generators.append(part)
-        else:
-            ahead.extend(_held_by(part))
-    return generators
-
-
-def _held_by(part: Any) -> Iterable[Any]:
-    """What an object, its class, a function or a short container holds; no code of the program runs for it."""
-    kind = type(part)
-    if kind is FunctionType:
-        around = [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
-        default = [*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values(), *part.__dict__.values()]
-        named = [part.__globals__[name] for name in _names_in(part.__code__) if name in part.__globals__]
-        return [*around, *default, *named]
-    if kind in (MethodType, BuiltinMethodType):
-        return [part.__self__, getattr(part, "__func__", None)]
-    if kind is partial:
-        return [part.func, *part.args, *part.keywords.values()]
-    if kind in (dict, list, tuple, set, deque):
-        return [*(part.values() if kind is dict else part)] if len(part) <= MOST_HELD else []
-    if kind in _FUNCTION_OF:
-        return [getattr(part, _FUNCTION_OF[kind])]
-    if issubclass(kind, type):
-        is_library = str(part.__module__).partition(".")[0] in ("builtins", "numpy", "torch")
-        return [] if is_library else [*vars(part).values(), *part.__bases__]
-    try:
-        attributes = object.__getattribute__(part, "__dict__")
-    except Exception:
-        attributes = None
-    return [*(islice(attributes.values(), MOST_HELD) if type(attributes) is dict else ()), kind]
-
-
-_FUNCTION_OF: dict[type, str] = {
-    staticmethod: "__func__", classmethod: "__func__", property: "fget", cached_property: "func",
-}  # fmt: skip
-"""What stands in a class for a function, and where it has that. Contract with Python."""
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """The names that some code looks up, with those of the functions and comprehensions within it."""
-    inside = (part for part in code.co_consts if isinstance(part, CodeType))
-    return {*code.co_names}.union(*map(_names_in, inside))
+def device_generator(device: torch.device) -> torch.Generator:
+    """Return the generator that torch draws from on a device where none is named."""
+    if device.type != "cuda":
+        return torch.default_generator
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def seed_generators(generators: list[Any], seed: np.random.SeedSequence) -> None:
@@ -245,21 +176,6 @@ def seeded_generators(generators: list[Any], seed: np.random.SeedSequence | None
     finally:
         for rng, state in zip(generators, states, strict=True):
             _OWN[type(rng)][2](rng, state)
-
-
-def begin_worker(begin: Callable[[int], object] | None, join: Any, number: int) -> None:
-    """Let a worker of a loader draw from its secret seed, also where its own ``begin`` or a generator has one."""
-    seed, worker = torch.initial_seed(), torch.utils.data.get_worker_info()
-    if begin is not None:
-        begin(number)
-    generators = own_generators(worker and worker.dataset, join)
-    seed_generators([*GLOBAL, *generators], np.random.SeedSequence(seed))
-
-
-def number_states(device: torch.device) -> bytes:
-    """The states of the generators from which torch, numpy and Python draw of their own accord; equal if none drew."""
-    cuda = torch.cuda.get_rng_state(device).numpy() if device.type == "cuda" else None
-    return pickle.dumps((torch.get_rng_state().numpy(), random.getstate(), np.random.get_state(), cuda))
 
 
 class EpochSecrets:

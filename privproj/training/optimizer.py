@@ -1,32 +1,43 @@
-"""The private optimizer: the losses of single records go in, a released step comes out.
+"""The private optimizer: it computes the gradient of each record, releases their clipped sum, and makes the step.
 
-It holds the training loop to what is accounted: every batch is released once, as many losses come back as records were
-drawn, and no gradient that was not released reaches the wrapped optimizer.
+It holds the training loop to what is accounted: every batch is released once, and no gradient that was not released
+reaches the wrapped optimizer.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privproj.accounting.batch_notes import warnings_of_delta
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io.ledger import Account, Ledger
 from privproj.parameters import integer
 from privproj.result import Result
-from privproj.training.batches import PrivateLoader
-from privproj.training.containers import has_rows, move, take
+from privproj.training import per_example
+from privproj.training.batches import Batch, PrivateLoader
+from privproj.training.capture import Split
 from privproj.training.dataset import Stamps
 from privproj.training.generators import secret_numbers
-from privproj.training.hooks import Taps
-from privproj.training.independence import IndependenceCheck, LossFunction, ModuleState
 from privproj.training.per_example import full_precision
+from privproj.training.per_record import Group, LossFunction, Recorder
 from privproj.training.plan import Plan
 from privproj.training.release import NoisySum
+from privproj.training.trained import Trained
 from privproj.training.view import View
+
+MANY_GROUPS = 8
+"""The number of different shapes in a batch above which padding is recommended."""
+
+SILENT_BATCHES = 2
+"""The number of first batches that may have no gradient at all."""
+
+AGREEMENT = 0.05
+"""How far the gradient of a record under ``vmap`` may be from its gradient alone, relative to its norm."""
 
 
 class ReleaseCounter:
@@ -59,18 +70,17 @@ class ReleaseCounter:
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
-    """Wraps a torch optimizer: ``step_on(loss_fn, batch)`` is a whole step on a batch of the private loader.
+    """Wraps a torch optimizer: ``step_on(loss_fn, batch)`` makes a whole step on a batch of the private loader.
 
-    Loops that release elsewhere call ``backward_on(loss_fn, batch)``, and then ``step()``.
+    Loops that release elsewhere call ``backward_on(loss_fn, batch)`` and then ``step()``.
 
     :func:`make_private` makes it. The wrapped optimizer sees released gradients only, so that its learning rates,
-    momentum, weight decay and schedulers are post-processing. Of a training loop that releases otherwise than is
-    accounted it refuses what it can see; ``docs/training.md`` lists that, and what it cannot see. ``close`` removes
-    the hooks.
+    momentum, weight decay and schedulers are post-processing. ``close`` lets another process write the ledger.
 
     Args:
         optimizer: The wrapped optimizer, over every trained tensor and no others.
-        taps: The taps that pick up what every layer sees and gets back.
+        module: The module that is trained.
+        trained: Its trained tensors.
         views: How the algorithm looks at the gradient of a record, one view for each trained tensor or one for all.
         release: The release boundary, which clips, sums and adds noise.
         spending: The count of releases, with the plan and the ledger.
@@ -91,9 +101,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ...     max_grad_norm=1.0, noise_multiplier=2.0, steps=3,
     ... )
     >>> for batch in loader:
-    ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
-    >>> len(loader), optimizer.noise_multiplier
-    (0, 2.0)
+    ...     loss = optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
+    >>> optimizer.steps_done, optimizer.steps_left, optimizer.noise_multiplier
+    (3, 0, 2.0)
     >>> optimizer.close()
     """
 
@@ -107,16 +117,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
     """Tells Accelerate's schedulers that every step is made. Contract with accelerate."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, taps: Taps, views: list[View], release: NoisySum,
-        spending: ReleaseCounter, loader: PrivateLoader,
+        self, optimizer: torch.optim.Optimizer, module: nn.Module, trained: list[Trained], views: list[View],
+        release: NoisySum, spending: ReleaseCounter, loader: PrivateLoader,
     ) -> None:  # fmt: skip
         super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
-        self._original, self._taps, self._views, self._noisy_sum = optimizer, taps, views, release
-        self._spending, self._turn, self._plan = spending, loader, spending.plan
-        self._guard = ModuleState(taps)
-        self._independence = IndependenceCheck(taps, self._guard, release, loader, lambda: self._steps)
+        self._original, self._module, self._trained, self._views = optimizer, module, trained, views
+        self._noisy_sum, self._spending, self._turn, self._plan = release, spending, loader, spending.plan
+        self._recorder = Recorder(module, trained)
         self._hooks: list[Callable[[Any], None]] = []
         self._steps_itself = False
+        self._batches_seen = 0
+        self._has_advised = False
         self._handle = optimizer.register_step_pre_hook(self._check_own_step)
         loader.on_open, loader.on_empty = self._begin, self.step
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
@@ -135,11 +146,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             setattr(self, name, getattr(self._original, name))
 
     def _begin(self) -> None:
-        """Note what the module is like before a batch is seen; a step that was broken off leaves nothing to it."""
+        """Draw the projections of the next release before a batch is seen."""
         self._noisy_sum.begin()
-        self._taps.clear()
-        self._guard.begin()
-        self._independence.begin()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
@@ -197,12 +205,27 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return self._noisy_sum.norm
 
     @property
-    def _steps(self) -> int:
+    def plan(self) -> Plan:
+        """The plan of the run: sampling, clip, noise, steps and mechanism."""
+        return self._plan
+
+    @property
+    def steps_done(self) -> int:
         """The number of releases made so far, those before a resume included."""
         return self._spending.steps
 
+    @property
+    def has_released(self) -> bool:
+        """True if this object has made a release."""
+        return self._spending.stamps.left
+
+    @property
+    def steps_left(self) -> int:
+        """The number of planned releases that are left."""
+        return self._plan.steps - self.steps_done
+
     def epsilon(self, delta: float) -> Result:
-        """Epsilon of all that was released so far, rounded up.
+        """Compute epsilon of all that was released so far, rounded up; before the first step, that of the whole plan.
 
         Earlier phases, of the ledger and of the search for the subspace, are included.
 
@@ -213,12 +236,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
             A :class:`privproj.Result`, as :func:`privproj.epsilon` gives it.
 
         Raises:
-            InvalidParameterError: Nothing was released yet, or ``delta`` is outside its range.
+            InvalidParameterError: ``delta`` is outside its range.
             UnsupportedError: The bound does not hold for what was released.
             ConvergenceError: A quadrature or a search did not settle.
             PrecisionError: The composition cannot tell such a delta from its rounding.
         """
-        result = self._spending.account.epsilon(delta)
+        account = self._spending.account
+        result = (account if account.spent else account.planned).epsilon(delta)
         warnings = dict.fromkeys((*result.warnings, *warnings_of_delta(self._plan.dataset_size, delta)))
         return replace(result, warnings=tuple(warnings))
 
@@ -231,90 +255,147 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._hooks.append(hook)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: no gradient outlives its step. It is kept for training loops that call it.
+        """Remove gradients that the program computed elsewhere; none of ours outlives its step.
 
         Args:
             set_to_none: Not used.
         """
+        self._drop_gradients()
 
     def backward_on(
-        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
+        self, loss_fn: LossFunction, batch: Batch, micro_batch_size: int | None = None, *, one_by_one: bool = False
     ) -> Tensor:
-        """Take in a batch of the private loader, part by part; :meth:`step` releases it.
+        """Compute and clip the gradients of a batch; :meth:`step` releases their sum.
 
-        Where this fails, nothing of the batch is kept, and it may be taken in again, in smaller parts for instance.
-        Random numbers that the loss function draws from the generators of torch, numpy or Python come from a secret
-        seed.
+        If this fails, nothing of the batch is kept, and it may be passed again, in smaller parts for instance. Random
+        numbers that the loss function draws from the generators of torch, numpy or Python come from a secret seed.
 
         Args:
-            loss_fn: From a part of the batch, moved to the device of the trained tensors, to one loss for each of its
-                records. It is called once for every part, and again where it is checked that a record's loss is its
-                own: for one record of every batch, and for more of them in the first steps and whenever mode, shape or
-                module is new. :func:`privproj.training.is_checking` is True meanwhile.
-            batch: What the private loader gave, as it is: a tensor, or tuples, lists, mappings or dataclasses of them.
-            micro_batch_size: The largest number of records in a part, at least 1. None: the batch is one part.
-            strict: True fetches every record again and computes its loss from a batch of that record alone, so that its
-                loss is its own by construction. It takes a forward and a backward pass for each record.
+            loss_fn: From a batch of one record, as ``collate_fn([record])`` makes it, to the loss, with any reduction.
+                Its tensors are on the device of the trained tensors. It may be called several times for a record.
+            batch: A batch of the private loader.
+            micro_batch_size: The largest number of records that are computed at once, at least 1. None: no limit.
+            one_by_one: True computes one record after another, for operations that ``torch.vmap`` does not support.
 
         Returns:
             The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
 
         Raises:
-            InvalidParameterError: ``batch`` is not the one that was drawn, the losses are not one for each record, the
-                loss of a record depends on the records beside it, or a layer keeps something of the batch.
+            InvalidParameterError: ``batch`` is not the one that was drawn, or the loss function is not a function of
+                one record alone, as far as that can be seen.
+            UnsupportedError: ``torch.vmap`` cannot run the loss function.
         """
-        records, samples = self._turn.records_of(batch), self._turn.samples
+        groups, recorder = self._turn.groups_of(batch), self._recorder
+        records = sum(group.records for group in groups)
         size = max(1, records) if micro_batch_size is None else micro_batch_size
-        size = integer("micro_batch_size", size, "a whole number of records >= 1")
-        if records and not strict and not has_rows(batch, records, samples):
-            remedy = (
-                "let collate_fn drop no record and return tensors, lists, or tuples, mappings, dataclasses of these"
-            )
-            expected = f"a batch with one row for each of {records} records"
-            raise InvalidParameterError("batch", type(batch).__name__, expected, remedy)
-        if strict and records and not self._turn.numbers:
-            expected = "False for a batch whose records the private loader cannot fetch again"
-            raise InvalidParameterError("strict", True, expected)
-        self._guard.check_trained()
-        total = torch.zeros((), device=self._taps.device)
-        # The loss of a part may write into what it gets, which is then no view of the batch, and into nothing else.
-        in_parts = size < records and not strict
+        size = 1 if one_by_one else integer("micro_batch_size", size, "a whole number of records >= 1")
+        self._check_trained()
+        self._advise(groups, records, one_by_one)
+        total = torch.zeros((), device=recorder.device)
+        stream = self._noisy_sum.streams.forward
         try:
-            with secret_numbers(self._noisy_sum.streams.forward, self._taps.device):
-                for first in range(0, records, 1 if strict else size):
-                    rows = slice(first, first + 1 if strict else min(first + size, records))
-                    part, place, count = (self._turn.alone(first), slice(1), 1) if strict else (batch, rows, records)
-                    part = move(take(part, place, count, samples), self._taps.device, copy=in_parts)
-                    total += self._independence.take_in(loss_fn, part, rows, alone=strict)
-            if in_parts:
-                self._turn.records_of(batch)
+            with secret_numbers(stream, recorder.devices):
+                recorder.begin(stream.fresh_seed())
+                for group in groups:
+                    if not self._batches_seen and group is groups[0] and not one_by_one:
+                        self._compare_one(loss_fn, group)
+                    for first in range(0, group.records, size):
+                        total += self._add(loss_fn, group.rows(slice(first, first + size)), one_by_one)
         except BaseException:
-            # A part that is taken in again would be there twice: the batch begins anew, checked as the first ones are.
             self._noisy_sum.forget()
-            self._independence.spot = True
             raise
+        if records:
+            self._batches_seen += 1
+            self._check_gradients()
         self._turn.taken = True
         return total / max(1, records)
 
+    def _add(self, loss_fn: LossFunction, group: Group, one_by_one: bool) -> Tensor:
+        """Add the clipped gradients of a group, divided where its records take different branches."""
+        try:
+            losses = self._recorder.losses(loss_fn, group, one_by_one=one_by_one)
+        except Split as split:
+            return torch.stack([self._add(loss_fn, group.rows(part), one_by_one) for part in split.parts()]).sum()
+        self._noisy_sum.add(group.records)
+        return losses.sum()
+
+    def _compare_one(self, loss_fn: LossFunction, group: Group) -> None:
+        """Raise unless the gradient of one record under ``vmap`` is its gradient alone.
+
+        Whatever draws random numbers, or cannot be computed alone, is not compared.
+        """
+        one, found = group.rows([0]), []
+        for one_by_one in (False, True):
+            states = [generator.get_state() for generator in self._recorder.generators]
+            self._recorder.losses(loss_fn, one, one_by_one=one_by_one)
+            with full_precision():
+                found.append([_whole(trained) for trained in self._trained])
+            pairs = zip(self._recorder.generators, states, strict=True)
+            if any(trained.only_for for trained in self._trained) or not all(
+                torch.equal(generator.get_state(), state) for generator, state in pairs
+            ):
+                return
+        norm = sum(float(part.norm()) ** 2 for part in found[1]) ** 0.5
+        distance = sum(float((a - b).norm()) ** 2 for a, b in zip(*found, strict=True)) ** 0.5
+        if distance > AGREEMENT * norm:
+            raise UnsupportedError(
+                f"the gradient of a record under torch.vmap differs from its gradient alone by {distance / norm:.2g} of "
+                "its norm. Pass one_by_one=True to step_on."
+            )
+
+    def _check_gradients(self) -> None:
+        """Raise if the first batches have no gradient at all: the steps would be noise."""
+        if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
+            self._noisy_sum.forget()
+            remedy = (
+                "compute the loss from one record. A loss that compares the records of a batch, such as a contrastive "
+                "one, is constant for a single record"
+            )
+            actual = f"gradients that are exactly zero for all records of the first {SILENT_BATCHES} batches"
+            raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)
+
+    def _advise(self, groups: list[Group], records: int, one_by_one: bool) -> None:
+        """Warn once about a batch of many shapes, which is computed in as many parts."""
+        if self._has_advised or one_by_one or len(groups) <= MANY_GROUPS or 2 * len(groups) <= records:
+            return
+        self._has_advised = True
+        warnings.warn(
+            f"the {records} records of a batch have {len(groups)} different shapes, and each shape is computed apart. "
+            "Pad sequences to multiples, such as pad_to_multiple_of=64, for faster steps.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+    def _check_trained(self) -> None:
+        """Raise if other tensors are trained than those of the plan, or have gradients from elsewhere."""
+        planned = {id(p) for trained in self._trained for p in trained.parameters}
+        if {id(p) for p in self._module.parameters() if p.requires_grad} != planned:
+            remedy = "freeze or unfreeze tensors before make_private only"
+            raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
+        if any(p.grad is not None for trained in self._trained for p in trained.parameters):
+            remedy = "remove calls of backward from the loop, or call optimizer.zero_grad() before step_on"
+            expected = "a module without gradients before step_on"
+            raise InvalidParameterError("module", "gradients from elsewhere", expected, remedy)
+
     def step_on(
-        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
+        self, loss_fn: LossFunction, batch: Batch, micro_batch_size: int | None = None, *, one_by_one: bool = False
     ) -> Tensor:
-        """Take in a batch of the private loader, release it, and let the wrapped optimizer use what was released.
+        """Make one private step: compute and clip gradients, release their sum, and step the wrapped optimizer.
 
         Args:
-            loss_fn: From a part of the batch to one loss for each of its records, as in :meth:`backward_on`.
-            batch: What the private loader gave, as it is.
-            micro_batch_size: The largest number of records in a part, at least 1. None: the batch is one part.
-            strict: True computes the loss of every record from a batch of that record alone.
+            loss_fn: From a batch of one record to its loss, as in :meth:`backward_on`.
+            batch: A batch of the private loader.
+            micro_batch_size: The largest number of records that are computed at once, at least 1. None: no limit.
+            one_by_one: True computes one record after another, for operations that ``torch.vmap`` does not support.
 
         Returns:
             The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
 
         Raises:
             InvalidParameterError: As :meth:`backward_on` and :meth:`step` raise it.
-            UnsupportedError: All planned steps are released.
+            UnsupportedError: All planned steps are released, or ``torch.vmap`` cannot run the loss function.
         """
-        mean = self.backward_on(loss_fn, batch, micro_batch_size, strict=strict)
+        mean = self.backward_on(loss_fn, batch, micro_batch_size, one_by_one=one_by_one)
         self.step()
         return mean
 
@@ -337,8 +418,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             closure: Must be None, since every release is used once.
 
         Raises:
-            InvalidParameterError: Records of the batch did not come back, a closure is given, the optimizer holds a
-                tensor that no release is about, or a trained tensor did not move.
+            InvalidParameterError: No batch was taken in, a closure is given, or the optimizer holds a tensor that no
+                release is about.
             UnsupportedError: All planned steps are released.
         """
         if closure is not None:
@@ -346,7 +427,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._turn.close()
         try:
             self._share()
-            self._guard.check_released()
             self._check_groups()
             self._use(self._noisy_sum.release())
         finally:
@@ -354,9 +434,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._noisy_sum.begin()
         for hook in self._hooks:
             hook(self)
-        # An optimizer that finds its rate by itself, as Adafactor does, moves all that it holds.
-        groups = [(1.0 if group.get("lr") is None else float(group["lr"]), group) for group in self.param_groups]
-        self._guard.end_step({id(p): rate for rate, group in groups for p in group["params"]})
 
     def _use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""
@@ -385,7 +462,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
-        self._guard.drop_gradients()
+        for trained in self._trained:
+            for parameter in trained.parameters:
+                parameter.grad = None
         for parameter in self._held():
             parameter.grad = None
 
@@ -409,9 +488,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
-        """Remove the hooks from the module and let another process write the ledger."""
-        self._taps.close()
+        """Release the wrapped optimizer and let another process write the ledger."""
         self._handle.remove()
         self._turn.closed = True
         if self._spending.ledger is not None:
             self._spending.ledger.close()
+
+
+def _whole(trained: Trained) -> Tensor:
+    """The gradient of the only record, outputs x inputs."""
+    captured = trained.take()
+    if captured is None:
+        return torch.zeros(trained.shape, dtype=torch.float64)
+    return per_example.clipped_sum(torch.ones(1, dtype=torch.float64), *captured).view(trained.shape).cpu()

@@ -41,7 +41,7 @@ class NoisySum:
     ) -> None:
         self.plan, self.views, self.streams, self.record, self.processes = plan, views, streams, record, processes
         self.set_clip(plan.clip)
-        self.fresh = False
+        self.fresh = self.has_gradients = False
         self.begin()
 
     def set_clip(self, norm: float) -> None:
@@ -76,36 +76,15 @@ class NoisySum:
         self.sums: list[Tensor | None] = [None] * len(self.views)
         self.count = torch.zeros((), dtype=torch.float64)
 
-    def weigh(self, examples: int) -> tuple[list[int], Tensor, Tensor]:
-        """Of this many records the views that saw them, the factors, and which are finite: as :meth:`factors` has them.
-
-        The views keep what they looked at for the sum.
-        """
-        norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
-        for i, rows in norms.items():
-            if len(rows) != examples:
-                actual = f"{len(rows)} rows for {examples} losses"
-                raise InvalidParameterError(
-                    self.views[i].name, actual, "a layer with one row for each record, batch first"
-                )
-        none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
-        squared = torch.stack([norms.get(i, none).to(none.device) for i in range(len(self.views))], 1)
-        finite = torch.isfinite(squared).all(1)
-        return list(norms), self.factors(squared, finite) if norms else finite.double()[:, None], finite
-
-    def shares(self, examples: int) -> Tensor:
-        """The smallest factor by which anything of each record is scaled down; 0 where it is not finite."""
-        with per_example.full_precision():
-            smallest = self.weigh(examples)[1].amin(1)
-        for view in self.views:
-            view.seen = ()
-        return smallest
-
     def add(self, examples: int) -> None:
-        """Add the clipped contributions of this many records, whose gradients the taps have picked up."""
+        """Add the clipped contributions of this many records, whose gradients a pass has left in the trained tensors."""
         with per_example.full_precision():
-            seen, factors, finite = self.weigh(examples)
-            if not seen:
+            norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
+            none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
+            squared = torch.stack([norms.get(i, none).to(none.device) for i in range(len(self.views))], 1)
+            finite = torch.isfinite(squared).all(1)
+            factors = self.factors(squared, finite)
+            if not norms:
                 # Gradients that did not come back are 0, which no clip shortens.
                 self.count = self.count + 0.5 * examples
                 return
@@ -114,10 +93,12 @@ class NoisySum:
                 self.count = self.count + ((factors[:, 0] >= 1.0).double() - 0.5).sum()
             # On a CPU it is cheap to ask whether all are finite. Elsewhere the answer would have to be waited for.
             mask = None if finite.device.type == "cpu" and bool(finite.all()) else finite
-            for i in seen:
+            for i in norms:
                 # sum_j c_j G_j, over this and the earlier parts of the batch.
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0].device)
                 part = self.views[i].clipped_sum(c, mask)
+                # Asked for until the first gradient that is not zero.
+                self.has_gradients = self.has_gradients or bool(part.any())
                 total = self.sums[i]
                 self.sums[i] = part if total is None else total.add_(part)
 

@@ -25,9 +25,9 @@ from transformers.trainer_utils import has_length
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.result import Result
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
-from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.plan import batches_of
+from privproj.training.private import ResumedLedger, make_private
 
 GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
 """Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""
@@ -309,7 +309,7 @@ class PrivateTrainer(Trainer):
             **kwargs: Arguments of ``Trainer.log``.
         """
         of_training = [logs.pop(name) for name in BATCH_STATISTICS if name in logs]
-        if of_training and self.private_optimizer is not None and self.private_optimizer._steps:
+        if of_training and self.private_optimizer is not None and self.private_optimizer.steps_done:
             epsilon = self.epsilon().value
             assert epsilon is not None
             logs.update(epsilon=epsilon, delta=self.privacy["delta"])
@@ -327,7 +327,7 @@ class _Passes:
 
     def __iter__(self) -> Iterator[Any]:
         # A pass that a resumed run is in the middle of ends where it would have ended.
-        done, planned = self.optimizer._steps, self.optimizer._plan.steps
+        done, planned = self.optimizer.steps_done, self.optimizer.plan.steps
         return islice(chain.from_iterable(repeat(self.loader)), min(self.steps - done % self.steps, planned - done))
 
 
@@ -341,7 +341,7 @@ class _ReleasesAreSteps(TrainerCallback):
         """Compare the checkpoint with the ledger, and count releases that only the ledger knows."""
         optimizer, scheduler = self.trainer.private_optimizer, self.trainer.lr_scheduler
         assert optimizer is not None
-        done, saved = optimizer._steps, state.global_step
+        done, saved = optimizer.steps_done, state.global_step
         where = self.trainer.privacy.get("ledger", Path(args.output_dir) / LEDGER)
         if done < saved:
             raise InvalidParameterError("ledger", where, f"a ledger with the {saved} releases of the checkpoint")

@@ -19,7 +19,7 @@ from privproj.mechanisms import M2, Gaussian
 from privproj.training import per_example
 from privproj.training.generators import Streams
 from privproj.training.plan import Plan
-from privproj.training.taps import AnyTap, Tap
+from privproj.training.trained import Trained
 
 Update = tuple[Tensor, Tensor | None]
 """A gradient estimate: ``(L, R)`` for the matrix ``L R`` (outputs x inputs), or ``(L, None)`` for ``L`` itself."""
@@ -41,10 +41,10 @@ class View:
     clips_what_it_sums = True
     """True if the norm is that of ``G_j P``, which is summed; False if it is that of ``G_j``."""
 
-    def __init__(self, tap: Any, plan: Plan, rank: int) -> None:
-        self.tap, self.plan, self.rank, self.name = tap, plan, rank, tap.name
-        self.parameters: list[nn.Parameter] = tap.parameters
-        self.shape: tuple[int, ...] = tap.shape
+    def __init__(self, trained: Any, plan: Plan, rank: int) -> None:
+        self.trained, self.plan, self.rank, self.name = trained, plan, rank, trained.name
+        self.parameters: list[nn.Parameter] = trained.parameters
+        self.shape: tuple[int, ...] = trained.shape
         self.seen: Any = ()
 
     def refresh(self, streams: Streams) -> None:
@@ -57,7 +57,7 @@ class View:
     def squared_norms(self) -> Tensor | None:
         """The squared norm of each record's ``G_j P``, or of ``G_j``; None where nothing came back."""
         # What a pass has left that was refused before its sum is none of this one.
-        self.seen, captured = (), self.tap.captured()
+        self.seen, captured = (), self.trained.take()
         if captured is None:
             return None
         *g, x = captured
@@ -86,22 +86,22 @@ class View:
         """
         left, right = self.update(mean)
         if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
-            return _merge(self.tap, left, right, group)
-        for parameter, part in self.tap.split(left if right is None else left @ right):
-            parameter.grad = self.tap.shaped(parameter, part).contiguous()
+            return _merge(self.trained, left, right, group)
+        for parameter, part in self.trained.split(left if right is None else left @ right):
+            parameter.grad = self.trained.shaped(parameter, part).contiguous()
 
 
 @torch.no_grad()
-def _merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
+def _merge(trained: Trained, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
     """Change a weight in place by ``W <- (1 - lr wd) W - lr L R``, its bias likewise."""
-    for parameter, part in tap.split(right):
+    for parameter, part in trained.split(right):
         # W <- (1 - lr wd) W.
         parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
         # W <- W - lr L R, column by column where the parameter is the bias.
         if parameter.dim() == 1:
             parameter.addmv_(left, part, alpha=-group["lr"])
         else:
-            tap.laid_out(parameter, parameter).addmm_(left, part, alpha=-group["lr"])
+            trained.laid_out(parameter, parameter).addmm_(left, part, alpha=-group["lr"])
 
 
 # --- the record of an algorithm --------------------------------------------------------------------
@@ -133,13 +133,13 @@ class Algorithm:
         has_frame: True if its projection comes in a Haar and a Wishart frame.
         accounted_as: The mechanism of one release, its noise left out, from the shapes, ranks and shares of all
             tensors.
-        view: How it looks at one trained matrix, from the tap, the plan and the rank for this matrix. Other trained
+        view: How it looks at one trained matrix, from the matrix, the plan and the rank for this matrix. Other trained
             tensors are always looked at as they are.
         subspace_view: One view over all trained tensors within a given subspace, in place of one view each. An
             algorithm with such a view needs a subspace and a joint clip.
-        check_layer: Called with the name of the algorithm that was asked for and a tap; raises
-            :class:`InvalidParameterError` where that algorithm must not train this layer. It is also asked about other
-            algorithms, for layers that say (by ``only_for``) that they belong to this one.
+        check_layer: Called with the name of the algorithm that was asked for and a trained tensor; raises
+            :class:`InvalidParameterError` where that algorithm must not train it. It is also asked about other
+            algorithms, for tensors that say (by ``only_for``) that they belong to this one.
         adapt: From a module, a rank and an ``insecure_seed`` to the module with its adapters, for ``privproj
             train`` and for audits. None where the module is trained as it is.
         step_hook: From the module, the plan and the random streams to what is called after every release.
@@ -151,8 +151,8 @@ class Algorithm:
     has_frame: bool = False
     accounted_as: Accounting = _as_gaussian
     view: Callable[[Any, Plan, int], View] = View
-    subspace_view: Callable[[list[AnyTap], Any], View] | None = None
-    check_layer: Callable[[str, AnyTap], None] = lambda algorithm, tap: None
+    subspace_view: Callable[[list[Trained], Any], View] | None = None
+    check_layer: Callable[[str, Trained], None] = lambda algorithm, trained: None
     adapt: Callable[..., nn.Module] | None = None
     step_hook: Callable[[nn.Module, Plan, Streams], Callable[[Any], None]] | None = None
 
@@ -166,15 +166,15 @@ class Algorithm:
         """True if the algorithm trains within a subspace that has to be found before."""
         return self.subspace_view is not None
 
-    def shape(self, tap: AnyTap) -> Shape:
+    def shape(self, trained: Trained) -> Shape:
         """What the accounting is told about one trained tensor; what is no matrix counts as one row, unprojected."""
-        return (*tap.shape, self.projects) if isinstance(tap, Tap) else (1, tap.size, False)
+        return (*trained.shape, self.projects) if trained.is_matrix else (1, trained.size, False)
 
-    def views(self, taps: list[AnyTap], plan: Plan) -> list[View]:
-        """The views of all trained tensors under a plan, one for each tap or one for all in a subspace."""
+    def views(self, trained: list[Trained], plan: Plan) -> list[View]:
+        """The views of all trained tensors under a plan, one for each or one for all in a subspace."""
         if self.subspace_view is not None:
-            return [self.subspace_view(taps, plan.algorithm.subspace)]
+            return [self.subspace_view(trained, plan.algorithm.subspace)]
         return [
-            (self.view if isinstance(tap, Tap) else View)(tap, plan, rank)
-            for tap, rank in zip(taps, plan.ranks, strict=True)
+            (self.view if one.is_matrix else View)(one, plan, rank)
+            for one, rank in zip(trained, plan.ranks, strict=True)
         ]

@@ -18,7 +18,7 @@ from privproj.io.files import write_atomically
 from privproj.parameters import integer
 from privproj.training.generators import Streams, normal, streams
 from privproj.training.plan import Plan
-from privproj.training.taps import AnyTap, check_variants, is_matrix
+from privproj.training.trained import Trained, is_conv1d
 from privproj.training.view import Algorithm
 
 Picks = Callable[[str, nn.Linear], bool]
@@ -156,8 +156,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
 
     The model is what ``peft.get_peft_model(model, peft.LoraConfig(...))`` returns. Of several adapters the active ones
     count. Whole modules that PEFT was told to train (``modules_to_save``, such as a new classification head) stay
-    trained. Adapters that are more than a linear layer's ``B A`` are refused: DoRA and other variants use their factors
-    otherwise than as layers, past the hooks that see each record.
+    trained. Adapters of embeddings and of attention are refused.
 
     Args:
         model: The wrapped model. It is changed in place.
@@ -171,8 +170,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         The same model.
 
     Raises:
-        InvalidParameterError: ``algorithm`` is another word, or the model has no LoRA layers, variants of LoRA,
-            adapters of
+        InvalidParameterError: ``algorithm`` is another word, or the model has no LoRA layers, adapters of
             embeddings or attention, trained tensors outside adapters and heads or, for "m2", B factors that are not
             zero.
 
@@ -189,7 +187,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     if not layers:
         raise InvalidParameterError("model", type(model).__name__, "a PEFT model with LoRA adapters")
     for layer in layers:
-        _check_plain_lora(layer)
+        _check_adapts_linear(layer)
     heads = _active_heads(model)
     _check_nothing_else_trains(model, layers, heads)
     model.requires_grad_(False)
@@ -219,7 +217,7 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
             layer.base_layer.weight.requires_grad_(True)
             layer.base_layer.projection_rank = max(factor.in_features for factor in factors)
             ranks.append(layer.base_layer.projection_rank)
-    matrices: list[Any] = [part for head in heads for part in head.modules() if is_matrix(part)]
+    matrices: list[Any] = [part for head in heads for part in head.modules() if _has_matrix(part)]
     for matrix in matrices:
         matrix.projection_rank = max(ranks)
     model.trained_by_m2 = tuple(name for name, p in model.named_parameters() if p.requires_grad)
@@ -251,15 +249,18 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
             )
 
 
-def _check_plain_lora(layer: Any) -> None:
-    """Raise for an adapter that is more than a linear layer's ``B A``."""
-    check_variants("model", layer)
-    kind = type(layer.base_layer).__name__
-    if not len(layer.lora_B) or not is_matrix(layer.base_layer) or isinstance(layer.base_layer, nn.Embedding):
+def _has_matrix(module: nn.Module) -> bool:
+    """True for a layer with a matrix of its own."""
+    return any(p.dim() >= 2 for p in module.parameters(recurse=False))
+
+
+def _check_adapts_linear(layer: Any) -> None:
+    """Raise for an adapter of anything but a linear layer or a convolution."""
+    base = layer.base_layer
+    if not len(layer.lora_B) or not (isinstance(base, nn.Linear | nn.Conv2d) or is_conv1d(base)):
+        kind = type(base).__name__
         remedy = f"remove the {kind} from target_modules"
-        raise InvalidParameterError(
-            "model", f"an adapter of {kind}", "a model with plain LoRA of linear layers only", remedy
-        )
+        raise InvalidParameterError("model", f"an adapter of {kind}", "a model with LoRA of linear layers only", remedy)
 
 
 SAVED_WEIGHTS = "m2_weights.safetensors"
@@ -384,17 +385,17 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
         raise InvalidParameterError("module", type(module).__name__, "a module with adapters from add_frozen_lora")
 
     def after_step(optimizer: Any) -> None:
-        for layer in layers if optimizer._steps % plan.algorithm.every == 0 else ():
+        for layer in layers if optimizer.steps_done % plan.algorithm.every == 0 else ():
             layer.merge(drawn.projection.on(layer.lora_A.weight.device))
             optimizer.state.pop(layer.lora_B.weight, None)
 
     return after_step
 
 
-def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
-    """Raise for a trained layer that is neither a B factor nor one that PEFT trains as a whole."""
-    if not any(part in f".{tap.name}" for part in (".lora_B", ".modules_to_save.")):
-        remedy = f"freeze {tap.name}, or wrap the module with add_frozen_lora"
+def _check_trains_b(algorithm: str, trained: Trained) -> None:
+    """Raise for a trained tensor that is neither a B factor nor of a layer that PEFT trains as a whole."""
+    if not any(part in f".{trained.name}" for part in (".lora_B", ".modules_to_save.")):
+        remedy = f"freeze {trained.name}, or wrap the module with add_frozen_lora"
         raise InvalidParameterError("algorithm", algorithm, "used with B factors and modules_to_save only", remedy)
 
 

@@ -11,14 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 from privproj.errors import InvalidParameterError
 from privproj.parameters import integer
 from privproj.training import per_example
 from privproj.training.algorithms.lora import wrap_layers
+from privproj.training.capture import RULES, AllRecords
 from privproj.training.generators import Streams, orthonormal, streams
 from privproj.training.plan import Plan
-from privproj.training.taps import AnyTap, Tap
+from privproj.training.trained import Trained
 from privproj.training.view import Algorithm, View
 
 
@@ -93,20 +95,42 @@ class PrismLinear(nn.Module):
             Outputs ``W x + b + U (s * (V^T x))``, the last dimension of the size of the layer's outputs.
         """
         # y = W x + b + U (s * (V^T x)).
-        return self.base(x) + ((x @ self.v) * self.s) @ self.u.T
+        return self.base(x) + low_rank(x, self.u, self.s, self.v)
 
-    @staticmethod
-    def private_tap(name: str, module: "PrismLinear") -> "_PrismTap":
-        """Make the tap with which the private optimizer picks up what this layer sees and gets back.
+    def trained_as(self, name: str) -> "_TrainedLowRank":
+        """Describe the trained factors as one matrix, whose gradient the algorithm ``prism`` projects.
 
         Args:
             name: The name of the layer in its module, for messages.
-            module: The layer.
 
         Returns:
-            A tap that only the algorithm ``prism`` can train.
+            The trained matrix.
         """
-        return _PrismTap(name, module)
+        return _TrainedLowRank(name, self)
+
+
+def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
+    """``U (s * (V^T x))``, of which a pass over records keeps ``x`` and the gradient of the result."""
+    if has_torch_function((x, u, s, v)):
+        return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
+    return ((x @ v) * s) @ u.T
+
+
+def _capture_low_rank(during: AllRecords, x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Any:
+    """Capture the factors of the gradient of ``U diag(s) V^T``."""
+    trained, _ = during.copies.get(id(u), (None, None))
+    if not isinstance(trained, _TrainedLowRank) or during.takes_gradients:
+        expected = "a module whose PRISM layers are used as layers"
+        raise InvalidParameterError("module", "other factors", expected, "call the layer outside of torch.func")
+    factors = [p.detach() for p in trained.parameters]
+
+    def keep(x: Tensor, g: Tensor) -> None:
+        trained.keep(g.reshape(len(g), -1, g.shape[-1]), x.reshape(len(x), -1, x.shape[-1]))
+
+    return during.use(x, lambda x: low_rank(x, *factors), keep)
+
+
+RULES[low_rank] = _capture_low_rank
 
 
 def add_prism(
@@ -276,31 +300,27 @@ def _orthonormality_error(at: Point) -> Tensor:
     return torch.stack([(basis.T @ basis - eye).norm() for basis in wide]).max()
 
 
-class _PrismTap(Tap):
-    """What a :class:`PrismLinear` saw and got back."""
+class _TrainedLowRank(Trained):
+    """The matrix ``U diag(s) V^T`` of a :class:`PrismLinear`."""
 
-    only_for, forms = "prism", False
+    only_for, keeps_factors = "prism", True
 
     def __init__(self, name: str, module: PrismLinear) -> None:
-        AnyTap.__init__(self, name, module, [module.u, module.s, module.v])
-        self.module, self.weight, self.bias = module, module.u, None
+        super().__init__(name, module, module.u)
+        self.parameters = [module.u, module.s, module.v]
+        self.layer = module
 
     @property
     def shape(self) -> tuple[int, int]:
         """``(outputs, inputs)`` of the low-rank matrix."""
-        return self.module.u.shape[0], self.module.v.shape[0]
+        return self.layer.u.shape[0], self.layer.v.shape[0]
 
-    def gradient_of(self, rows: slice | Tensor, weights: Tensor) -> list[Tensor]:
-        """The gradients of ``U``, ``s`` and ``V`` for these records times their weights, added up."""
-        pair = self.captured()
-        if pair is None:
-            return [torch.zeros_like(p) for p in self.parameters]
-        # w_j g_jt, since G = sum_j w_j sum_t g_jt x_jt^T.
-        g, x = (pair[0][rows] * weights.to(pair[0])[:, None, None]).flatten(0, 1), pair[1][rows].flatten(0, 1)
-        u, s, v = (p.detach() for p in self.parameters)
-        # For G = sum_t g_t x_t^T: G V diag(s), diag(U^T G V), G^T U diag(s).
-        gv, gtu = g.T @ (x @ v), x.T @ (g @ u)
-        return [gv * s, (u * gv).sum(0), gtu * s]
+    def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
+        """Refuse gradients of the factors, which do not determine that of the matrix."""
+        raise InvalidParameterError(
+            "module", f"a use of the factors of {self.name} elsewhere", "a module whose PRISM layers are used as layers",
+            "do not use one_by_one, and use the factors in their layer only",
+        )  # fmt: skip
 
 
 class _TangentView(View):
@@ -309,15 +329,15 @@ class _TangentView(View):
     Its squared norm is ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, a sum in which nothing cancels.
     """
 
-    def __init__(self, tap: _PrismTap, plan: Plan, rank: int) -> None:
-        super().__init__(tap, plan, rank)
+    def __init__(self, trained: _TrainedLowRank, plan: Plan, rank: int) -> None:
+        super().__init__(trained, plan, rank)
         # All coordinates are released in one row: K has r r numbers, Up m r, Vp n r. Their law has r (m + n - r)
         # dimensions.
-        r = len(tap.module.s)
-        self.shape = (r * (r + sum(tap.shape)),)
+        r = len(trained.layer.s)
+        self.shape = (r * (r + sum(trained.shape)),)
         # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
         self.deviation = plan.noise_std / plan.expected_batch
-        self.steps = tap.module.steps
+        self.steps = trained.layer.steps
         self.moment: _Tangent | None = None
         self.factors: tuple[Tensor, Tensor] | None = None
         self.second: tuple[Tensor, Tensor] | None = None
@@ -329,14 +349,14 @@ class _TangentView(View):
 
         On a CPU it is cheap to look at them, which sees more, so that the answer is always False there.
         """
-        if self.tap.weight.device.type == "cpu":
+        if self.trained.weight.device.type == "cpu":
             return False
-        return self.written == [parameter._version for parameter in self.tap.parameters]
+        return self.written == [parameter._version for parameter in self.trained.parameters]
 
     @property
     def point(self) -> Point:
         """The low-rank matrix as it is now, without gradients."""
-        return Point(*(factor.detach() for factor in self.tap.parameters))
+        return Point(*(factor.detach() for factor in self.trained.parameters))
 
     def refresh(self, streams: Streams) -> None:
         """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
@@ -346,11 +366,11 @@ class _TangentView(View):
             new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
             self.moment = None if self.moment is None else transported(self.moment, at, new)
             self.move(new)
-        self.written = [parameter._version for parameter in self.tap.parameters]
+        self.written = [parameter._version for parameter in self.trained.parameters]
 
     def squared_norms(self) -> Tensor | None:
         """The squared norm ``|P_T(G_j)|^2`` of each record, overstated by as much as rounded bases can hide."""
-        captured = self.tap.captured()
+        captured = self.trained.take()
         if captured is None:
             return None
         (g, x), at = captured, self.point
@@ -358,7 +378,7 @@ class _TangentView(View):
         if not self.is_as_written and loose > REFUSED_ABOVE:
             remedy = "load weights before make_private or between steps"
             raise InvalidParameterError(
-                self.tap.name, "factors that are not orthonormal", "unchanged since the last step", remedy
+                self.trained.name, "factors that are not orthonormal", "unchanged since the last step", remedy
             )
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
@@ -394,7 +414,7 @@ class _TangentView(View):
     @torch.no_grad()
     def move(self, new: Point) -> None:
         """Write a point of the manifold into the layer's factors."""
-        for parameter, value in zip(self.tap.parameters, new, strict=True):
+        for parameter, value in zip(self.trained.parameters, new, strict=True):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
@@ -427,11 +447,11 @@ class _TangentView(View):
         return _moved(a, steps[0], one, b, steps[1], rate)
 
 
-def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
+def _check_prism_layer(algorithm: str, trained: Trained) -> None:
     """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
-    if algorithm != "prism" or not isinstance(tap, _PrismTap):
+    if algorithm != "prism" or not isinstance(trained, _TrainedLowRank):
         words = "prism, with trained layers from add_prism only"
-        raise InvalidParameterError("algorithm", algorithm, words, f"freeze {tap.name}, or use another algorithm")
+        raise InvalidParameterError("algorithm", algorithm, words, f"freeze {trained.name}, or use another algorithm")
 
 
 RECORDS = (

@@ -15,7 +15,7 @@ from privproj.errors import InvalidParameterError
 from privproj.mechanisms import M2, Gaussian, Layer
 from privproj.training.generators import Streams, normal, orthonormal
 from privproj.training.plan import Plan
-from privproj.training.taps import Tap
+from privproj.training.trained import Trained
 from privproj.training.view import Algorithm, Shape, Update, View
 
 
@@ -34,15 +34,15 @@ class Projected(View):
     clips_what_it_sums, is_orthogonal = False, True
     fresh = False
 
-    def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
+    def __init__(self, trained: Trained, plan: Plan, rank: int) -> None:
         # A sketch, which is no orthogonal projection, may exceed the inputs.
-        super().__init__(tap, plan, min(rank, tap.shape[1]) if self.is_orthogonal else rank)
-        self.shape = tap.shape[0], self.rank
+        super().__init__(trained, plan, min(rank, trained.shape[1]) if self.is_orthogonal else rank)
+        self.shape = trained.shape[0], self.rank
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new projection, independent of all that was drawn before."""
-        inputs = self.tap.shape[1]
-        q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
+        inputs = self.trained.shape[1]
+        q, r = orthonormal(inputs, self.rank, self.trained.weight, streams.projection)
         # (d/r) Q^T, or (R R^T/r) Q^T: what lifts a release back to outputs x inputs.
         back = q.T * (inputs / self.rank) if self.plan.algorithm.frame != "wishart" else (r @ r.T / self.rank) @ q.T
         # E|sqrt(d/r) G Q|^2 = |G|^2.
@@ -60,7 +60,7 @@ class Projected(View):
         Raises :class:`InvalidParameterError` for a projection that served a release already.
         """
         if not self.fresh:
-            raise InvalidParameterError(self.tap.name, "a used projection", "given a fresh projection for each release")
+            raise InvalidParameterError(self.trained.name, "a used projection", "given a fresh projection for each release")
         self.fresh = False
         return mean, self.back
 
@@ -80,9 +80,9 @@ class _ProjectedFirst(View):
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new projection ``A`` with independent entries N(0, 1/rank)."""
-        shape = self.rank, self.tap.shape[1]
+        shape = self.rank, self.trained.shape[1]
         # A = N/sqrt(r), so that E A^T A = I.
-        self.a = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
+        self.a = normal(shape, self.trained.weight, streams.projection) / self.rank**0.5
         # An orthonormal basis of the range: P_A = Q Q^T.
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
@@ -111,9 +111,9 @@ class _Flora(Projected):
     def refresh(self, streams: Streams) -> None:
         """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
         if self.age % self.plan.algorithm.every == 0:
-            shape = self.rank, self.tap.shape[1]
+            shape = self.rank, self.trained.shape[1]
             # A = N/sqrt(r).
-            new = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
+            new = normal(shape, self.trained.weight, streams.projection) / self.rank**0.5
             if self.moment is not None:
                 # m <- m A_old A^T.
                 self.moment = (self.moment @ self.a) @ new.T

@@ -15,7 +15,7 @@ from privproj.io.ledger import Account
 from privproj.parameters import integer
 from privproj.training import per_example
 from privproj.training.optimizer import PrivateOptimizer
-from privproj.training.taps import AnyTap, Tap
+from privproj.training.trained import Trained
 from privproj.training.view import Algorithm, View
 
 
@@ -125,7 +125,7 @@ class Trajectory:
     ... )
     >>> trajectory = Trajectory(optimizer, 2)
     >>> for batch in loader:
-    ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+    ...     loss = optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
     >>> subspace = trajectory.subspace()
     >>> subspace.rank, subspace.account.spent
     (2, 4)
@@ -133,11 +133,11 @@ class Trajectory:
 
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, integer("rank", k, "an integer >= 1")
-        steps = optimizer._plan.steps
+        steps = optimizer.plan.steps
         if self.k > steps:
             raise InvalidParameterError("rank", self.k, f"at most {steps}, the number of steps")
         self.every = steps // self.k
-        self.start = _flat_weights(optimizer._taps.taps)
+        self.start = _flat_weights(optimizer._trained)
         self.rows: list[Tensor] = []
         optimizer.attach_step_hook(self.take_snapshot)
 
@@ -147,8 +147,8 @@ class Trajectory:
         Args:
             optimizer: The private optimizer that has made a step.
         """
-        if optimizer._steps % self.every == 0:
-            self.rows.append(_flat_weights(optimizer._taps.taps) - self.start)
+        if optimizer.steps_done % self.every == 0:
+            self.rows.append(_flat_weights(optimizer._trained) - self.start)
 
     def subspace(self) -> Subspace:
         """The subspace of the snapshots, with the account of the run that made them, which has to be over.
@@ -159,25 +159,25 @@ class Trajectory:
         Raises:
             InvalidParameterError: The run has steps left, or no snapshot differs from the start.
         """
-        if self.optimizer._steps < self.optimizer._plan.steps:
-            left = self.optimizer._plan.steps - self.optimizer._steps
+        if self.optimizer.steps_done < self.optimizer.plan.steps:
+            left = self.optimizer.plan.steps - self.optimizer.steps_done
             raise InvalidParameterError(
                 "trajectory", f"one with {left} steps left", "that of a run that made all its planned steps"
             )
         return Subspace(leading(torch.stack(self.rows), self.k), "dp", self.optimizer._spending.account)
 
 
-def _flat_weights(taps: list[AnyTap]) -> Tensor:
-    """All trained weights in a row, in the order of the taps."""
-    return torch.cat([p.detach().flatten() for tap in taps for p in tap.parameters])
+def _flat_weights(trained: list[Trained]) -> Tensor:
+    """All trained weights in a row, in the order of the trained tensors."""
+    return torch.cat([p.detach().flatten() for one in trained for p in one.parameters])
 
 
 class _SubspaceView(View):
     """``z_j = P^T vec(G_j)`` in ``R^k``, over all trained tensors: clipped, summed, noised."""
 
-    def __init__(self, taps: list[AnyTap], subspace: Subspace) -> None:
-        self.taps, self.name, self.shape = taps, "the subspace", (subspace.rank,)
-        self.parameters = [p for tap in taps for p in tap.parameters]
+    def __init__(self, trained: list[Trained], subspace: Subspace) -> None:
+        self.tensors, self.name, self.shape = trained, "the subspace", (subspace.rank,)
+        self.parameters = [p for one in trained for p in one.parameters]
         total = sum(p.numel() for p in self.parameters)
         if subspace.basis.shape[0] != total:
             words = f"a basis of the {total} trained weights"
@@ -186,22 +186,19 @@ class _SubspaceView(View):
 
     def coordinates(self) -> Tensor | None:
         """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
-        by_tap, parts = [], iter(self.parts)
-        for tap in self.taps:
-            slices = [next(parts) for _ in tap.parameters]
-            captured = tap.captured()
+        found, parts = [], iter(self.parts)
+        for one in self.tensors:
+            slices = [next(parts) for _ in one.parameters]
+            captured = one.take()
             if captured is None:
                 continue
-            if not isinstance(tap, Tap):
-                by_tap.append(captured[0] @ torch.cat(slices))
-                continue
-            columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, slices, strict=True)]
+            columns = [one.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(one.parameters, slices, strict=True)]
             basis = torch.cat(columns, 1).flatten(0, 1)
             g, x = captured[0] if isinstance(captured[0], Tensor) else captured[0].to_dense(), captured[-1]
             blocks = [x] if len(captured) == 1 else (block for _, block in per_example.formed_blocks(g, x))
             # z_jc = <G_j, P_c>.
-            by_tap.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
-        return torch.stack(by_tap).sum(0) if by_tap else None
+            found.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
+        return torch.stack(found).sum(0) if found else None
 
     def squared_norms(self) -> Tensor | None:
         """The squared norm ``|z_j|^2`` for each record; None where nothing came back."""

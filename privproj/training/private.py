@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -27,12 +28,19 @@ from privproj.training.algorithms import load
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
 from privproj.training.dataset import ANOTHER_LEDGER, Sidecar, Stamps, check_distinct, identity
 from privproj.training.generators import EpochSecrets, streams
-from privproj.training.hooks import Taps
 from privproj.training.optimizer import PrivateOptimizer, ReleaseCounter
 from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import NoisySum
+from privproj.training.trained import Trained, trained_tensors
 from privproj.training.view import Algorithm
+
+OPACUS_NAMES = {
+    "target_epsilon": "epsilon", "target_delta": "delta", "poisson_sampling": 'batches="poisson"',
+    "noise_generator": "insecure_seed", "criterion": "loss_fn of step_on", "grad_sample_mode": "not needed",
+    "max_physical_batch_size": "micro_batch_size of step_on",
+}  # fmt: skip
+"""Arguments of Opacus' ``PrivacyEngine``, with what says the same here."""
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""
@@ -61,22 +69,23 @@ def make_private(
     again: bool | None = None,
     adaptive_order: float | None = None,
     insecure_seed: int | None = None,
+    **unknown: Any,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
     """Make training private: the module, optimizer and loader that come back are used in the usual loop.
 
     ::
 
         for batch in loader:
-            optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+            optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
 
-    The noise is fixed before the first step, either as given or as the smallest that meets ``epsilon`` at ``delta``.
+    The loss function gets a batch of one record, as ``collate_fn([record])`` makes it, and returns the loss. The noise is fixed before the first step, either as given or as the smallest that meets ``epsilon`` at ``delta``.
     Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module. Each
     process clips its share of every batch, and noise is added once. Of a ``DistributedDataParallel`` the module inside
     is trained and comes back.
 
     Args:
-        module: What is trained: its tensors with ``requires_grad``, in float32 or float64. Every layer that holds one
-            must have per-example gradients and must not mix records.
+        module: What is trained: its tensors with ``requires_grad``, in float32 or float64. Its forward pass must not
+            write to buffers, as BatchNorm does in training mode.
         optimizer: A torch optimizer over exactly these tensors. It sees released gradients only.
         data_loader: Gives the data set, the batch size and the way of joining records. Batches are drawn anew, as is
             accounted; a loader with a sampler of its own is refused.
@@ -115,6 +124,7 @@ def make_private(
             begins a budget of its own. None: the plan is fixed in advance.
         insecure_seed: A whole number of at least 0 that makes the run repeatable, and worthless as protection. None:
             random numbers come from generators seeded by the operating system.
+        **unknown: No other arguments. Names of Opacus get an error that says ours.
 
     Returns:
         The module, a :class:`PrivateOptimizer` and a :class:`privproj.training.batches.PrivateLoader`.
@@ -137,15 +147,24 @@ def make_private(
     ...     data_loader=DataLoader(records, batch_size=25), max_grad_norm=1.0, epsilon=4.0, delta=1e-5, epochs=1,
     ... )
     >>> for batch in loader:
-    ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+    ...     loss = optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
     >>> len(loader), 3.99 < optimizer.epsilon(1e-5).value <= 4.0
     (0, True)
     """
+    if not set(unknown).isdisjoint(OPACUS_NAMES):
+        name = next(iter(set(unknown) & set(OPACUS_NAMES)))
+        raise InvalidParameterError(name, unknown[name], "omitted", f"{name} of Opacus is {OPACUS_NAMES[name]} here")
+    if unknown:
+        raise TypeError(f"make_private() got an unexpected keyword argument {next(iter(unknown))!r}")
+    if isinstance(data_loader, PrivateLoader):
+        data_loader = data_loader.original
     optimizer = _unwrapped_optimizer(optimizer)
     # A DistributedDataParallel sums gradients before they are clipped: the module in it is trained.
     original = module
     module = original.module if isinstance(original, DistributedDataParallel) else original
     _check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
+    if (earlier := _RUNS.get(module)) is not None and (run := earlier()) is not None and not run.has_released:
+        run.close()
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
     drawing, method = batches_of(batches), algorithm if isinstance(algorithm, Method) else Method(algorithm)
@@ -156,11 +175,10 @@ def make_private(
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
     rate, steps, per_epoch = rate_and_steps(drawing, records, batch_size_of(data_loader), steps, epochs)
     with ExitStack() as opened:
-        taps = Taps(module)
-        opened.callback(taps.close)
-        _check_layers(method, taps, clipping)
-        ranks, shares = _ranks_of(method, taps), _shares_of(clipping, len(taps.taps))
-        mechanism = chosen.accounted_as([chosen.shape(tap) for tap in taps.taps], ranks, shares)
+        trained = trained_tensors(module)
+        _check_layers(method, trained, clipping)
+        ranks, shares = _ranks_of(method, trained), _shares_of(clipping, len(trained))
+        mechanism = chosen.accounted_as([chosen.shape(one) for one in trained], ranks, shares)
         adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
         if adaptive is not None:
             adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
@@ -174,7 +192,7 @@ def make_private(
             group_size=integer("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
             ranks=ranks, shares=shares, adaptive_clipping=adaptive,
         )  # fmt: skip
-        start = _Start(module, optimizer, data_loader, taps, plan, again, ledger, target, insecure_seed)
+        start = _Start(module, optimizer, data_loader, trained, plan, again, ledger, target, insecure_seed)
         start.check_others()
         run = start.run(opened)
         if isinstance(original, DistributedDataParallel):
@@ -182,7 +200,12 @@ def make_private(
             original._remove_autograd_hooks()
             original.register_forward_pre_hook(_refuse_call)
         opened.pop_all()
+        _RUNS[module] = ref(run[1])
         return run
+
+
+_RUNS: "WeakKeyDictionary[nn.Module, ref[PrivateOptimizer]]" = WeakKeyDictionary()
+"""The last run of each module. Another call replaces it while it has released nothing."""
 
 
 class ResumedLedger(UserWarning):
@@ -196,7 +219,7 @@ class _Start:
     module: nn.Module
     optimizer: torch.optim.Optimizer
     data_loader: DataLoader
-    taps: Taps
+    trained: list[Trained]
     plan: Plan
     again: bool | None
     ledger: str | None
@@ -206,7 +229,11 @@ class _Start:
 
     def stamps(self, account: Account, name: str | None = None) -> Stamps:
         """The stamps of a run with this account, and with the ledger of this name."""
-        return Stamps(self.taps, self.optimizer, account, name, self.ledger)
+        return Stamps(self.module, self.trained, self.optimizer, account, name, self.ledger)
+
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """The parameters and buffers of the module with their names."""
+        return [*self.module.named_parameters(), *self.module.named_buffers()]
 
     @property
     def begins_anew(self) -> bool:
@@ -221,13 +248,13 @@ class _Start:
 
     def check_others(self) -> None:
         """Raise unless all processes of the run have the same plan, module, optimizer, hardware and data."""
-        trained, kinds = {id(p) for tap in self.taps.taps for p in tap.parameters}, ("frozen", "trained")
+        trained, kinds = {id(p) for one in self.trained for p in one.parameters}, ("frozen", "trained")
         groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        device, plan, subspace = self.taps.device, self.plan, self.plan.algorithm.subspace
+        device, plan, subspace = self.trained[0].weight.device, self.plan, self.plan.algorithm.subspace
         # Each process draws the projections by itself, and other hardware or another torch draws other ones.
         model = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         self.processes.check_same({
-            **{f"module's {n}": f"{(*t.shape,)} {t.dtype} {kinds[id(t) in trained]}" for n, t in self.taps.tensors()},
+            **{f"module's {n}": f"{(*t.shape,)} {t.dtype} {kinds[id(t) in trained]}" for n, t in self.tensors()},
             "max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier, **(self.target or {}),
             "insecure_seed": self.seed, **vars(plan), **vars(plan.algorithm), "algorithm": plan.algorithm.name,
             "optimizer": type(self.optimizer).__name__, "optimizer's groups": groups,
@@ -324,7 +351,7 @@ class _Start:
         """
         processes, ledger, plan, subspace = self.processes, self.ledger, self.plan, self.plan.algorithm.subspace
         # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
-        processes.align(tensor for _, tensor in self.taps.tensors())
+        processes.align(tensor for _, tensor in self.tensors())
         processes.align(() if subspace is None else (subspace.basis,))
         public = subspace is not None and subspace.source == "public"
         marks = {"insecure": self.seed is not None or self.search.insecure, "public_subspace": public}
@@ -356,12 +383,12 @@ class _Start:
         # The loader comes after the streams, because it draws its batches from one of them.
         loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
         algorithm: Algorithm = load(plan.algorithm.name)
-        views = algorithm.views(self.taps.taps, plan)
+        views = algorithm.views(self.trained, plan)
         # The boundary comes after the views and the streams, because it draws the projections of the first release as
         # soon as it is made, before any data is seen.
         noisy_sum = NoisySum(plan, views, drawn, spending.record, processes)
         # The loader opens the turn of every batch, and the optimizer closes it.
-        optimizer = PrivateOptimizer(self.optimizer, self.taps, views, noisy_sum, spending, loader)
+        optimizer = PrivateOptimizer(self.optimizer, self.module, self.trained, views, noisy_sum, spending, loader)
         if algorithm.step_hook is not None:
             optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
         return self.module, optimizer, loader
@@ -371,14 +398,14 @@ class LostEpoch(UserWarning):
     """Said where the batches of an epoch that was begun cannot be drawn again: the rest of it is given up."""
 
 
-def _ranks_of(method: Method, taps: Taps) -> tuple[int, ...]:
+def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
     """The rank of the projection of each trained tensor: that of the algorithm, or that of the adapter on it.
 
     :func:`prepare_peft` has noted the latter. Raises :class:`InvalidParameterError` where a rank is missing.
     """
     if method.rank is not None or not load(method.name).projects:
-        return (method.rank or 1,) * len(taps.taps)
-    ranks: Any = tuple(getattr(tap.modules[0], "projection_rank", None) for tap in taps.taps)
+        return (method.rank or 1,) * len(trained)
+    ranks: Any = tuple(getattr(one.module, "projection_rank", None if one.is_matrix else 1) for one in trained)
     if None in ranks:
         raise InvalidParameterError("rank", "nothing", "a rank of the projection")
     return ranks
@@ -404,9 +431,11 @@ def _refuse_call(module: nn.Module, args: Any) -> None:
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
-    """The optimizer that Accelerate has wrapped, if it has; raises :class:`InvalidParameterError` where it scales
-    losses.
+    """The optimizer that Accelerate or an earlier call has wrapped; raises :class:`InvalidParameterError` where losses
+    are scaled.
     """
+    if isinstance(optimizer, PrivateOptimizer):
+        return optimizer._original
     if type(optimizer).__name__ != "AcceleratedOptimizer":
         return optimizer
     if optimizer.scaler is not None:
@@ -461,7 +490,7 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     return shares
 
 
-def _check_layers(method: Method, taps: Taps, clipping: Clipping) -> None:
+def _check_layers(method: Method, trained: list[Trained], clipping: Clipping) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
     algorithm: Algorithm = load(method.name)
     if algorithm.needs_subspace != (method.subspace is not None):
@@ -469,8 +498,8 @@ def _check_layers(method: Method, taps: Taps, clipping: Clipping) -> None:
         raise InvalidParameterError("subspace", method.subspace, expected, "give a subspace for dp-sft only")
     if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):
         raise InvalidParameterError("clipping", clipping, "joint, because all layers share the subspace")
-    for tap in taps.taps:
+    for one in trained:
         # A layer that only one algorithm can train asks that algorithm first whether this one is it.
-        if tap.only_for is not None:
-            load(tap.only_for).check_layer(algorithm.name, tap)
-        algorithm.check_layer(algorithm.name, tap)
+        if one.only_for is not None:
+            load(one.only_for).check_layer(algorithm.name, one)
+        algorithm.check_layer(algorithm.name, one)

@@ -1,0 +1,425 @@
+"""One pass of a loss function over records that cannot see each other.
+
+``torch.vmap`` calls the function for a batch of one record. In the module, an expanded view with one copy for each
+record stands in for every trained tensor, so that ordinary autograd gives the gradient of each record. The view takes
+no memory until an operation needs the copies. The operations in :data:`RULES` never do: they get the tensor itself, run
+once for all records, and keep the factors of the gradients. No layer is changed, and no layer needs to be known.
+"""
+
+import gc
+import types
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    TransformType,
+    _add_batch_dim,
+    _unwrap_batched,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_batchedtensor,
+    maybe_get_bdim,
+)  # fmt: skip
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from privproj.errors import InvalidParameterError, UnsupportedError
+from privproj.training.per_example import LookedUp
+from privproj.training.trained import Trained
+
+if TYPE_CHECKING:
+    from privproj.training.per_record import Recorder
+
+SPATIAL = {functional.conv1d: 1, functional.conv2d: 2, functional.conv3d: 3}
+"""The number of spatial dimensions of each convolution."""
+
+FILLED = {torch.zeros, torch.empty, torch.ones, torch.full}
+"""Functions whose results programs fill in place. Each record gets its own."""
+
+TRUTH_VALUES = {Tensor.__bool__, torch.is_nonzero}
+"""Functions that return the truth value of a tensor."""
+
+VISIBLE = {
+    Tensor.__repr__: "shows the values of all records", Tensor.__format__: "shows the values of all records",
+    Tensor.register_hook: "sees the gradients of all records", Tensor.retain_grad: "sees the gradients of all records",
+    Tensor.grad_fn.__get__: "sees the gradients of all records",  # pyright: ignore[reportAttributeAccessIssue]
+    Tensor.backward: "computes gradients before they are clipped",
+}  # fmt: skip
+"""Operations that would reach other records, with the reason."""
+
+
+class Split(BaseException):
+    """Raised where records of a group take different branches; ``values`` has the truth value of each record."""
+
+    def __init__(self, values: list[bool]) -> None:
+        super().__init__()
+        self.values = values
+
+    def parts(self) -> list[list[int]]:
+        """List the positions of the records that take each branch."""
+        return [[i for i, value in enumerate(self.values) if value is branch] for branch in (False, True)]
+
+
+class _Pass(TorchFunctionMode):
+    """What holds while a loss function runs: secret random numbers only, and no tensor outlives the pass."""
+
+    def __init__(self, recorder: "Recorder") -> None:
+        self.recorder = recorder
+        self.kept: list[ref[Tensor]] = []
+        self.is_running = True
+
+    def check_random_numbers(self, func: Any, kwargs: dict[str, Any]) -> None:
+        """Raise if the function has set a seed, or draws from its own generator."""
+        if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
+            remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
+            what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
+            raise InvalidParameterError("loss_fn", what, "a function without seeds and generators", remedy)
+
+    def leaks(self) -> bool:
+        """Return True if a tensor that was computed from records is still alive."""
+        if any(tensor() is not None for tensor in self.kept):
+            gc.collect()
+        return any(tensor() is not None for tensor in self.kept)
+
+
+class OneRecord(_Pass):
+    """A pass of one record by itself, for which no rule is needed."""
+
+    def __init__(self, recorder: "Recorder", inputs: list[Tensor]) -> None:
+        super().__init__(recorder)
+        self.computed: dict[int, ref[Tensor]] = {}
+        self.note(inputs)
+
+    def note(self, out: Any) -> None:
+        """Note tensors that depend on the record."""
+        for tensor in _tensors(out):
+            self.kept.append(ref(tensor))
+            self.computed[id(tensor)] = self.kept[-1]
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        self.check_random_numbers(func, kwargs)
+        out = func(*args, **kwargs)
+        if any((noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))):
+            self.note(out)
+        return out
+
+
+class AllRecords(_Pass):
+    """A pass of all records of a group under ``vmap``.
+
+    ``copies`` maps the identity of each copy to its trained tensor. ``switch`` requires a gradient, with one row for
+    each record, and ``switches`` is the same as ``vmap`` hides it.
+    """
+
+    def __init__(
+        self, recorder: "Recorder", copies: dict[int, tuple[Trained, nn.Parameter]], switch: Tensor, switches: Tensor
+    ) -> None:
+        super().__init__(recorder)
+        self.copies, self.switch, self.switches = copies, switch, switches
+
+    def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        self.check_random_numbers(func, kwargs)
+        rule = RULES.get(func)
+        out = NotImplemented if rule is None else rule(self, *args, **kwargs)
+        if out is NotImplemented:
+            out = self.call(func, args, kwargs)
+        if isinstance(out, Tensor):
+            if is_batchedtensor(out):
+                self.kept.append(ref(out))
+        elif isinstance(out, tuple | list):
+            self.kept += [ref(tensor) for tensor in _tensors(out) if is_batchedtensor(tensor)]
+        return out
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function for which there is no rule."""
+        if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
+            return self.truth_value(args[0])
+        if func in VISIBLE and is_batchedtensor(args[0]):
+            what, remedy = f"a call of {func.__name__}, which {VISIBLE[func]}", "remove it, or pass one_by_one=True"
+            raise InvalidParameterError("loss_fn", what, "a function of one record", remedy)
+        if func is Tensor.requires_grad_ and is_batchedtensor(args[0]):
+            # Checkpointing asks for it where the first layers are frozen; copies require a gradient anyway.
+            return args[0]
+        if func is torch.autograd.grad and not self.takes_gradients:
+            remedy = "use torch.func.grad, or pass one_by_one=True"
+            raise InvalidParameterError("loss_fn", "a call of torch.autograd.grad", "a function without it", remedy)
+        if isinstance(func, types.FunctionType) and func in COMPOSED:
+            with self:
+                return COMPOSED[func](*args, **kwargs)
+        out = func(*args, **kwargs)
+        if func in FILLED and self.depth == 1:
+            with temporarily_pop_interpreter_stack():
+                out = out.expand(len(self.switch), *out.shape).contiguous()
+            out = _add_batch_dim(out, 0, get_interpreter_stack()[0].level())
+        return out
+
+    @property
+    def depth(self) -> int:
+        """The number of function transforms around the current operation."""
+        return len(get_interpreter_stack() or ())
+
+    @property
+    def takes_gradients(self) -> bool:
+        """True within ``torch.func.grad`` and similar transforms of the loss function."""
+        return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
+
+    def truth_value(self, x: Tensor) -> bool:
+        """Return the truth value of a tensor if it is the same for all records; else raise :class:`Split`."""
+        rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
+        rows = rows.reshape(len(rows), -1)
+        if rows.shape[1] != 1:
+            raise RuntimeError("the truth value of a tensor with several entries, or none, is ambiguous")
+        values = (rows[:, 0] != 0).tolist()
+        if any(values) != all(values):
+            raise Split(values)
+        return values[0]
+
+    def matrix(self, weight: Any) -> Trained | None:
+        """Return the trained matrix of which this is the weight; None for any other tensor."""
+        trained, parameter = self.copies.get(id(weight), (None, None))
+        if trained is None or parameter is not trained.weight or not trained.is_matrix or self.takes_gradients:
+            return None
+        return trained
+
+    def use(self, x: Tensor, forward: Callable[[Tensor], Tensor], keep: Callable[[Tensor, Tensor], None]) -> Tensor:
+        """Run ``forward`` once for all records; ``keep`` gets what went in and the gradient of what came out."""
+        if self.depth > 1:
+            return _Kept.apply(forward(x), self.switches, x, keep, self)  # pyright: ignore[reportReturnType]
+        # The same without vmap, whose way to a Function takes ten times as long.
+        level = get_interpreter_stack()[0].level()
+        x, dim = _unwrap_batched(x, level)
+        with temporarily_pop_interpreter_stack():
+            x = x.expand(len(self.switch), *x.shape) if dim is None else x.movedim(dim, 0)
+            out = _Kept.apply(forward(x), self.switch, x, keep, self)
+        return _add_batch_dim(out, 0, level)
+
+    def multiply(
+        self, x: Tensor, trained: Trained, bias: Any, forward: Callable[[Tensor, Any], Tensor],
+        factors: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]], channels_at: int = -1,
+    ) -> Tensor:  # fmt: skip
+        """Multiply by a trained matrix and add a bias, which is part of the matrix, frozen, or any other tensor.
+
+        ``factors`` makes the factors ``(g, x)`` (records x tokens x width) of what went in and of the gradient of what
+        came out. Where the matrix has a bias, ``x`` gets a column more: of ones, or of zeros for a use without it.
+        """
+        owner, parameter = self.copies.get(id(bias), (None, None))
+        is_own = owner is trained
+        is_frozen = bias is None or not (is_batchedtensor(bias) or bias.requires_grad)
+        inside = parameter.detach() if is_own and parameter is not None else bias if is_frozen else None
+        ones = None if trained.bias is None else float(is_own)
+        out = self.use(x, lambda x: forward(x, inside), lambda x, g: trained.keep(*factors(x, g, ones)))
+        return out if is_own or is_frozen else out + bias.reshape(-1, *[1] * (-1 - channels_at))
+
+
+class _Kept(torch.autograd.Function):
+    """The identity, which keeps ``x`` and hands it to ``keep`` with the gradient of ``out`` on the way back."""
+
+    @staticmethod
+    def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None], during: _Pass) -> Tensor:
+        """Return ``out`` as a tensor that the program may write to."""
+        return torch.ops.aten._unsafe_view(out, out.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep what ``keep`` needs."""
+        _, _, x, ctx.keep, ctx.during = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        """Hand over the factors."""
+        if ctx.during.is_running:
+            remedy = "use torch.func.grad, or pass one_by_one=True"
+            raise InvalidParameterError("loss_fn", "a backward pass inside", "a function that returns the loss", remedy)
+        (x,) = ctx.saved_tensors
+        with torch.no_grad():
+            ctx.keep(x, g)
+        return g, None, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None], during: _Pass
+    ) -> tuple[Any, int]:
+        """Put the records first."""
+        dims = zip((out, switch, x), in_dims[:3], strict=True)
+        moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
+        return _Kept.apply(*moved, keep, during), 0
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """List the tensors in tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return [tensor for part in value.values() for tensor in _tensors(part)] if isinstance(value, dict) else []
+
+
+# --- the functions that multiply by a matrix --------------------------------------------------------
+
+
+def _tokens(x: Tensor, g: Tensor, ones: float | None) -> tuple[Tensor, Tensor]:
+    """Return the factors ``(g, x)`` of a linear layer, records x tokens x width."""
+    x = x.reshape(len(x), -1, x.shape[-1])
+    return g.reshape(len(g), -1, g.shape[-1]), x if ones is None else functional.pad(x, (0, 1), value=ones)
+
+
+def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None) -> Any:
+    """Capture ``x W^T + b``."""
+    trained = during.matrix(weight)
+    if trained is None or trained.is_transposed or weight.dim() != 2:
+        return NotImplemented
+    matrix = trained.weight.detach()
+    return during.multiply(input, trained, bias, lambda x, b: functional.linear(x, matrix, b), _tokens)
+
+
+def _addmm(during: AllRecords, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Any:
+    """Capture ``b + x W``, with the weight of a Conv1D layer."""
+    trained = during.matrix(mat2)
+    if trained is None or not trained.is_transposed or scales:
+        return NotImplemented
+    matrix = trained.weight.detach().T
+    return during.multiply(mat1, trained, input, lambda x, b: functional.linear(x, matrix, b), _tokens)
+
+
+def _embedding(
+    during: AllRecords, input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: Any = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Any:  # fmt: skip
+    """Capture the lookup of rows: row ``i`` is the product with the unit vector ``e_i``."""
+    if id(weight) not in during.copies:
+        return NotImplemented
+    trained = during.matrix(weight)
+    if max_norm is not None or scale_grad_by_freq or trained is None:
+        what = "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else "torch.func.grad"
+        remedy = "freeze the embedding, remove this option, or pass one_by_one=True"
+        raise InvalidParameterError("module", f"an embedding with {what}", "one without this option", remedy)
+    padding, matrix = None if padding_idx is None else padding_idx % len(weight), trained.weight.detach()
+
+    def keep(ids: Tensor, g: Tensor) -> None:
+        rows, g = ids.reshape(len(ids), -1).long(), g.reshape(len(g), -1, g.shape[-1])
+        if padding is not None:
+            g = g.masked_fill((rows == padding)[:, :, None], 0.0)
+        g = g if trained.bias is None else functional.pad(g, (0, 1))
+        trained.keep(LookedUp(g.new_zeros(len(g), 0, len(matrix)), rows), g)
+
+    return during.use(input, lambda ids: functional.embedding(ids, matrix), keep)
+
+
+def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callable[..., Any]:
+    """Make the rule of a convolution with so many spatial dimensions."""
+
+    def rule(
+        during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1,
+    ) -> Any:  # fmt: skip
+        trained = during.matrix(weight)
+        if trained is None or groups != 1:
+            return NotImplemented
+        matrix, sizes = trained.weight.detach(), trained.weight.shape[2:]
+        strides, dilations = (_each(value, dimensions) for value in (stride, dilation))
+
+        def forward(x: Tensor, b: Any) -> Tensor:
+            images = x.reshape(-1, *x.shape[-dimensions - 1 :])
+            out = convolution(images, matrix, b, stride, padding, dilation)
+            return out.reshape(*x.shape[: -dimensions - 1], *out.shape[1:])
+
+        def factors(x: Tensor, g: Tensor, ones: float | None) -> tuple[Tensor, Tensor]:
+            images = x.reshape(-1, *x.shape[-dimensions - 1 :])
+            windows = functional.pad(images, _margins(padding, sizes, dilations))
+            for axis, (side, step, every) in enumerate(zip(sizes, dilations, strides, strict=True), 2):
+                windows = windows.unfold(axis, step * (side - 1) + 1, every)[..., ::step]
+            # Written once, next to the ones, and with the positions last: whole rows of an image are copied at a time.
+            windows = windows.permute(0, 1, *range(2 + dimensions, 2 + 2 * dimensions), *range(2, 2 + dimensions))
+            width, positions = matrix[0].numel(), windows.shape[-dimensions:].numel()
+            columns = x.new_empty(len(images), width + (ones is not None), positions)
+            columns[:, :width].view(windows.shape).copy_(windows)
+            if ones is not None:
+                columns[:, width] = ones
+            g = g.reshape(len(images), len(matrix), positions).mT
+            return g.reshape(len(x), -1, len(matrix)), columns.mT.reshape(len(x), -1, columns.shape[1])
+
+        return during.multiply(input, trained, bias, forward, factors, -dimensions - 1)
+
+    return rule
+
+
+def _each(value: Any, dimensions: int) -> tuple[int, ...]:
+    """Return a setting of a convolution for each dimension."""
+    return (value,) * dimensions if isinstance(value, int) else tuple(value) * (dimensions // len(value))
+
+
+def _added(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> tuple[int, ...]:
+    """Return by how much a convolution pads each dimension, on both sides together."""
+    if padding == "same":
+        return tuple(step * (side - 1) for side, step in zip(sizes, dilations, strict=True))
+    return (0,) * len(sizes) if padding == "valid" else tuple(2 * one for one in _each(padding, len(sizes)))
+
+
+def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
+    """Return the padding on the two sides of each dimension, the last dimension first, as ``functional.pad`` has it."""
+    added = reversed(_added(padding, sizes, dilations))
+    return [side for both in added for side in (both // 2, both - both // 2)]
+
+
+def _attention(
+    during: AllRecords, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Call attention under vmap as it would be called for a batch."""
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        # vmap divides the function before autocast sees it.
+        query, key, value = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key, value))
+    learns_mask = attn_mask is not None and is_batchedtensor(attn_mask) and get_unwrapped(attn_mask).requires_grad
+    # vmap would take a kernel that has no gradient of the mask.
+    with sdpa_kernel(SDPBackend.MATH) if learns_mask else nullcontext():
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs)
+
+
+def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
+    """Compare two tensors of each record, as a branch."""
+    if input.shape != other.shape or not (is_batchedtensor(input) or is_batchedtensor(other)) or during.depth > 1:
+        return NotImplemented
+    return during.truth_value((input == other).all())
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    functional.linear: _linear, torch.addmm: _addmm, functional.embedding: _embedding,
+    functional.scaled_dot_product_attention: _attention, torch.equal: _equal,
+    **{function: _convolution(function, dimensions) for function, dimensions in SPATIAL.items()},
+}  # fmt: skip
+"""Functions that are not left to vmap. A rule that returns ``NotImplemented`` leaves a call to vmap after all."""
+
+
+def _without_overrides(function: Any) -> Any:
+    """Copy a function of torch so that the functions that it calls are seen."""
+    names = {**function.__globals__, "has_torch_function": lambda *_: False}
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+COMPOSED = {
+    functional.multi_head_attention_forward: _without_overrides(functional.multi_head_attention_forward),
+}  # fmt: skip
+"""Functions of torch that are made of others, some of which multiply by a matrix. Speed and memory only."""
+
+
+def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
+    """Return the error to raise in place of one that vmap raised; None for an error of the program."""
+    text = str(error).strip().partition("\n")[0]
+    signs = ("vmap", "Batching rule", "functorch", "BatchedTensor", "function transforms", "have storage", "Dynamo")
+    if not isinstance(error, RuntimeError | NotImplementedError) or not any(sign in str(error) for sign in signs):
+        return None
+    return UnsupportedError(
+        f"torch.vmap cannot run the loss function for several records at once: {text[:200]}. Pass one_by_one=True to "
+        "step_on, which computes one record after another, or replace the operation."
+    )

@@ -1,0 +1,460 @@
+"""Gradients of single records: the loss function never sees two records.
+
+Records of one shape form a group, which is computed at once under ``torch.vmap``. Where records take different branches
+the group is divided, and each part is computed again. ``one_by_one`` computes one record after another instead.
+"""
+
+import copy
+import random
+import sys
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from privproj.errors import InvalidParameterError
+from privproj.training.capture import AllRecords, OneRecord, unsupported_by_vmap
+from privproj.training.generators import device_generator, seed_generators
+from privproj.training.trained import Trained
+
+LossFunction = Callable[[Any], Tensor]
+"""From a batch of one record, as the user's ``collate_fn`` makes it, to its loss."""
+
+PLAIN = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device)
+"""Types whose values are told by their text."""
+
+
+# --- groups of records ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records of one structure whose tensors have the same shapes and types, and whose other values are the same.
+
+    Attributes:
+        columns: The tensors of a record, each with one row for every record.
+        build: Makes a batch of one record from its tensors.
+    """
+
+    columns: tuple[Tensor, ...]
+    build: Callable[[tuple[Tensor, ...]], Any]
+    records: int
+
+    def pin_memory(self) -> "Group":
+        """Return the group in pinned memory, as torch's loaders ask for it."""
+        return Group(tuple(column.pin_memory() for column in self.columns), self.build, self.records)
+
+    def rows(self, rows: slice | list[int]) -> "Group":
+        """Return the group of some of these records."""
+        count = len(range(self.records)[rows]) if isinstance(rows, slice) else len(rows)
+        return Group(tuple(column[rows] for column in self.columns), self.build, count)
+
+
+def group(records: Iterable[Any]) -> list[Group]:
+    """Divide batches of one record each into groups that can be computed together."""
+    found: dict[Any, tuple[list[list[Tensor]], Any]] = {}
+    for record in records:
+        tensors: list[Tensor] = []
+        structure = _structure(record, tensors)
+        key = _key(structure), tuple((t.shape, t.dtype, t.device) for t in tensors)
+        found.setdefault(key, ([], structure))[0].append(tensors)
+    return [
+        Group(tuple(map(torch.stack, zip(*rows, strict=True))), partial(_rebuild, structure), len(rows))
+        for rows, structure in found.values()
+    ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A container or a dataclass with its parts, or a single value (``parts`` is None). Tensors stand as None."""
+
+    value: Any
+    keys: tuple[Any, ...] = ()
+    parts: tuple[Any, ...] | None = None
+
+
+def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
+    """Describe a batch of one record, and append its tensors."""
+    if type(value) is Tensor and value.layout is torch.strided and not value.is_nested:
+        tensors.append(value)
+        return None
+    if isinstance(value, dict):
+        return _Part(value, tuple(value), tuple(_structure(part, tensors) for part in value.values()))
+    if isinstance(value, tuple | list):
+        return _Part(value, (), tuple(_structure(part, tensors) for part in value))
+    if isinstance(value, UserDict):
+        return _Part(value, tuple(value.data), tuple(_structure(part, tensors) for part in value.data.values()))
+    if is_dataclass(value) and not isinstance(value, type):
+        return _Part(value, tuple(vars(value)), tuple(_structure(part, tensors) for part in vars(value).values()))
+    return _Part(value)
+
+
+def _key(part: _Part | None) -> Any:
+    """Return what is equal for two structures of which either can stand for the other."""
+    if part is None:
+        return None
+    if part.parts is None:
+        return type(part.value), repr(part.value) if isinstance(part.value, PLAIN) else id(part.value)
+    return type(part.value), tuple(map(repr, part.keys)), tuple(map(_key, part.parts))
+
+
+def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
+    """Make a batch of one record from its structure and its tensors."""
+    left = iter(tensors)
+
+    def build(part: _Part | None) -> Any:
+        if part is None:
+            return next(left)
+        if part.parts is None:
+            return part.value
+        values = [build(one) for one in part.parts]
+        kind = type(part.value)
+        if isinstance(part.value, tuple | list):
+            return kind(*values) if hasattr(kind, "_fields") else kind(values)
+        if isinstance(part.value, UserDict):
+            # Other attributes, such as the tokens of one record, are left out.
+            return kind(dict(zip(part.keys, values, strict=True)))
+        made = copy.copy(part.value)
+        if isinstance(part.value, dict):
+            made.update(zip(part.keys, values, strict=True))
+            return made
+        vars(made).update(zip(part.keys, values, strict=True))
+        return made
+
+    return build(part)
+
+
+# --- passes -----------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Computes losses of records, and leaves the gradient of each record in the trained tensors.
+
+    Args:
+        module: The module that is trained.
+        trained: Its trained tensors.
+    """
+
+    def __init__(self, module: nn.Module, trained: list[Trained]) -> None:
+        self.module, self.trained = module, trained
+        self.owners = {id(p): (t, p) for t in trained for p in t.parameters}
+        self.parameters = [p for _, p in self.owners.values()]
+        self.device = self.parameters[0].device
+        tensors = (*module.parameters(), *module.buffers())
+        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
+        self.generators = [device_generator(device) for device in self.devices if device.type in ("cpu", "cuda")]
+
+    def begin(self, seed: np.random.SeedSequence) -> None:
+        """Begin a step, with the secret seed of what numpy and Python draw in it.
+
+        Every pass draws from this seed, so that no record changes what is drawn for another one. Raises
+        :class:`InvalidParameterError` for hooks that would see all records, and for layers that count them.
+        """
+        self.check_layers()
+        self.seed, self.secret_seeds = seed, self.seeds()
+
+    def seeds(self) -> list[int]:
+        """Return the seeds of torch's generators on all devices of the module."""
+        return [generator.initial_seed() for generator in self.generators]
+
+    def clear(self) -> None:
+        """Forget what a pass has left."""
+        for trained in self.trained:
+            trained.clear()
+
+    def losses(self, loss_fn: LossFunction, group: Group, *, one_by_one: bool = False) -> Tensor:
+        """Compute the losses of a group of records, and leave their gradients in the trained tensors.
+
+        Args:
+            loss_fn: From a batch of one record to its loss.
+            group: The records; one record for ``one_by_one``.
+            one_by_one: True to compute the record without ``vmap``.
+
+        Returns:
+            The loss of each record.
+
+        Raises:
+            Split: The records take different branches.
+            InvalidParameterError: The function keeps a tensor, writes to the module, sets a seed, or cannot be private.
+            UnsupportedError: ``vmap`` cannot run the function.
+        """
+        had_dynamo = "torch._dynamo" in sys.modules
+        columns = tuple(column.to(self.device, non_blocking=True) for column in group.columns)
+        self.passes: list[Any] = []
+        try:
+            with (
+                torch.enable_grad(),
+                _unchanged(self.module),
+                torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext(),
+            ):
+                losses = (self._one if one_by_one else self._all)(loss_fn, group.build, columns)
+        except BaseException as error:
+            self.clear()
+            unsupported = unsupported_by_vmap(error) if isinstance(error, Exception) and not one_by_one else None
+            if unsupported is not None:
+                raise unsupported from error
+            raise
+        if not had_dynamo and "torch._dynamo" in sys.modules and not one_by_one:
+            self._refuse("a first use of torch.compile", "compile before the first step")
+        if any(one.leaks() for one in self.passes):
+            remedy = "return what is needed, or keep numbers of other data. A kept tensor could reach another record"
+            self._refuse("a tensor that the function or the module keeps after the call", remedy)
+        return losses
+
+    def _all(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
+        """Compute all records of a group under ``vmap``."""
+        records = len(columns[0])
+        # Expanded views: a copy is made of what is used otherwise than by a captured function only.
+        self.copies = tuple(p.detach().expand(records, *p.shape).requires_grad_() for p in self.parameters)
+        self.switch = torch.empty(records, 0, device=self.device, requires_grad=True)
+        losses = self.run(lambda *tensors: _scalar(loss_fn(build(tensors))), columns, (0,) * len(columns))
+        if losses.requires_grad:
+            torch.autograd.backward(losses.sum(), inputs=[self.switch, *self.copies, *self.parameters])
+        stray = [self.owners[id(p)][0].name for p in self.parameters if p.grad is not None]
+        for p, one in zip(self.parameters, self.copies, strict=True):
+            p.grad = None
+            if one.grad is not None:
+                self.owners[id(p)][0].add_whole(p, one.grad)
+        self.copies = ()
+        if stray:
+            self._refuse(f"a use of {stray[0]} past its module", "use the tensor as an attribute of its module")
+        return losses.detach()
+
+    def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
+        """Run a function for all records; each tensor has one row for each record, or is the same for all (None)."""
+
+        @_NO_SAVED_TENSORS_HOOKS
+        def one(tensors: tuple[Tensor, ...], switch: Tensor, copies: tuple[Tensor, ...]) -> Any:
+            during = AllRecords(self, {}, self.switch, switch)
+            during.copies = {id(c): self.owners[id(p)] for p, c in zip(self.parameters, copies, strict=True)}
+            during.kept = [ref(tensor) for tensor in tensors]
+            self.passes.append(during)
+            replacements = {id(p): c for p, c in zip(self.parameters, copies, strict=True)}
+            seed_generators([random._inst, np.random.mtrand._rand], self.seed)  # pyright: ignore
+            with _replaced(self.module, replacements), during:
+                out = function(*tensors)
+            during.is_running = False
+            return out
+
+        with _recomputing(self):
+            mapped = torch.vmap(one, in_dims=(dims, 0, 0), randomness="different")
+            return mapped(tensors, self.switch, self.copies)
+
+    def _one(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
+        """Compute one record by itself."""
+        tensors = [column[0] for column in columns]
+        during = OneRecord(self, tensors)
+        self.passes.append(during)
+        seed_generators([random._inst, np.random.mtrand._rand], self.seed)  # pyright: ignore
+        with during, _without_checkpoints():
+            loss = _scalar(loss_fn(build(tuple(tensors))))
+        del tensors
+        if loss.requires_grad:
+            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+            for p, g in zip(self.parameters, gradients, strict=True):
+                if g is not None:
+                    self.owners[id(p)][0].add_whole(p, g[None])
+        return loss.detach()[None]
+
+    def check_layers(self) -> None:
+        """Raise for hooks that would see the gradients of all records, and for layers that count records."""
+        if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
+            self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
+        for name, part in self.module.named_modules():
+            if part._backward_hooks or part._backward_pre_hooks:
+                remedy = "remove it, because it sees gradients before they are clipped"
+                raise InvalidParameterError("module", f"a backward hook on {name}", "one without backward hooks", remedy)
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.track_running_stats:
+                remedy = f"replace {name} by nn.GroupNorm, or call eval() on it before each step"
+                raise InvalidParameterError("module", "BatchNorm in training mode", "one without it", remedy)
+
+    def _refuse(self, what: str, remedy: str) -> None:
+        """Forget the pass and raise."""
+        self.clear()
+        raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
+
+
+def _scalar(loss: Any) -> Tensor:
+    """Return the loss as a tensor without dimensions; raise for anything else."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"{type(loss).__name__}{f' of shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else ''}"
+        remedy = "return one number, with any reduction: the batch has one record"
+        raise InvalidParameterError("loss_fn", f"a function that returns {what}", "a function that returns the loss", remedy)
+    return loss.reshape(())
+
+
+@contextmanager
+def _replaced(module: nn.Module, replacements: dict[int, Tensor]) -> Iterator[None]:
+    """Let these tensors stand in the module in place of its trained ones."""
+    places: list[tuple[Any, str, Any]] = [
+        (part._parameters, key, p)
+        for part in module.modules()
+        for key, p in part._parameters.items()
+        if id(p) in replacements
+    ]
+    for table, key, parameter in places:
+        table[key] = replacements[id(parameter)]
+    try:
+        yield
+    finally:
+        for table, key, parameter in places:
+            table[key] = parameter
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Put attributes and buffers back as they were, so that no call knows of earlier ones; refuse writes in place."""
+    before = [(part, {**part.__dict__}, {**part._buffers}) for part in module.modules()]
+    written = [(tensor, tensor._version) for tensor in (*module.buffers(), *module.parameters())]
+    try:
+        yield
+    finally:
+        for part, attributes, buffers in before:
+            if part.__dict__.keys() != attributes.keys():
+                part.__dict__.clear()
+            part.__dict__.update(attributes)
+            part._buffers.clear()
+            part._buffers.update(buffers)
+    if any(tensor._version != version for tensor, version in written):
+        remedy = "call eval() on the layer that writes it, or remove the write"
+        what = "a forward pass that writes to a buffer or a parameter"
+        raise InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
+
+
+_NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(
+    "vmap: hooks on saved tensors see all records at once. Remove them"
+)
+"""Lets no hook see what torch saves for the backward pass."""
+
+
+# --- checkpointing ----------------------------------------------------------------------------------
+
+
+class _Recomputed(torch.autograd.Function):
+    """A part of the forward pass of all records that is computed again on the way back."""
+
+    @staticmethod
+    def forward(switch: Tensor, part: "_Checkpoint", dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run the part, and keep the state of the random numbers."""
+        part.states = [(d, _random_state(d)) for d in part.recorder.devices]
+        outs = part.run(tensors, dims)
+        return tuple(out.clone() if any(out is t for t in tensors) else out for out in outs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep what the part is computed from."""
+        _, ctx.part, ctx.dims, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        """Run the part again, and go back through it."""
+        needed = ctx.needs_input_grad[3:]
+        tensors = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
+        recorder = ctx.part.recorder
+        now = [(d, _random_state(d)) for d in recorder.devices]
+        with torch.enable_grad():
+            _set_random_states(ctx.part.states)
+            outs = ctx.part.run(tuple(tensors), ctx.dims)
+            _set_random_states(now)
+        pairs = [(out, g) for out, g in zip(outs, grads, strict=True) if out.requires_grad]
+        inputs = [recorder.switch, *recorder.copies, *(t for t in tensors if t.requires_grad)]
+        torch.autograd.backward([out for out, _ in pairs], [g for _, g in pairs], inputs=inputs)
+        return None, None, None, *(t.grad for t in tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, switch: Tensor, part: "_Checkpoint", _: Any, *tensors: Tensor) -> tuple[Any, Any]:
+        """Put the records first."""
+        moved = [t if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[3:], strict=True)]
+        dims = tuple(None if d is None else 0 for d in in_dims[3:])
+        outs: Any = _Recomputed.apply(switch, part, dims, *moved)
+        return outs, (0,) * len(outs)
+
+
+def _random_state(device: torch.device) -> Tensor | None:
+    """Return the state of torch's random numbers on a device; None where it has none of its own."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.get_rng_state() if device.type == "cpu" else None
+
+
+def _set_random_states(states: list[tuple[torch.device, Tensor | None]]) -> None:
+    """Set the states of torch's random numbers."""
+    for device, state in states:
+        if state is not None and device.type == "cuda":
+            torch.cuda.set_rng_state(state, device)
+        elif state is not None:
+            torch.set_rng_state(state)
+
+
+class _Checkpoint:
+    """A checkpointed function whose tensors, in its arguments or in those of a ``partial``, stand apart."""
+
+    def __init__(self, recorder: Recorder, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
+        self.recorder, self.states = recorder, []
+        while isinstance(function, partial):
+            function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
+        leaves, self.spec = tree_flatten((args, kwargs))
+        self.function, self.tensors = function, [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        self.rest = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
+        self.autocast = torch.is_autocast_enabled(recorder.device.type), torch.get_autocast_dtype(recorder.device.type)
+
+    def run(self, tensors: tuple[Tensor, ...], dims: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Run the function for all records."""
+
+        def call(*tensors: Tensor) -> tuple[Any, ...]:
+            left = iter(tensors)
+            args, kwargs = tree_unflatten([next(left) if r is None else r[0] for r in self.rest], self.spec)
+            out, self.out_spec = tree_flatten(self.function(*args, **kwargs))
+            return tuple(out)
+
+        enabled, dtype = self.autocast
+        with torch.autocast(self.recorder.device.type, dtype=dtype, enabled=enabled):
+            return self.recorder.run(call, tensors, dims)
+
+
+@contextmanager
+def _in_place_of_checkpoint(function: Callable[..., Any]) -> Iterator[None]:
+    """Let this function be called wherever the program calls torch's ``checkpoint``, whoever holds it."""
+    # Torch keeps under this name what is called in place of the function, with dynamo switched off.
+    target: Any = torch.utils.checkpoint.checkpoint.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
+    before = getattr(target, "__dynamo_disable", None)
+    target.__dynamo_disable = function
+    try:
+        yield
+    finally:
+        target.__dynamo_disable = before
+
+
+_OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+"""Options of ``checkpoint`` that do not reach its function."""
+
+
+def _recomputing(recorder: Recorder) -> Any:
+    """Let ``checkpoint`` recompute under ``vmap``."""
+
+    def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        part = _Checkpoint(recorder, function, args, {k: v for k, v in kwargs.items() if k not in _OPTIONS})
+        tensors, part.tensors = part.tensors, []
+        switches = recorder.passes[-1].switches
+        return tree_unflatten([*_Recomputed.apply(switches, part, (), *tensors)], part.out_spec)  # pyright: ignore
+
+    return _in_place_of_checkpoint(checkpoint)
+
+
+def _without_checkpoints() -> Any:
+    """Let ``checkpoint`` call its function: the activations of one record are small."""
+
+    def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{k: v for k, v in kwargs.items() if k not in _OPTIONS})
+
+    return _in_place_of_checkpoint(checkpoint)
