@@ -30,13 +30,12 @@ from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedErr
 from privproj.training.dataset import check_distinct
 from privproj.training.generators import (
     CPU,
-    GLOBAL,
     POOL_WORDS,
     EpochSecrets,
     Streams,
     pick_batches,
     secret_numbers,
-    seed_generators,
+    seed_everything,
 )  # fmt: skip
 from privproj.training.per_record import Group, group
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
@@ -308,7 +307,7 @@ class _RecordsAlone(Dataset):
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         # One record changes what is drawn for no other one.
-        seed_generators([*GLOBAL], np.random.SeedSequence(self.entropy, spawn_key=key, pool_size=POOL_WORDS))
+        seed_everything(np.random.SeedSequence(self.entropy, spawn_key=key, pool_size=POOL_WORDS))
         record = self.dataset[key[1]]
         try:
             return self.join([record])

@@ -165,6 +165,41 @@ def seed_generators(generators: list[Any], seed: np.random.SeedSequence) -> None
         _OWN[type(rng)][0](rng, part)
 
 
+def seed_numpy_and_python(words: np.ndarray) -> None:
+    """Let numpy and Python draw from these words of 32 bits."""
+    random.seed(words.tobytes())
+    np.random.mtrand._rand.seed(words)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def seed_everything(seed: np.random.SeedSequence) -> None:
+    """Let torch on the CPU, numpy and Python draw from a seed; fast, since every record has a seed of its own."""
+    words = np.random.PCG64(seed).random_raw(WORDS // 2 + POOL_WORDS).view(np.uint32)
+    state = torch.default_generator.get_state()
+    _check_length(state, CPU)
+    state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)[:] = words[:WORDS]
+    state.numpy()[:8].view(np.uint32)[:] = words[WORDS : WORDS + 2]
+    torch.default_generator.set_state(state)
+    seed_numpy_and_python(words[-POOL_WORDS:])
+
+
+def seed_numpy_and_python(words: np.ndarray) -> None:
+    """Let numpy and Python draw from these words of 32 bits."""
+    random.seed(words.tobytes())
+    np.random.mtrand._rand.seed(words)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def seed_everything(seed: np.random.SeedSequence) -> None:
+    """Let torch on the CPU, numpy and Python draw from a seed; fast, since every record has a seed of its own."""
+    words = np.random.PCG64(seed).random_raw(WORDS // 2 + POOL_WORDS).view(np.uint32)
+    # The state of a new generator draws its first numbers from the words that are written here.
+    state = torch.Generator().get_state()
+    _check_length(state, CPU)
+    state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)[:] = words[:WORDS]
+    state.numpy()[:8].view(np.uint32)[:] = words[WORDS : WORDS + 2]
+    torch.default_generator.set_state(state)
+    seed_numpy_and_python(words[-POOL_WORDS:])
+
+
 @contextmanager
 def seeded_generators(generators: list[Any], seed: np.random.SeedSequence | None) -> Iterator[None]:
     """While this runs, these generators draw from a seed, if there is one; then they go on as if nothing was drawn."""
@@ -224,9 +259,7 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
     if device.type not in STATE_BYTES:
         return rng.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
     state = rng.get_state()
-    if state.numel() != STATE_BYTES[device.type]:
-        words = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
-        raise RuntimeError(f"{words}, got {state.numel()}. Use a version of torch that privproj supports.")
+    _check_length(state, device)
     if device.type == "cpu":
         words = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)
         words[:] = seed.generate_state(WORDS, np.uint32)
@@ -235,6 +268,13 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
     else:
         state.numpy().view(np.uint64)[:] = philox_state(seed)
     return rng.set_state(state)
+
+
+def _check_length(state: torch.Tensor, device: torch.device) -> None:
+    """Raise if the state of a generator is not as long as it has to be."""
+    if state.numel() != STATE_BYTES[device.type]:
+        words = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
+        raise RuntimeError(f"{words}, got {state.numel()}. Use a version of torch that privproj supports.")
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:

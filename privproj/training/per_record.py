@@ -5,7 +5,6 @@ the group is divided, and each part is computed again. ``one_by_one`` computes o
 """
 
 import copy
-import random
 import sys
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privproj.errors import InvalidParameterError
 from privproj.training.capture import AllRecords, OneRecord, unsupported_by_vmap
-from privproj.training.generators import device_generator, seed_generators
+from privproj.training.generators import POOL_WORDS, device_generator, seed_numpy_and_python
 from privproj.training.trained import Trained
 
 LossFunction = Callable[[Any], Tensor]
@@ -109,28 +108,24 @@ def _key(part: _Part | None) -> Any:
 
 def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
     """Make a batch of one record from its structure and its tensors."""
-    left = iter(tensors)
+    return _built(part, iter(tensors))
 
-    def build(part: _Part | None) -> Any:
-        if part is None:
-            return next(left)
-        if part.parts is None:
-            return part.value
-        values = [build(one) for one in part.parts]
-        kind = type(part.value)
-        if isinstance(part.value, tuple | list):
-            return kind(*values) if hasattr(kind, "_fields") else kind(values)
-        if isinstance(part.value, UserDict):
-            # Other attributes, such as the tokens of one record, are left out.
-            return kind(dict(zip(part.keys, values, strict=True)))
-        made = copy.copy(part.value)
-        if isinstance(part.value, dict):
-            made.update(zip(part.keys, values, strict=True))
-            return made
-        vars(made).update(zip(part.keys, values, strict=True))
-        return made
 
-    return build(part)
+def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
+    """Make a part of a batch from the tensors that are left."""
+    if part is None:
+        return next(left)
+    if part.parts is None:
+        return part.value
+    kind, values = type(part.value), [_built(one, left) for one in part.parts]
+    if isinstance(part.value, tuple | list):
+        return kind(*values) if hasattr(kind, "_fields") else kind(values)
+    if isinstance(part.value, UserDict):
+        # Other attributes, such as the tokens of one record, are left out.
+        return kind(dict(zip(part.keys, values, strict=True)))
+    made = copy.copy(part.value)
+    (made if isinstance(part.value, dict) else vars(made)).update(zip(part.keys, values, strict=True))
+    return made
 
 
 # --- passes -----------------------------------------------------------------------------------------
@@ -160,7 +155,7 @@ class Recorder:
         :class:`InvalidParameterError` for hooks that would see all records, and for layers that count them.
         """
         self.check_layers()
-        self.seed, self.secret_seeds = seed, self.seeds()
+        self.seed, self.secret_seeds = seed.generate_state(POOL_WORDS), self.seeds()
 
     def seeds(self) -> list[int]:
         """Return the seeds of torch's generators on all devices of the module."""
@@ -239,7 +234,7 @@ class Recorder:
             during.kept = [ref(tensor) for tensor in tensors]
             self.passes.append(during)
             replacements = {id(p): c for p, c in zip(self.parameters, copies, strict=True)}
-            seed_generators([random._inst, np.random.mtrand._rand], self.seed)  # pyright: ignore
+            seed_numpy_and_python(self.seed)
             with _replaced(self.module, replacements), during:
                 out = function(*tensors)
             during.is_running = False
@@ -254,7 +249,7 @@ class Recorder:
         tensors = [column[0] for column in columns]
         during = OneRecord(self, tensors)
         self.passes.append(during)
-        seed_generators([random._inst, np.random.mtrand._rand], self.seed)  # pyright: ignore
+        seed_numpy_and_python(self.seed)
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(build(tuple(tensors))))
         del tensors
