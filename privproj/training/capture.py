@@ -198,7 +198,7 @@ class AllRecords(_Pass):
         x, dim = _unwrap_batched(x, level)
         with temporarily_pop_interpreter_stack():
             x = x.expand(len(self.switch), *x.shape) if dim is None else x.movedim(dim, 0)
-            out = _Kept.apply(forward(x), self.switch, x, keep, self)
+            out = _keep_plainly(forward(x), self.switch, x, keep, self)
         return _add_batch_dim(out, 0, level)
 
     def multiply(
@@ -252,6 +252,10 @@ class _Kept(torch.autograd.Function):
         dims = zip((out, switch, x), in_dims[:3], strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
         return _Kept.apply(*moved, keep, during), 0
+
+
+_keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ignore
+"""``_Kept.apply`` outside of transforms, without looking for default values. Speed only."""
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -22,7 +22,7 @@ from privproj.training import per_example
 from privproj.training.batches import Batch, PrivateLoader
 from privproj.training.capture import Split
 from privproj.training.dataset import Stamps
-from privproj.training.generators import secret_numbers
+from privproj.training.generators import unchanged_numbers
 from privproj.training.per_example import full_precision
 from privproj.training.per_record import Group, LossFunction, Recorder
 from privproj.training.plan import Plan
@@ -294,7 +294,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         total = torch.zeros((), device=recorder.device)
         stream = self._noisy_sum.streams.forward
         try:
-            with secret_numbers(stream, recorder.devices):
+            with unchanged_numbers(recorder.devices):
                 recorder.begin(stream.fresh_seed())
                 for group in groups:
                     if not self._batches_seen and group is groups[0] and not one_by_one:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privproj.errors import InvalidParameterError
 from privproj.training.capture import AllRecords, OneRecord, unsupported_by_vmap
-from privproj.training.generators import POOL_WORDS, device_generator, seed_numpy_and_python
+from privproj.training.generators import device_generator, seed_numpy_and_python, seed_torch
 from privproj.training.trained import Trained
 
 LossFunction = Callable[[Any], Tensor]
@@ -149,13 +149,21 @@ class Recorder:
         self.generators = [device_generator(device) for device in self.devices if device.type in ("cpu", "cuda")]
 
     def begin(self, seed: np.random.SeedSequence) -> None:
-        """Begin a step, with the secret seed of what numpy and Python draw in it.
+        """Begin a step, with the secret seed of what the loss function draws.
 
-        Every pass draws from this seed, so that no record changes what is drawn for another one. Raises
-        :class:`InvalidParameterError` for hooks that would see all records, and for layers that count them.
+        In every pass numpy and Python draw from the same seed, so that no record changes what is drawn for another one.
+        Raises :class:`InvalidParameterError` for hooks that would see all records, and for layers that count them.
         """
+        self.layers = [*self.module.modules()]
         self.check_layers()
-        self.seed, self.secret_seeds = seed.generate_state(POOL_WORDS), self.seeds()
+        self.places: list[tuple[Any, str, Any]] = [
+            (layer._parameters, key, p)
+            for layer in self.layers
+            for key, p in layer._parameters.items()
+            if id(p) in self.owners
+        ]
+        seed_torch(self.devices, seed)
+        self.seed, self.secret_seeds = int(seed.generate_state(1)[0]), self.seeds()
 
     def seeds(self) -> list[int]:
         """Return the seeds of torch's generators on all devices of the module."""
@@ -188,7 +196,7 @@ class Recorder:
         try:
             with (
                 torch.enable_grad(),
-                _unchanged(self.module),
+                _unchanged(self.layers),
                 torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext(),
             ):
                 losses = (self._one if one_by_one else self._all)(loss_fn, group.build, columns)
@@ -235,7 +243,7 @@ class Recorder:
             self.passes.append(during)
             replacements = {id(p): c for p, c in zip(self.parameters, copies, strict=True)}
             seed_numpy_and_python(self.seed)
-            with _replaced(self.module, replacements), during:
+            with _replaced(self.places, replacements), during:
                 out = function(*tensors)
             during.is_running = False
             return out
@@ -264,13 +272,14 @@ class Recorder:
         """Raise for hooks that would see the gradients of all records, and for layers that count records."""
         if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
             self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
-        for name, part in self.module.named_modules():
-            if part._backward_hooks or part._backward_pre_hooks:
+        for layer in self.layers:
+            kind = type(layer).__name__
+            if layer._backward_hooks or layer._backward_pre_hooks:
                 remedy = "remove it, because it sees gradients before they are clipped"
-                raise InvalidParameterError("module", f"a backward hook on {name}", "one without backward hooks", remedy)
-            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.track_running_stats:
-                remedy = f"replace {name} by nn.GroupNorm, or call eval() on it before each step"
-                raise InvalidParameterError("module", "BatchNorm in training mode", "one without it", remedy)
+                raise InvalidParameterError("module", f"{kind} with a backward hook", "one without backward hooks", remedy)
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
+                remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
+                raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
 
     def _refuse(self, what: str, remedy: str) -> None:
         """Forget the pass and raise."""
@@ -288,14 +297,8 @@ def _scalar(loss: Any) -> Tensor:
 
 
 @contextmanager
-def _replaced(module: nn.Module, replacements: dict[int, Tensor]) -> Iterator[None]:
-    """Let these tensors stand in the module in place of its trained ones."""
-    places: list[tuple[Any, str, Any]] = [
-        (part._parameters, key, p)
-        for part in module.modules()
-        for key, p in part._parameters.items()
-        if id(p) in replacements
-    ]
+def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor]) -> Iterator[None]:
+    """Let these tensors stand in the layers in place of the trained ones."""
     for table, key, parameter in places:
         table[key] = replacements[id(parameter)]
     try:
@@ -306,19 +309,21 @@ def _replaced(module: nn.Module, replacements: dict[int, Tensor]) -> Iterator[No
 
 
 @contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
+def _unchanged(layers: list[nn.Module]) -> Iterator[None]:
     """Put attributes and buffers back as they were, so that no call knows of earlier ones; refuse writes in place."""
-    before = [(part, {**part.__dict__}, {**part._buffers}) for part in module.modules()]
-    written = [(tensor, tensor._version) for tensor in (*module.buffers(), *module.parameters())]
+    before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
+    tensors = [t for layer in layers for t in (*layer._buffers.values(), *layer._parameters.values()) if t is not None]
+    written = [(tensor, tensor._version) for tensor in tensors]
     try:
         yield
     finally:
-        for part, attributes, buffers in before:
-            if part.__dict__.keys() != attributes.keys():
-                part.__dict__.clear()
-            part.__dict__.update(attributes)
-            part._buffers.clear()
-            part._buffers.update(buffers)
+        for layer, attributes, buffers in before:
+            if layer.__dict__.keys() != attributes.keys():
+                layer.__dict__.clear()
+            layer.__dict__.update(attributes)
+            if buffers or layer._buffers:
+                layer._buffers.clear()
+                layer._buffers.update(buffers)
     if any(tensor._version != version for tensor, version in written):
         remedy = "call eval() on the layer that writes it, or remove the write"
         what = "a forward pass that writes to a buffer or a parameter"
