@@ -150,7 +150,7 @@ class AllRecords(_Pass):
             return args[0]
         if func is torch.autograd.grad and not self.takes_gradients:
             remedy = "use torch.func.grad, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", "a call of torch.autograd.grad", "a function without it", remedy)
+            raise InvalidParameterError("loss_fn", "a call of torch.autograd.grad", "a function of one record", remedy)
         if isinstance(func, types.FunctionType) and func in COMPOSED:
             with self:
                 return COMPOSED[func](*args, **kwargs)
@@ -419,8 +419,8 @@ COMPOSED = {
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     """Return the error to raise in place of one that vmap raised; None for an error of the program."""
-    text = str(error).strip().partition("\n")[0]
-    signs = ("vmap", "Batching rule", "functorch", "BatchedTensor", "function transforms", "have storage", "Dynamo")
+    text = str(error).strip().partition("\n")[0].rstrip(".")
+    signs = ("vmap", "Batching rule", "functorch", "BatchedTensor", "function transforms", "have storage", "broadcast shape")
     if not isinstance(error, RuntimeError | NotImplementedError) or not any(sign in str(error) for sign in signs):
         return None
     return UnsupportedError(

@@ -10,6 +10,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -28,8 +29,8 @@ from privproj.training.trained import Trained
 LossFunction = Callable[[Any], Tensor]
 """From a batch of one record, as the user's ``collate_fn`` makes it, to its loss."""
 
-PLAIN = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device)
-"""Types whose values are told by their text."""
+PLAIN = (str, bytes, int, float, complex, type(None), np.generic, Enum, torch.dtype, torch.device)
+"""Types of single values in a record that are no tensors. Two are equal if their texts are."""
 
 
 # --- groups of records ------------------------------------------------------------------------------
@@ -83,8 +84,8 @@ class _Part:
 
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     """Describe a batch of one record, and append its tensors."""
-    if type(value) is Tensor and value.layout is torch.strided and not value.is_nested:
-        tensors.append(value)
+    if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
+        tensors.append(value.detach().as_subclass(Tensor))
         return None
     if isinstance(value, dict):
         return _Part(value, tuple(value), tuple(_structure(part, tensors) for part in value.values()))
@@ -94,7 +95,12 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
         return _Part(value, tuple(value.data), tuple(_structure(part, tensors) for part in value.data.values()))
     if is_dataclass(value) and not isinstance(value, type):
         return _Part(value, tuple(vars(value)), tuple(_structure(part, tensors) for part in vars(value).values()))
-    return _Part(value)
+    if isinstance(value, PLAIN):
+        return _Part(value)
+    # What else an object holds could be kept by the program, and reach another record.
+    expected = "a loader of records made of dense tensors, numbers and text, in tuples, lists, dicts or dataclasses"
+    remedy = "convert other values in collate_fn, for instance by torch.as_tensor or to_dict()"
+    raise InvalidParameterError("data_loader", type(value).__name__, expected, remedy)
 
 
 def _key(part: _Part | None) -> Any:
@@ -102,7 +108,7 @@ def _key(part: _Part | None) -> Any:
     if part is None:
         return None
     if part.parts is None:
-        return type(part.value), repr(part.value) if isinstance(part.value, PLAIN) else id(part.value)
+        return type(part.value), repr(part.value)
     return type(part.value), tuple(map(repr, part.keys)), tuple(map(_key, part.parts))
 
 
@@ -190,27 +196,26 @@ class Recorder:
             InvalidParameterError: The function keeps a tensor, writes to the module, sets a seed, or cannot be private.
             UnsupportedError: ``vmap`` cannot run the function.
         """
-        had_dynamo = "torch._dynamo" in sys.modules
         columns = tuple(column.to(self.device, non_blocking=True) for column in group.columns)
+        compute, had_dynamo = self._one if one_by_one else self._all, "torch._dynamo" in sys.modules
         self.passes: list[Any] = []
         try:
-            with (
-                torch.enable_grad(),
-                _unchanged(self.layers),
-                torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext(),
-            ):
-                losses = (self._one if one_by_one else self._all)(loss_fn, group.build, columns)
+            # A compiled function would mix the records.
+            eager = torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext()
+            with torch.enable_grad(), _unchanged(self.layers), eager:
+                losses = compute(loss_fn, group.build, columns)
         except BaseException as error:
             self.clear()
             unsupported = unsupported_by_vmap(error) if isinstance(error, Exception) and not one_by_one else None
             if unsupported is not None:
                 raise unsupported from error
             raise
-        if not had_dynamo and "torch._dynamo" in sys.modules and not one_by_one:
-            self._refuse("a first use of torch.compile", "compile before the first step")
+        if not had_dynamo and "torch._dynamo" in sys.modules:
+            self.clear()
+            return self.losses(loss_fn, group, one_by_one=one_by_one)
         if any(one.leaks() for one in self.passes):
-            remedy = "return what is needed, or keep numbers of other data. A kept tensor could reach another record"
-            self._refuse("a tensor that the function or the module keeps after the call", remedy)
+            remedy = "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            self._refuse("a tensor that is kept after the call", remedy)
         return losses
 
     def _all(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
@@ -265,7 +270,7 @@ class Recorder:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
                 if g is not None:
-                    self.owners[id(p)][0].add_whole(p, g[None])
+                    self.owners[id(p)][0].add_whole(p, (g.to_dense() if g.is_sparse else g)[None])
         return loss.detach()[None]
 
     def check_layers(self) -> None:
@@ -299,13 +304,15 @@ def _scalar(loss: Any) -> Tensor:
 @contextmanager
 def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor]) -> Iterator[None]:
     """Let these tensors stand in the layers in place of the trained ones."""
+    # Within a checkpoint, copies of the pass around it stand there.
+    before = [table[key] for table, key, _ in places]
     for table, key, parameter in places:
         table[key] = replacements[id(parameter)]
     try:
         yield
     finally:
-        for table, key, parameter in places:
-            table[key] = parameter
+        for (table, key, _), tensor in zip(places, before, strict=True):
+            table[key] = tensor
 
 
 @contextmanager
