@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privproj.errors import InvalidParameterError
 from privproj.training.capture import AllRecords, OneRecord, unsupported_by_vmap
-from privproj.training.generators import device_generator, seed_numpy_and_python, seed_torch
+from privproj.training.generators import STATE_BYTES, device_generator, seed_numpy_and_python, seed_torch
 from privproj.training.trained import Trained
 
 LossFunction = Callable[[Any], Tensor]
@@ -149,10 +149,6 @@ class Recorder:
         self.module, self.trained = module, trained
         self.owners = {id(p): (t, p) for t in trained for p in t.parameters}
         self.parameters = [p for _, p in self.owners.values()]
-        self.device = self.parameters[0].device
-        tensors = (*module.parameters(), *module.buffers())
-        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
-        self.generators = [device_generator(device) for device in self.devices if device.type in ("cpu", "cuda")]
 
     def begin(self, seed: np.random.SeedSequence) -> None:
         """Begin a step, with the secret seed of what the loss function draws.
@@ -162,6 +158,10 @@ class Recorder:
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
+        # The module may have been moved.
+        self.device, tensors = self.parameters[0].device, (*self.module.parameters(), *self.module.buffers())
+        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
+        self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]
         self.places: list[tuple[Any, str, Any]] = [
             (layer._parameters, key, p)
             for layer in self.layers
@@ -174,6 +174,11 @@ class Recorder:
     def seeds(self) -> list[int]:
         """Return the seeds of torch's generators on all devices of the module."""
         return [generator.initial_seed() for generator in self.generators]
+
+    def has_drawn(self) -> bool:
+        """Return True if random numbers of torch were drawn since the pass began."""
+        pairs = zip(self.generators, self.states, strict=True)
+        return any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
     def clear(self) -> None:
         """Forget what a pass has left."""
@@ -199,6 +204,7 @@ class Recorder:
         columns = tuple(column.to(self.device, non_blocking=True) for column in group.columns)
         compute, had_dynamo = self._one if one_by_one else self._all, "torch._dynamo" in sys.modules
         self.passes: list[Any] = []
+        self.states = [generator.get_state() for generator in self.generators]
         try:
             # A compiled function would mix the records.
             eager = torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext()
@@ -214,7 +220,9 @@ class Recorder:
             self.clear()
             return self.losses(loss_fn, group, one_by_one=one_by_one)
         if any(one.leaks() for one in self.passes):
-            remedy = "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            remedy = (
+                "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            )
             self._refuse("a tensor that is kept after the call", remedy)
         return losses
 
@@ -244,7 +252,10 @@ class Recorder:
         def one(tensors: tuple[Tensor, ...], switch: Tensor, copies: tuple[Tensor, ...]) -> Any:
             during = AllRecords(self, {}, self.switch, switch)
             during.copies = {id(c): self.owners[id(p)] for p, c in zip(self.parameters, copies, strict=True)}
-            during.kept = [ref(tensor) for tensor in tensors]
+            # Within a checkpoint the tensors may depend on random numbers.
+            if not self.passes:
+                during.note_inputs(tensors)
+            during.kept += [ref(tensor) for tensor in tensors]
             self.passes.append(during)
             replacements = {id(p): c for p, c in zip(self.parameters, copies, strict=True)}
             seed_numpy_and_python(self.seed)
@@ -281,7 +292,9 @@ class Recorder:
             kind = type(layer).__name__
             if layer._backward_hooks or layer._backward_pre_hooks:
                 remedy = "remove it, because it sees gradients before they are clipped"
-                raise InvalidParameterError("module", f"{kind} with a backward hook", "one without backward hooks", remedy)
+                raise InvalidParameterError(
+                    "module", f"{kind} with a backward hook", "one without backward hooks", remedy
+                )
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
                 remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
                 raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
@@ -297,7 +310,9 @@ def _scalar(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"{type(loss).__name__}{f' of shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else ''}"
         remedy = "return one number, with any reduction: the batch has one record"
-        raise InvalidParameterError("loss_fn", f"a function that returns {what}", "a function that returns the loss", remedy)
+        raise InvalidParameterError(
+            "loss_fn", f"a function that returns {what}", "a function that returns the loss", remedy
+        )
     return loss.reshape(())
 
 
