@@ -194,8 +194,8 @@ class AllRecords(_Pass):
     def truth_value(self, x: Tensor, of: Any) -> bool:
         """Return the truth value of a tensor if it is the same for all records; else raise :class:`Split`.
 
-        The parts are computed again, with other random numbers. If the value depended on these, the branch of one record
-        would depend on how others branch. So such a branch is refused; ``of`` is what the tensor was computed from.
+        The parts are computed again, with other random numbers. If the value depended on these, the branch of a record
+        would depend on how others branch. Such a branch is refused; ``of`` is what the tensor was computed from.
         """
         rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
         rows = rows.reshape(len(rows), -1)
@@ -207,7 +207,7 @@ class AllRecords(_Pass):
         if not self.is_plain(of) and self.recorder.has_drawn():
             raise UnsupportedError(
                 "records of one shape take different branches on a value that may depend on random numbers, such as "
-                "dropout. Pass one_by_one=True to step_on, which computes one record after another, or remove the branch."
+                "dropout. Pass one_by_one=True to step_on, which computes one record after another, or remove it."
             )
         raise Split(values)
 

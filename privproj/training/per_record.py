@@ -5,10 +5,9 @@ the group is divided, and each part is computed again. ``one_by_one`` computes o
 """
 
 import copy
-import sys
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import partial
@@ -202,13 +201,12 @@ class Recorder:
             UnsupportedError: ``vmap`` cannot run the function.
         """
         columns = tuple(column.to(self.device, non_blocking=True) for column in group.columns)
-        compute, had_dynamo = self._one if one_by_one else self._all, "torch._dynamo" in sys.modules
+        compute = self._one if one_by_one else self._all
         self.passes: list[Any] = []
         self.states = [generator.get_state() for generator in self.generators]
         try:
             # A compiled function would mix the records.
-            eager = torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext()
-            with torch.enable_grad(), _unchanged(self.layers), eager:
+            with torch.enable_grad(), _unchanged(self.layers), torch.compiler.set_stance("force_eager"):
                 losses = compute(loss_fn, group.build, columns)
         except BaseException as error:
             self.clear()
@@ -216,9 +214,6 @@ class Recorder:
             if unsupported is not None:
                 raise unsupported from error
             raise
-        if not had_dynamo and "torch._dynamo" in sys.modules:
-            self.clear()
-            return self.losses(loss_fn, group, one_by_one=one_by_one)
         if any(one.leaks() for one in self.passes):
             remedy = (
                 "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
