@@ -220,14 +220,21 @@ class AllRecords(_Pass):
 
     def use(self, x: Tensor, forward: Callable[[Tensor], Tensor], keep: Callable[[Tensor, Tensor], None]) -> Tensor:
         """Run ``forward`` once for all records; ``keep`` gets what went in and the gradient of what came out."""
+
+        def keep_after_pass(x: Tensor, g: Tensor) -> None:
+            if self.is_running:
+                what, remedy = "a backward pass in it", "use torch.func.grad, or pass one_by_one=True"
+                raise InvalidParameterError("loss_fn", what, "a function that returns the loss", remedy)
+            keep(x, g)
+
         if self.depth > 1:
-            return _Kept.apply(forward(x), self.switches, x, keep, self)  # pyright: ignore[reportReturnType]
+            return _Kept.apply(forward(x), self.switches, x, keep_after_pass)  # pyright: ignore[reportReturnType]
         # The same without vmap, whose way to a Function takes ten times as long.
         level = get_interpreter_stack()[0].level()
         x, dim = _unwrap_batched(x, level)
         with temporarily_pop_interpreter_stack():
             x = x.expand(len(self.switch), *x.shape) if dim is None else x.movedim(dim, 0)
-            out = _keep_plainly(forward(x), self.switch, x, keep, self)
+            out = _keep_plainly(forward(x), self.switch, x, keep_after_pass)
         return _add_batch_dim(out, 0, level)
 
     def multiply(
@@ -252,35 +259,32 @@ class _Kept(torch.autograd.Function):
     """The identity, which keeps ``x`` and hands it to ``keep`` with the gradient of ``out`` on the way back."""
 
     @staticmethod
-    def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None], during: _Pass) -> Tensor:
+    def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]) -> Tensor:
         """Return ``out`` as a tensor that the program may write to."""
         return torch.ops.aten._unsafe_view(out, out.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep what ``keep`` needs."""
-        _, _, x, ctx.keep, ctx.during = inputs
+        _, _, x, ctx.keep = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """Hand over the factors."""
-        if ctx.during.is_running:
-            remedy = "use torch.func.grad, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", "a backward pass inside", "a function that returns the loss", remedy)
         (x,) = ctx.saved_tensors
         with torch.no_grad():
             ctx.keep(x, g)
-        return g, None, None, None, None
+        return g, None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None], during: _Pass
+        info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]
     ) -> tuple[Any, int]:
         """Put the records first."""
         dims = zip((out, switch, x), in_dims[:3], strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
-        return _Kept.apply(*moved, keep, during), 0
+        return _Kept.apply(*moved, keep), 0
 
 
 _keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ignore

@@ -207,7 +207,7 @@ class Recorder:
         try:
             # A compiled function would mix the records.
             with torch.enable_grad(), _unchanged(self.layers), torch.compiler.set_stance("force_eager"):
-                losses = compute(loss_fn, group.build, columns)
+                losses = compute(loss_fn, Group(columns, group.build, group.records))
         except BaseException as error:
             self.clear()
             unsupported = unsupported_by_vmap(error) if isinstance(error, Exception) and not one_by_one else None
@@ -221,13 +221,14 @@ class Recorder:
             self._refuse("a tensor that is kept after the call", remedy)
         return losses
 
-    def _all(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
+    def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
         """Compute all records of a group under ``vmap``."""
-        records = len(columns[0])
+        records = group.records
         # Expanded views: a copy is made of what is used otherwise than by a captured function only.
         self.copies = tuple(p.detach().expand(records, *p.shape).requires_grad_() for p in self.parameters)
         self.switch = torch.empty(records, 0, device=self.device, requires_grad=True)
-        losses = self.run(lambda *tensors: _scalar(loss_fn(build(tensors))), columns, (0,) * len(columns))
+        dims = (0,) * len(group.columns)
+        losses = self.run(lambda *tensors: _scalar(loss_fn(group.build(tensors))), group.columns, dims)
         if losses.requires_grad:
             torch.autograd.backward(losses.sum(), inputs=[self.switch, *self.copies, *self.parameters])
         stray = [self.owners[id(p)][0].name for p in self.parameters if p.grad is not None]
@@ -263,14 +264,14 @@ class Recorder:
             mapped = torch.vmap(one, in_dims=(dims, 0, 0), randomness="different")
             return mapped(tensors, self.switch, self.copies)
 
-    def _one(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
-        """Compute one record by itself."""
-        tensors = [column[0] for column in columns]
+    def _one(self, loss_fn: LossFunction, group: Group) -> Tensor:
+        """Compute the only record of a group by itself."""
+        tensors = [column[0] for column in group.columns]
         during = OneRecord(self, tensors)
         self.passes.append(during)
         seed_numpy_and_python(self.seed)
         with during, _without_checkpoints():
-            loss = _scalar(loss_fn(build(tuple(tensors))))
+            loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
