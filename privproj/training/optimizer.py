@@ -340,7 +340,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if distance > AGREEMENT * norm:
             raise UnsupportedError(
                 f"the gradient of a record under torch.vmap differs from its gradient alone by {distance / norm:.2g} of "
-                "its norm. Pass one_by_one=True to step_on."
+                "its norm. Remove random generators and counters of its own from the loss function. If it has none, pass "
+                "one_by_one=True to step_on."
             )
 
     def _check_gradients(self) -> None:
@@ -348,8 +349,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
             self._noisy_sum.forget()
             remedy = (
-                "compute the loss from one record. A loss that compares the records of a batch, such as a contrastive "
-                "one, is constant for a single record"
+                "compute the loss from one record, and do not detach it. A loss that compares the records of a batch, "
+                "such as a contrastive one, is constant for a single record"
             )
             actual = f"gradients that are exactly zero for all records of the first {SILENT_BATCHES} batches"
             raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)

@@ -209,8 +209,8 @@ class Recorder:
         if not had_dynamo and "torch._dynamo" in sys.modules and not one_by_one:
             self._refuse("a first use of torch.compile", "compile before the first step")
         if any(one.leaks() for one in self.passes):
-            remedy = "return what is needed, or keep numbers of other data. A kept tensor could reach another record"
-            self._refuse("a tensor that the function or the module keeps after the call", remedy)
+            remedy = "do not store tensors in lists, attributes or variables outside. A stored one could reach another record"
+            self._refuse("a function or module that stores a tensor computed from a record", remedy)
         return losses
 
     def _all(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
@@ -229,7 +229,8 @@ class Recorder:
                 self.owners[id(p)][0].add_whole(p, one.grad)
         self.copies = ()
         if stray:
-            self._refuse(f"a use of {stray[0]} past its module", "use the tensor as an attribute of its module")
+            remedy = "use the tensor as an attribute of its module inside the function"
+            self._refuse(f"a use of the tensor {stray[0]} past its module", remedy)
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
@@ -276,7 +277,9 @@ class Recorder:
             kind = type(layer).__name__
             if layer._backward_hooks or layer._backward_pre_hooks:
                 remedy = "remove it, because it sees gradients before they are clipped"
-                raise InvalidParameterError("module", f"{kind} with a backward hook", "one without backward hooks", remedy)
+                raise InvalidParameterError(
+                    "module", f"{kind} with a backward hook", "one without backward hooks", remedy
+                )
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
                 remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
                 raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
@@ -292,7 +295,9 @@ def _scalar(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"{type(loss).__name__}{f' of shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else ''}"
         remedy = "return one number, with any reduction: the batch has one record"
-        raise InvalidParameterError("loss_fn", f"a function that returns {what}", "a function that returns the loss", remedy)
+        raise InvalidParameterError(
+            "loss_fn", f"a function that returns {what}", "a function that returns the loss", remedy
+        )
     return loss.reshape(())
 
 
