@@ -46,12 +46,14 @@ TRUTH_VALUES = {Tensor.__bool__, torch.is_nonzero}
 """Functions that return the truth value of a tensor."""
 
 VISIBLE = {
-    Tensor.__repr__: "shows the values of all records", Tensor.__format__: "shows the values of all records",
-    Tensor.register_hook: "sees the gradients of all records", Tensor.retain_grad: "sees the gradients of all records",
-    Tensor.grad_fn.__get__: "sees the gradients of all records",  # pyright: ignore[reportAttributeAccessIssue]
-    Tensor.backward: "computes gradients before they are clipped",
+    Tensor.__repr__: "a printed tensor, which shows the values of all records",
+    Tensor.__format__: "a formatted tensor, which shows the values of all records",
+    Tensor.register_hook: "a call of register_hook, which sees the gradients of all records",
+    Tensor.retain_grad: "a call of retain_grad, which sees the gradients of all records",
+    Tensor.grad_fn.__get__: "a use of grad_fn, which sees the gradients of all records",  # pyright: ignore[reportAttributeAccessIssue]
+    Tensor.backward: "a call of backward, which computes gradients before they are clipped",
 }  # fmt: skip
-"""Operations that would reach other records, with the reason."""
+"""Operations that would reach other records, with what the error says of each."""
 
 
 class Split(BaseException):
@@ -150,14 +152,15 @@ class AllRecords(_Pass):
         if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
             return self.truth_value(args[0], args)
         if func in VISIBLE and is_batchedtensor(args[0]):
-            what, remedy = f"a call of {func.__name__}, which {VISIBLE[func]}", "remove it, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", what, "a function of one record", remedy)
+            remedy = "remove it, or pass one_by_one=True to step_on"
+            raise InvalidParameterError("loss_fn", VISIBLE[func], "a function of one record", remedy)
         if func is Tensor.requires_grad_ and is_batchedtensor(args[0]):
             # Checkpointing asks for it where the first layers are frozen; copies require a gradient anyway.
             return args[0]
         if func is torch.autograd.grad and not self.takes_gradients:
-            remedy = "use torch.func.grad, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", "a call of torch.autograd.grad", "a function of one record", remedy)
+            remedy = "use torch.func.grad, or pass one_by_one=True to step_on"
+            what = "a call of torch.autograd.grad, which sees the gradients of all records"
+            raise InvalidParameterError("loss_fn", what, "a function of one record", remedy)
         if isinstance(func, types.FunctionType) and func in COMPOSED:
             with self:
                 return COMPOSED[func](*args, **kwargs)
@@ -342,9 +345,13 @@ def _embedding(
         return NotImplemented
     trained = during.matrix(weight)
     if max_norm is not None or scale_grad_by_freq or trained is None:
-        what = "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else "torch.func.grad"
-        remedy = "freeze the embedding, remove this option, or pass one_by_one=True"
-        raise InvalidParameterError("module", f"an embedding with {what}", "one without this option", remedy)
+        what, remedy = "a torch.func.grad around it", "pass one_by_one=True to step_on"
+        if scale_grad_by_freq:
+            what, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
+        if max_norm is not None:
+            what, remedy = "max_norm", "remove this option, because it writes to the weight"
+        expected = "a module whose trained embeddings have no such option"
+        raise InvalidParameterError("module", f"an embedding with {what}", expected, remedy)
     padding, matrix = None if padding_idx is None else padding_idx % len(weight), trained.weight.detach()
 
     def keep(ids: Tensor, g: Tensor) -> None:
@@ -458,19 +465,11 @@ COMPOSED = {
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     """Return the error to raise in place of one that vmap raised; None for an error of the program."""
-    text = str(error).strip().partition("\n")[0].rstrip(".")
-    signs = (
-        "vmap",
-        "Batching rule",
-        "functorch",
-        "BatchedTensor",
-        "function transforms",
-        "have storage",
-        "broadcast shape",
-    )
+    text = ". ".join(str(error).strip().removeprefix("vmap: ").partition("\n")[0].split(". ")[:2]).rstrip(".")
+    signs = ("vmap", "Batching rule", "functorch", "BatchedTensor", "function transforms", "have storage", "broadcast shape")
     if not isinstance(error, RuntimeError | NotImplementedError) or not any(sign in str(error) for sign in signs):
         return None
     return UnsupportedError(
-        f"torch.vmap cannot run the loss function for several records at once: {text[:200]}. Pass one_by_one=True to "
+        f"torch.vmap cannot run the loss function for several records at once: {text}. Pass one_by_one=True to "
         "step_on, which computes one record after another, or replace the operation."
     )

@@ -343,7 +343,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if distance > AGREEMENT * norm:
             raise UnsupportedError(
                 "the gradient of a record under torch.vmap must be its gradient alone, got a relative difference of "
-                f"{distance / norm:.2g}. Pass one_by_one=True to step_on."
+                f"{distance / norm:.2g}. Remove random generators and counters of its own from the loss function. If it has none, pass "
+                "one_by_one=True to step_on."
             )
 
     def _check_gradients(self) -> None:
@@ -351,8 +352,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
             self._noisy_sum.forget()
             remedy = (
-                "compute the loss from one record. A loss that compares the records of a batch, such as a contrastive "
-                "one, is constant for a single record"
+                "compute the loss from one record, and do not detach it. A loss that compares the records of a batch, "
+                "such as a contrastive one, is constant for a single record"
             )
             actual = f"gradients that are exactly zero for all records of the first {SILENT_BATCHES} batches"
             raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)

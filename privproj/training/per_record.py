@@ -215,10 +215,8 @@ class Recorder:
                 raise unsupported from error
             raise
         if any(one.leaks() for one in self.passes):
-            remedy = (
-                "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
-            )
-            self._refuse("a tensor that is kept after the call", remedy)
+            remedy = "do not store tensors in lists, attributes or variables outside. A stored one could reach another record"
+            self._refuse("a function or module that stores a tensor computed from a record", remedy)
         return losses
 
     def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
@@ -238,7 +236,8 @@ class Recorder:
                 self.owners[id(p)][0].add_whole(p, one.grad)
         self.copies = ()
         if stray:
-            self._refuse(f"a use of {stray[0]} past its module", "use the tensor as an attribute of its module")
+            remedy = "use the tensor as an attribute of its module inside the function"
+            self._refuse(f"a use of the tensor {stray[0]} past its module", remedy)
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
