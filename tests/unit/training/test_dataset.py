@@ -18,7 +18,7 @@ from privproj.io.ledger import Account, read_ledger
 torch = needs("torch", "opacus")
 
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, random_split  # noqa: E402
-from unit.training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
+from unit.training.helpers import data, make_private, mlp, own, private  # noqa: E402
 
 from privproj.training.dataset import Identity, Sidecar, check_distinct, identity  # noqa: E402
 
@@ -346,7 +346,7 @@ def test_ledger_has_begun_even_if_not_closed(book):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module, optimizer, loader = private(mlp(), x, y, ledger=book, steps=6)
-    optimizer.step_on(lambda part: losses_of(module, *part), next(iter(loader)))
+    optimizer.step_on(own(module), next(iter(loader)))
     assert json.loads(Path(f"{book}.data").read_text())["releases"] == 1
     os.close(optimizer._spending.ledger.file)  # as a kill would
     optimizer._spending.ledger.file = -1
