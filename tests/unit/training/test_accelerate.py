@@ -61,7 +61,7 @@ def test_accelerates_own_backward_is_rejected():
     accelerator.backward(cross_entropy(module(torch.ones(1, 8)), torch.zeros(1, dtype=torch.long)))
     with pytest.raises(InvalidParameterError, match=r"Call optimizer\.step_on"):
         wrapped.step()
-    with pytest.raises(InvalidParameterError, match="remove calls of backward from the loop"):
+    with pytest.raises(InvalidParameterError, match="Remove calls of backward from the loop"):
         wrapped.step_on(own(module), batch)
 
 

@@ -100,15 +100,6 @@ def test_records_that_repeat_no_one_are_taken():
         check_distinct(dataset)
 
 
-def test_records_that_cannot_be_copied_are_said_so():
-    module, features = mlp(), X * torch.ones(1, requires_grad=True)
-    with pytest.raises(InvalidParameterError, match="records that can be copied"):
-        make_private(
-            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), steps=1, max_grad_norm=1.0,
-            data_loader=DataLoader([(row, 0) for row in features], batch_size=4), noise_multiplier=1.0,
-        )  # fmt: skip
-
-
 def test_indices_that_change_are_looked_at_with_every_pass():
     """Hard examples more often from the second pass on: one record was in the sum 31 times."""
     module, subset = mlp(), Subset(D, list(range(40)))

@@ -170,7 +170,7 @@ def test_what_m2_trains_is_saved_and_loads_again(tmp_path):
     ids = text(6).clamp_min(1)
     model = prepare_peft(classifier(), "m2")
     _, optimizer, _ = private(model, ids, ids, algorithm="m2", rank=None, noise_multiplier=0.5)
-    assert optimizer.plan.ranks == (4, 4) and len(optimizer._trained) == 2
+    assert optimizer.plan.ranks == (4, 4, 4) and len(optimizer._trained) == 3
     take_in(optimizer, label_loss(model), labeled())
     optimizer.step()
     path = export_peft(model, tmp_path / "new")
