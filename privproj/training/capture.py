@@ -150,7 +150,7 @@ class AllRecords(_Pass):
             return args[0]
         if func is torch.autograd.grad and not self.takes_gradients:
             remedy = "use torch.func.grad, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", "a call of torch.autograd.grad", "a function without it", remedy)
+            raise InvalidParameterError("loss_fn", "a call of torch.autograd.grad", "a function of one record", remedy)
         if isinstance(func, types.FunctionType) and func in COMPOSED:
             with self:
                 return COMPOSED[func](*args, **kwargs)
@@ -198,7 +198,7 @@ class AllRecords(_Pass):
         x, dim = _unwrap_batched(x, level)
         with temporarily_pop_interpreter_stack():
             x = x.expand(len(self.switch), *x.shape) if dim is None else x.movedim(dim, 0)
-            out = _Kept.apply(forward(x), self.switch, x, keep, self)
+            out = _keep_plainly(forward(x), self.switch, x, keep, self)
         return _add_batch_dim(out, 0, level)
 
     def multiply(
@@ -252,6 +252,10 @@ class _Kept(torch.autograd.Function):
         dims = zip((out, switch, x), in_dims[:3], strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
         return _Kept.apply(*moved, keep, during), 0
+
+
+_keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ignore
+"""``_Kept.apply`` outside of transforms, without looking for default values. Speed only."""
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -415,8 +419,8 @@ COMPOSED = {
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     """Return the error to raise in place of one that vmap raised; None for an error of the program."""
-    text = str(error).strip().partition("\n")[0]
-    signs = ("vmap", "Batching rule", "functorch", "BatchedTensor", "function transforms", "have storage", "Dynamo")
+    text = str(error).strip().partition("\n")[0].rstrip(".")
+    signs = ("vmap", "Batching rule", "functorch", "BatchedTensor", "function transforms", "have storage", "broadcast shape")
     if not isinstance(error, RuntimeError | NotImplementedError) or not any(sign in str(error) for sign in signs):
         return None
     return UnsupportedError(
