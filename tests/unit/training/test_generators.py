@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import random
 import signal
 
 import numpy as np
@@ -24,8 +25,9 @@ from privproj.training.generators import (  # noqa: E402
     normal,
     orthonormal,
     philox_state,
-    secret_numbers,
+    seed_torch,
     streams,
+    unchanged_numbers,
 )
 
 CPU = torch.device("cpu")
@@ -80,11 +82,24 @@ def test_seed_that_torch_tells_is_secret_too():
     told = []
     for stream in (streams().forward, streams().forward):
         for _ in range(2):
-            with secret_numbers(stream):
+            with unchanged_numbers():
+                seed_torch([CPU], stream.fresh_seed())
                 told.append(torch.initial_seed())
                 words = torch.get_rng_state().numpy()[24:].view(np.uint64)
                 assert told[-1] not in (torch.Generator().initial_seed(), int(words[0] | words[1] << np.uint64(32)))
     assert len(set(told)) == 4
+
+
+def test_unchanged_numbers_restores_torch_numpy_and_python():
+    draw = lambda: (float(torch.rand(())), np.random.rand(), random.random())  # noqa: E731
+    with unchanged_numbers():
+        expected = draw()
+    with unchanged_numbers():
+        seed_torch([CPU], np.random.SeedSequence(1))
+        np.random.seed(1)
+        random.seed(1)
+        assert all(one != other for one, other in zip(draw(), expected, strict=True))
+    assert draw() == expected
 
 
 def test_state_of_another_length_is_rejected(monkeypatch):

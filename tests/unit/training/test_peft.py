@@ -11,7 +11,7 @@ from privproj.errors import InvalidParameterError
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from unit.training.helpers import check_sums, clipped_sums, mlp, private, take_in  # noqa: E402
+from unit.training.helpers import check_sums, clipped_sums, mlp, private, sums_of, take_in  # noqa: E402
 
 from privproj.training import export_peft, import_peft, prepare_peft  # noqa: E402
 
@@ -66,15 +66,6 @@ def test_peft_model_trains(peft_model, algorithm):
     assert float(text_loss(model)(tokens)) < first
     if algorithm == "m2":
         assert optimizer.plan.mechanism.layers == (privproj.Layer(dim=16, rank=3, count=4),)
-
-
-def sums_of(optimizer, loss_fn, records):
-    """The clipped sums of a batch, which is dropped then."""
-    take_in(optimizer, loss_fn, records)
-    found = clipped_sums(optimizer)
-    optimizer._turn.batch = None
-    optimizer._noisy_sum.forget()
-    return found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
