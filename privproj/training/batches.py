@@ -102,6 +102,7 @@ WORKER_SETTINGS = (
 )  # fmt: skip
 """What the user's loader says about reading records, which holds for the private one. Contract."""
 
+
 class BinSampler:
     """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
 

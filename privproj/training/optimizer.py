@@ -291,10 +291,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         size = 1 if one_by_one else integer("micro_batch_size", size, "a whole number of records >= 1")
         self._check_trained()
         self._advise(groups, records, one_by_one)
-        total = torch.zeros((), device=recorder.device)
-        stream = self._noisy_sum.streams.forward
+        total, stream = torch.zeros((), device=self._trained[0].weight.device), self._noisy_sum.streams.forward
         try:
-            with unchanged_numbers(recorder.devices):
+            with unchanged_numbers({p.device for p in self._module.parameters()}):
                 recorder.begin(stream.fresh_seed())
                 for group in groups:
                     if not self._batches_seen and group is groups[0] and not one_by_one:
@@ -328,10 +327,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if any(trained.only_for for trained in self._trained):
             return
         for one_by_one in (False, True):
-            states = [generator.get_state() for generator in recorder.generators]
             recorder.losses(loss_fn, one, one_by_one=one_by_one)
             found.append([trained.take() for trained in self._trained])
-            if any(not torch.equal(g.get_state(), state) for g, state in zip(recorder.generators, states, strict=True)):
+            if recorder.has_drawn():
                 return
         norms, distances = [], []
         with full_precision():
@@ -339,7 +337,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 parts = [_only_gradient(captured) for captured in (together, alone) if captured is not None]
                 norms += [part.norm() for part in parts[-1:]]
                 distances += [(parts[0] - parts[1]).norm() if len(parts) == 2 else part.norm() for part in parts[:1]]
-        norm, distance = (float(torch.stack([torch.zeros(()), *map(torch.Tensor.cpu, n)]).norm()) for n in (norms, distances))
+        norm, distance = (
+            float(torch.stack([torch.zeros(()), *map(torch.Tensor.cpu, n)]).norm()) for n in (norms, distances)
+        )
         if distance > AGREEMENT * norm:
             raise UnsupportedError(
                 "the gradient of a record under torch.vmap must be its gradient alone, got a relative difference of "

@@ -5,10 +5,9 @@ the group is divided, and each part is computed again. ``one_by_one`` computes o
 """
 
 import copy
-import sys
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import partial
@@ -23,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privproj.errors import InvalidParameterError
 from privproj.training.capture import AllRecords, OneRecord, unsupported_by_vmap
-from privproj.training.generators import device_generator, seed_numpy_and_python, seed_torch
+from privproj.training.generators import STATE_BYTES, device_generator, seed_numpy_and_python, seed_torch
 from privproj.training.trained import Trained
 
 LossFunction = Callable[[Any], Tensor]
@@ -149,10 +148,6 @@ class Recorder:
         self.module, self.trained = module, trained
         self.owners = {id(p): (t, p) for t in trained for p in t.parameters}
         self.parameters = [p for _, p in self.owners.values()]
-        self.device = self.parameters[0].device
-        tensors = (*module.parameters(), *module.buffers())
-        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
-        self.generators = [device_generator(device) for device in self.devices if device.type in ("cpu", "cuda")]
 
     def begin(self, seed: np.random.SeedSequence) -> None:
         """Begin a step, with the secret seed of what the loss function draws.
@@ -162,6 +157,10 @@ class Recorder:
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
+        # The module may have been moved.
+        self.device, tensors = self.parameters[0].device, (*self.module.parameters(), *self.module.buffers())
+        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
+        self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]
         self.places: list[tuple[Any, str, Any]] = [
             (layer._parameters, key, p)
             for layer in self.layers
@@ -174,6 +173,11 @@ class Recorder:
     def seeds(self) -> list[int]:
         """Return the seeds of torch's generators on all devices of the module."""
         return [generator.initial_seed() for generator in self.generators]
+
+    def has_drawn(self) -> bool:
+        """Return True if random numbers of torch were drawn since the pass began."""
+        pairs = zip(self.generators, self.states, strict=True)
+        return any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
     def clear(self) -> None:
         """Forget what a pass has left."""
@@ -197,34 +201,34 @@ class Recorder:
             UnsupportedError: ``vmap`` cannot run the function.
         """
         columns = tuple(column.to(self.device, non_blocking=True) for column in group.columns)
-        compute, had_dynamo = self._one if one_by_one else self._all, "torch._dynamo" in sys.modules
+        compute = self._one if one_by_one else self._all
         self.passes: list[Any] = []
+        self.states = [generator.get_state() for generator in self.generators]
         try:
             # A compiled function would mix the records.
-            eager = torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext()
-            with torch.enable_grad(), _unchanged(self.layers), eager:
-                losses = compute(loss_fn, group.build, columns)
+            with torch.enable_grad(), _unchanged(self.layers), torch.compiler.set_stance("force_eager"):
+                losses = compute(loss_fn, Group(columns, group.build, group.records))
         except BaseException as error:
             self.clear()
             unsupported = unsupported_by_vmap(error) if isinstance(error, Exception) and not one_by_one else None
             if unsupported is not None:
                 raise unsupported from error
             raise
-        if not had_dynamo and "torch._dynamo" in sys.modules:
-            self.clear()
-            return self.losses(loss_fn, group, one_by_one=one_by_one)
         if any(one.leaks() for one in self.passes):
-            remedy = "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            remedy = (
+                "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            )
             self._refuse("a tensor that is kept after the call", remedy)
         return losses
 
-    def _all(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
+    def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
         """Compute all records of a group under ``vmap``."""
-        records = len(columns[0])
+        records = group.records
         # Expanded views: a copy is made of what is used otherwise than by a captured function only.
         self.copies = tuple(p.detach().expand(records, *p.shape).requires_grad_() for p in self.parameters)
         self.switch = torch.empty(records, 0, device=self.device, requires_grad=True)
-        losses = self.run(lambda *tensors: _scalar(loss_fn(build(tensors))), columns, (0,) * len(columns))
+        dims = (0,) * len(group.columns)
+        losses = self.run(lambda *tensors: _scalar(loss_fn(group.build(tensors))), group.columns, dims)
         if losses.requires_grad:
             torch.autograd.backward(losses.sum(), inputs=[self.switch, *self.copies, *self.parameters])
         stray = [self.owners[id(p)][0].name for p in self.parameters if p.grad is not None]
@@ -244,7 +248,10 @@ class Recorder:
         def one(tensors: tuple[Tensor, ...], switch: Tensor, copies: tuple[Tensor, ...]) -> Any:
             during = AllRecords(self, {}, self.switch, switch)
             during.copies = {id(c): self.owners[id(p)] for p, c in zip(self.parameters, copies, strict=True)}
-            during.kept = [ref(tensor) for tensor in tensors]
+            # Within a checkpoint the tensors may depend on random numbers.
+            if not self.passes:
+                during.note_inputs(tensors)
+            during.kept += [ref(tensor) for tensor in tensors]
             self.passes.append(during)
             replacements = {id(p): c for p, c in zip(self.parameters, copies, strict=True)}
             seed_numpy_and_python(self.seed)
@@ -257,14 +264,14 @@ class Recorder:
             mapped = torch.vmap(one, in_dims=(dims, 0, 0), randomness="different")
             return mapped(tensors, self.switch, self.copies)
 
-    def _one(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
-        """Compute one record by itself."""
-        tensors = [column[0] for column in columns]
+    def _one(self, loss_fn: LossFunction, group: Group) -> Tensor:
+        """Compute the only record of a group by itself."""
+        tensors = [column[0] for column in group.columns]
         during = OneRecord(self, tensors)
         self.passes.append(during)
         seed_numpy_and_python(self.seed)
         with during, _without_checkpoints():
-            loss = _scalar(loss_fn(build(tuple(tensors))))
+            loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
@@ -281,7 +288,9 @@ class Recorder:
             kind = type(layer).__name__
             if layer._backward_hooks or layer._backward_pre_hooks:
                 remedy = "remove it, because it sees gradients before they are clipped"
-                raise InvalidParameterError("module", f"{kind} with a backward hook", "one without backward hooks", remedy)
+                raise InvalidParameterError(
+                    "module", f"{kind} with a backward hook", "one without backward hooks", remedy
+                )
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
                 remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
                 raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
@@ -297,7 +306,9 @@ def _scalar(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"{type(loss).__name__}{f' of shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else ''}"
         remedy = "return one number, with any reduction: the batch has one record"
-        raise InvalidParameterError("loss_fn", f"a function that returns {what}", "a function that returns the loss", remedy)
+        raise InvalidParameterError(
+            "loss_fn", f"a function that returns {what}", "a function that returns the loss", remedy
+        )
     return loss.reshape(())
 
 
