@@ -10,7 +10,7 @@ from scipy import stats
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from unit.training.helpers import data, mlp, own, private  # noqa: E402
+from unit.training.helpers import batch_of, data, mlp, own, private, step, take_in  # noqa: E402
 
 from privproj.errors import PrivprojError  # noqa: E402
 from privproj.training import Subspace, per_example  # noqa: E402
@@ -56,8 +56,7 @@ def run(name, clipping, device, x, y, **options):
 
 def sums(module, optimizer, x, y):
     """The sums of a batch inside the boundary, before any noise."""
-    optimizer._turn.open(len(x))
-    optimizer.backward_on(own(module), (x, y))
+    take_in(optimizer, own(module), batch_of(x, y))
     return torch.cat([part.flatten().cpu() for part in optimizer._noisy_sum.sums])
 
 
@@ -115,9 +114,7 @@ def test_no_step_waits_for_the_gpu(name):
     x, y = x.to(GPU), y.to(GPU)
 
     def step():
-        optimizer._turn.open(len(x))
-        optimizer.backward_on(own(module), (x, y))
-        optimizer.step()
+        step(module, optimizer, x, y)
 
     for _ in range(5):
         step()
@@ -179,8 +176,6 @@ def test_model_on_several_devices_has_noise_on_each(name):
     module = OnTwoDevices()
     _, optimizer, _ = private(module, x, y, **options)
     for _ in range(2):
-        optimizer._turn.open(len(x))
-        optimizer.backward_on(own(module), (x, y))
-        optimizer.step()
+        step(module, optimizer, x, y)
     assert {device.type for device in optimizer._noisy_sum.streams.noise.generators} == {"cuda", "cpu"}
     assert all(math.isfinite(float(p.sum())) for p in module.parameters())
