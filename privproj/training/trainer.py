@@ -120,7 +120,7 @@ class PrivateTrainer(Trainer):
         self.add_callback(_ReleasesAreSteps(self))
 
     def epsilon(self) -> Result:
-        """Return epsilon of all releases so far, or of the whole plan before the first, at the ``delta`` of ``privacy``.
+        """Return epsilon of all releases so far at the ``delta`` of ``privacy``; before the first, that of the plan.
 
         Returns:
             A :class:`privproj.Result`, as :func:`privproj.epsilon` returns it.

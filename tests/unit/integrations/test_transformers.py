@@ -111,9 +111,8 @@ def test_trainer_uses_its_compute_loss_func(runs, tmp_path):
 
 
 def test_trainer_uses_an_overridden_compute_loss(runs, tmp_path):
-    check_step(
-        runs, tmp_path, runs.head_only(), runs.texts(), lambda m, record: 2.0 * model_loss(m, record), kind=runs.Weighted
-    )
+    model, data = runs.head_only(), runs.texts()
+    check_step(runs, tmp_path, model, data, lambda m, record: 2.0 * model_loss(m, record), kind=runs.Weighted)
 
 
 def test_trainer_trains_a_model_of_any_class(runs, tmp_path):

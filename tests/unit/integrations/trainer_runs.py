@@ -32,7 +32,10 @@ BERT = {
     "vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
     "max_position_embeddings": 12, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
-NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+GPT2 = {
+    "vocab_size": WORDS, "n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}  # fmt: skip
 
 
 def llama():
@@ -111,7 +114,7 @@ def tokens_of(labels):
 
 KINDS = {
     "causal": lambda: (llama(), texts()),
-    "gpt-2": lambda: (GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2, **NO_DROPOUT)), texts()),
+    "gpt-2": lambda: (GPT2LMHeadModel(GPT2Config(**GPT2)), texts()),
     "masked": lambda: (BertForMaskedLM(BertConfig(**BERT)), texts()),
     "tokens": lambda: (BertForTokenClassification(BertConfig(**BERT, num_labels=3)), tokens_of(3)),
     "classes": lambda: (BertForSequenceClassification(BertConfig(**BERT, num_labels=3)), classes(torch.arange(12) % 3)),
@@ -122,8 +125,16 @@ KINDS = {
     ),
     "encoder and decoder": lambda: (
         T5ForConditionalGeneration(
-            T5Config(vocab_size=WORDS, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0,
-                     dropout_rate=0.0)
+            T5Config(
+                vocab_size=WORDS,
+                d_model=16,
+                d_kv=8,
+                d_ff=16,
+                num_layers=1,
+                num_heads=2,
+                decoder_start_token_id=0,
+                dropout_rate=0.0,
+            )
         ),
         texts(),
     ),
