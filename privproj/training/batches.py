@@ -34,8 +34,8 @@ from privproj.training.generators import (
     EpochSecrets,
     Streams,
     pick_batches,
-    secret_numbers,
-    seed_everything,
+    seed_record,
+    unchanged_numbers,
 )  # fmt: skip
 from privproj.training.per_record import Group, group
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
@@ -101,6 +101,7 @@ WORKER_SETTINGS = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
 )  # fmt: skip
 """What the user's loader says about reading records, which holds for the private one. Contract."""
+
 
 class BinSampler:
     """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
@@ -224,7 +225,7 @@ class PrivateLoader(BatchState):
         shares: deque[list[int]] = deque()
         batches = self._batches(self.sampler(steps), shares)
         for position in itertools.count(self.done()):
-            with secret_numbers(self.streams.forward) if self.columns is None else nullcontext():
+            with unchanged_numbers() if self.columns is None else nullcontext():
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -291,9 +292,10 @@ class PrivateLoader(BatchState):
                 parts = tuple(column[numbers].unsqueeze(1) for column in self.columns)
                 yield Batch([Group(parts, list, len(numbers))] if numbers else [])
             return
-        records = _RecordsAlone(self.dataset, self.join, self.streams.forward.fresh_seed())
+        secret = self.streams.forward.fresh_seed().generate_state(POOL_WORDS)
+        records = _RecordsAlone(self.dataset, self.join, secret.tobytes().hex())
         # Workers get a seed from here and not from torch's own generator; every record has a seed of its own.
-        seeds = torch.Generator().manual_seed(int(self.streams.forward.fresh_seed().generate_state(1, np.uint64)[0]))
+        seeds = torch.Generator().manual_seed(int(secret[0]))
         yield from map(
             Batch, DataLoader(records, batch_sampler=shared(), generator=seeds, collate_fn=group, **self.settings)
         )
@@ -302,12 +304,12 @@ class PrivateLoader(BatchState):
 class _RecordsAlone(Dataset):
     """Reads records one by one: each is a batch of one, collated alone, with random numbers from a secret seed."""
 
-    def __init__(self, dataset: Any, join: Callable[[list[Any]], Any], seed: np.random.SeedSequence) -> None:
-        self.dataset, self.join, self.entropy = dataset, join, seed.generate_state(POOL_WORDS).tolist()
+    def __init__(self, dataset: Any, join: Callable[[list[Any]], Any], secret: str) -> None:
+        self.dataset, self.join, self.secret = dataset, join, secret
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         # One record changes what is drawn for no other one.
-        seed_everything(np.random.SeedSequence(self.entropy, spawn_key=key, pool_size=POOL_WORDS))
+        seed_record(self.secret, *key)
         record = self.dataset[key[1]]
         try:
             return self.join([record])

@@ -10,7 +10,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256, shake_256
 from typing import Any, NoReturn
@@ -110,46 +110,23 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
     return Streams(Stream(sampler), Stream(projection), *map(Stream, local), is_insecure=insecure_seed is not None)
 
 
-def secret_numbers(stream: Stream, devices: Iterable[torch.device] = ()) -> AbstractContextManager[None]:
-    """While this runs, torch, numpy and Python draw their own random numbers from a secret seed; then they go on.
+@contextmanager
+def unchanged_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
+    """Let torch, numpy and Python go on drawing random numbers as if nothing had been drawn while this runs.
 
-    Dropout and augmentation that are drawn from a seed that others know would be another function of a record wherever
-    a record stands before it or not: one record would change what the others add.
+    ``devices`` are GPUs whose generators are restored too.
     """
-    others = [device_generator(device) for device in devices if device.type == "cuda"]
-    return seeded_generators([*GLOBAL, *others], stream.fresh_seed())
-
-
-def unchanged_numbers() -> AbstractContextManager[None]:
-    """Let the random numbers of torch, numpy and Python go on as if nothing had been drawn while this runs."""
-    return seeded_generators([*GLOBAL], None)
-
-
-_OWN: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
-    torch.Generator: (
-        lambda rng, seed: rng.set_state(generator(rng.device, seed).get_state()),
-        torch.Generator.get_state, torch.Generator.set_state,
-    ),
-    random.Random: (
-        lambda rng, seed: rng.seed(seed.generate_state(POOL_WORDS).tobytes()),
-        random.Random.getstate, random.Random.setstate,
-    ),
-    np.random.RandomState: (
-        # The faster one of two ways, in every step.
-        lambda rng, seed: rng.seed(seed.generate_state(POOL_WORDS))
-        if isinstance(rng._bit_generator, np.random.MT19937) else rng.set_state(type(rng._bit_generator)(seed).state),
-        lambda rng: rng.get_state(legacy=False), np.random.RandomState.set_state,
-    ),
-    np.random.Generator: (
-        lambda rng, seed: setattr(rng.bit_generator, "state", type(rng.bit_generator)(seed).state),
-        lambda rng: rng.bit_generator.state, lambda rng, state: setattr(rng.bit_generator, "state", state),
-    ),
-}  # fmt: skip
-"""What draws random numbers: how it is seeded, its state, and how it takes one. Contract with torch, Python and
-numpy."""
-
-GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyright: ignore[reportAttributeAccessIssue]
-"""The generators from which torch, Python and numpy draw of their own accord on a CPU. Contract with these."""
+    numpy_rng: Any = np.random.mtrand._rand  # pyright: ignore[reportAttributeAccessIssue]
+    generators = [torch.default_generator, *(device_generator(device) for device in devices if device.type == "cuda")]
+    states = [generator.get_state() for generator in generators]
+    others = random.getstate(), numpy_rng.get_state(legacy=False)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        random.setstate(others[0])
+        numpy_rng.set_state(others[1])
 
 
 def device_generator(device: torch.device) -> torch.Generator:
@@ -159,58 +136,32 @@ def device_generator(device: torch.device) -> torch.Generator:
     return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
-def seed_generators(generators: list[Any], seed: np.random.SeedSequence) -> None:
-    """Let each of these generators begin anew, from a part of this seed that is its own."""
-    for rng, part in zip(generators, seed.spawn(len(generators)), strict=True):
-        _OWN[type(rng)][0](rng, part)
+def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) -> None:
+    """Let torch draw from a secret seed on these devices.
+
+    Dropout masks depend on the place of a record in its batch. If the seed were known, one record would change what
+    others contribute in a known way.
+    """
+    for device in devices:
+        if device.type in STATE_BYTES:
+            device_generator(device).set_state(generator(device, *seed.spawn(1)).get_state())
 
 
-def seed_numpy_and_python(words: np.ndarray) -> None:
-    """Let numpy and Python draw from these words of 32 bits."""
-    random.seed(words.tobytes())
-    np.random.mtrand._rand.seed(words)  # pyright: ignore[reportAttributeAccessIssue]
+def seed_numpy_and_python(seed: int) -> None:
+    """Let numpy and Python draw from a seed of 32 bits."""
+    random.seed(seed)
+    np.random.mtrand._rand.seed(seed)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def seed_everything(seed: np.random.SeedSequence) -> None:
-    """Let torch on the CPU, numpy and Python draw from a seed; fast, since every record has a seed of its own."""
-    words = np.random.PCG64(seed).random_raw(WORDS // 2 + POOL_WORDS).view(np.uint32)
-    state = torch.default_generator.get_state()
-    _check_length(state, CPU)
-    state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)[:] = words[:WORDS]
-    state.numpy()[:8].view(np.uint32)[:] = words[WORDS : WORDS + 2]
-    torch.default_generator.set_state(state)
-    seed_numpy_and_python(words[-POOL_WORDS:])
+def seed_record(secret: str, step: int, number: int) -> None:
+    """Let torch on the CPU, numpy and Python draw from a seed of this record in this step.
 
-
-def seed_numpy_and_python(words: np.ndarray) -> None:
-    """Let numpy and Python draw from these words of 32 bits."""
-    random.seed(words.tobytes())
-    np.random.mtrand._rand.seed(words)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def seed_everything(seed: np.random.SeedSequence) -> None:
-    """Let torch on the CPU, numpy and Python draw from a seed; fast, since every record has a seed of its own."""
-    words = np.random.PCG64(seed).random_raw(WORDS // 2 + POOL_WORDS).view(np.uint32)
-    # The state of a new generator draws its first numbers from the words that are written here.
-    state = torch.Generator().get_state()
-    _check_length(state, CPU)
-    state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)[:] = words[:WORDS]
-    state.numpy()[:8].view(np.uint32)[:] = words[WORDS : WORDS + 2]
-    torch.default_generator.set_state(state)
-    seed_numpy_and_python(words[-POOL_WORDS:])
-
-
-@contextmanager
-def seeded_generators(generators: list[Any], seed: np.random.SeedSequence | None) -> Iterator[None]:
-    """While this runs, these generators draw from a seed, if there is one; then they go on as if nothing was drawn."""
-    states = [_OWN[type(rng)][1](rng) for rng in generators]
-    try:
-        if seed is not None:
-            seed_generators(generators, seed)
-        yield
-    finally:
-        for rng, state in zip(generators, states, strict=True):
-            _OWN[type(rng)][2](rng, state)
+    What is drawn for a record is then a function of it alone, so that these seeds may be short: fast, since it is done
+    for every record.
+    """
+    digest = sha256(f"{secret} {step} {number}".encode()).digest()
+    torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little"))
+    seed_numpy_and_python(int.from_bytes(digest[8:12], "little"))
 
 
 class EpochSecrets:

@@ -10,7 +10,7 @@ records. A sum in single precision rounds by how records stand side by side, whi
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -226,6 +226,15 @@ def full_precision() -> Iterator[None]:
     finally:
         for restore in restores:
             restore()
+
+
+def precise() -> AbstractContextManager[None]:
+    """Return :func:`full_precision`, or nothing to do where products have full precision already. Speed only."""
+    with suppress(RuntimeError):
+        mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        if not mixed and torch.get_float32_matmul_precision() == "highest":
+            return nullcontext()
+    return full_precision()
 
 
 def _precision_restores() -> list[Callable[[], object]]:

@@ -78,7 +78,7 @@ class Trained:
         if self.keeps_factors or (self.whole is None and not per_example.is_smaller_formed(tokens, *self.shape)):
             self.factors.append((g, x))
             return
-        with per_example.full_precision():
+        with per_example.precise():
             product = per_example.formed(g, x)
         self.whole = product if self.whole is None else self.whole.add_(product)
 
