@@ -215,7 +215,7 @@ class Recorder:
                 raise unsupported from error
             raise
         if any(one.leaks() for one in self.passes):
-            remedy = "do not store tensors in lists, attributes or variables outside. A stored one could reach another record"
+            remedy = "do not store tensors outside of the function, because a stored one could reach another record"
             self._refuse("a function or module that stores a tensor computed from a record", remedy)
         return losses
 
