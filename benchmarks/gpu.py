@@ -1,8 +1,8 @@
 """Test and measure training on a GPU in at most eight minutes.
 
 ``python benchmarks/gpu.py`` prints the name of the card and runs the GPU tests. Then it trains a Llama with LoRA of
-rank 16 and an MLP, both by DP-SGD and by M2. For each it prints the median wall time of a step and the memory that a step
-adds, next to plain torch and to Opacus (ghost clipping for the Llama, per-example gradients for the MLP).
+rank 16 and an MLP, both by DP-SGD and by M2. It prints the median wall time of a step and the memory that a step adds,
+next to plain torch and to Opacus (ghost clipping for the Llama, per-example gradients for the MLP).
 
 ``python benchmarks/gpu.py --device cpu --tiny`` checks this program on a machine without a GPU.
 """
