@@ -54,6 +54,11 @@ VISIBLE = {
 """Operations that would reach other records, with the reason."""
 
 
+_DATA: Any = Tensor.data.__get__  # pyright: ignore
+_SET_DATA: Any = Tensor.data.__set__  # pyright: ignore
+"""How torch calls a read of ``tensor.data`` and an assignment to it."""
+
+
 class Split(BaseException):
     """Raised where records of a group take different branches; ``values`` has the truth value of each record."""
 
@@ -80,6 +85,10 @@ class _Pass(TorchFunctionMode):
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
             raise InvalidParameterError("loss_fn", what, "a function without seeds and generators", remedy)
+        if func == _SET_DATA:
+            # No version counts it.
+            what, remedy = "an assignment to the data of a tensor", "assign a new tensor, or use copy_"
+            raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
 
     def leaks(self) -> bool:
         """Return True if a tensor that was computed from records is still alive."""
@@ -105,7 +114,8 @@ class OneRecord(_Pass):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         self.check_random_numbers(func, kwargs)
-        out = func(*args, **kwargs)
+        # Writes to the alias that detach returns are counted as writes to the tensor, those to its data are not.
+        out = args[0].detach() if func == _DATA else func(*args, **kwargs)
         if any((noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))):
             self.note(out)
         return out

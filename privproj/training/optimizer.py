@@ -6,7 +6,7 @@ reaches the wrapped optimizer.
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -124,6 +124,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._original, self._module, self._trained, self._views = optimizer, module, trained, views
         self._noisy_sum, self._spending, self._turn, self._plan = release, spending, loader, spending.plan
         self._recorder = Recorder(module, trained)
+        self._planned = self._kinds(p for one in trained for p in one.parameters)
         self._hooks: list[Callable[[Any], None]] = []
         self._steps_itself = False
         self._batches_seen = 0
@@ -369,12 +370,20 @@ class PrivateOptimizer(torch.optim.Optimizer):
             stacklevel=4,
         )
 
+    @staticmethod
+    def _kinds(tensors: Iterable[Tensor]) -> dict[int, tuple[torch.dtype, torch.device]]:
+        """Return the type and the device of each of these tensors."""
+        return {id(tensor): (tensor.dtype, tensor.device) for tensor in tensors}
+
+    def _check_planned(self, trained: Iterable[Tensor]) -> None:
+        """Raise unless these are the trained tensors of the plan, in their precision and on their device."""
+        if self._kinds(trained) != self._planned:
+            remedy = "freeze or convert tensors before make_private only"
+            raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
+
     def _check_trained(self) -> None:
         """Raise if other tensors are trained than those of the plan, or have gradients from elsewhere."""
-        planned = {id(p) for trained in self._trained for p in trained.parameters}
-        if {id(p) for p in self._module.parameters() if p.requires_grad} != planned:
-            remedy = "freeze or unfreeze tensors before make_private only"
-            raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
+        self._check_planned(p for p in self._module.parameters() if p.requires_grad)
         if any(p.grad is not None for trained in self._trained for p in trained.parameters):
             remedy = "remove calls of backward from the loop, or call optimizer.zero_grad() before step_on"
             expected = "a module without gradients before step_on"
@@ -427,6 +436,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise InvalidParameterError("closure", closure, "None, because every release is used once")
+        self._check_planned(p for one in self._trained for p in one.parameters)
         self._turn.close()
         try:
             self._share()

@@ -273,6 +273,10 @@ class Recorder:
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
+        if any(p.grad is not None for p in self.parameters):
+            for p in self.parameters:
+                p.grad = None
+            self._refuse("a backward pass inside", "return the loss, or use torch.autograd.grad")
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
