@@ -103,16 +103,15 @@ def stepper(case, way, device):
             return model(batch[0]), batch[1]
         return model(batch[0]).logits[:, :-1].flatten(0, 1), batch[0][:, 1:].flatten()
 
-    def losses_of(batch):
-        scores, targets = scores_and_targets(model, batch)
-        return cross_entropy(scores, targets, reduction="none").view(len(batch[0]), -1).mean(1)
+    def loss_of(batch):
+        return cross_entropy(*scores_and_targets(model, batch))
 
     if way == "plain":
 
         def plain_step():
             for batch in loader:
                 optimizer.zero_grad()
-                losses_of([part.to(device) for part in batch]).mean().backward()
+                loss_of([part.to(device) for part in batch]).backward()
                 optimizer.step()
 
         return plain_step
@@ -128,7 +127,7 @@ def stepper(case, way, device):
 
     def private_step():
         for batch in private_loader:
-            private.step_on(losses_of, batch)  # which moves it
+            private.step_on(loss_of, batch)  # moves the batch to the device
 
     return private_step
 

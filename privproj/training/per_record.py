@@ -158,8 +158,8 @@ class Recorder:
         self.layers = [*self.module.modules()]
         self.check_layers()
         # The module may have been moved.
-        self.device, tensors = self.parameters[0].device, (*self.module.parameters(), *self.module.buffers())
-        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
+        self.device, self.tensors = self.parameters[0].device, [*self.module.parameters(), *self.module.buffers()]
+        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in self.tensors))))
         self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]
         self.places: list[tuple[Any, str, Any]] = [
             (layer._parameters, key, p)
@@ -206,7 +206,7 @@ class Recorder:
         self.states = [generator.get_state() for generator in self.generators]
         try:
             # A compiled function would mix the records.
-            with torch.enable_grad(), _unchanged(self.layers), torch.compiler.set_stance("force_eager"):
+            with torch.enable_grad(), _unchanged(self.layers, self.tensors), torch.compiler.set_stance("force_eager"):
                 losses = compute(loss_fn, Group(columns, group.build, group.records))
         except BaseException as error:
             self.clear()
@@ -215,10 +215,8 @@ class Recorder:
                 raise unsupported from error
             raise
         if any(one.leaks() for one in self.passes):
-            remedy = (
-                "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
-            )
-            self._refuse("a tensor that is kept after the call", remedy)
+            remedy = "do not store tensors in lists, attributes or variables outside. A stored one could reach another record"
+            self._refuse("a function or module that stores a tensor computed from a record", remedy)
         return losses
 
     def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
@@ -238,7 +236,8 @@ class Recorder:
                 self.owners[id(p)][0].add_whole(p, one.grad)
         self.copies = ()
         if stray:
-            self._refuse(f"a use of {stray[0]} past its module", "use the tensor as an attribute of its module")
+            remedy = "use the tensor as an attribute of its module inside the function"
+            self._refuse(f"a use of the tensor {stray[0]} past its module", remedy)
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
@@ -273,10 +272,8 @@ class Recorder:
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
-        if any(p.grad is not None for p in self.parameters):
-            for p in self.parameters:
-                p.grad = None
-            self._refuse("a backward pass inside", "return the loss, or use torch.autograd.grad")
+        if during.writes():
+            raise _write_error()
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
@@ -288,6 +285,10 @@ class Recorder:
         """Raise for hooks that would see the gradients of all records, and for layers that count records."""
         if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
             self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters):
+            remedy = "remove it, or call register_step_pre_hook of the wrapped optimizer, which sees released gradients"
+            actual = "a hook on the gradient of a trained tensor"
+            raise InvalidParameterError("module", actual, "one without hooks on gradients", remedy)
         for layer in self.layers:
             kind = type(layer).__name__
             if layer._backward_hooks or layer._backward_pre_hooks:
@@ -331,10 +332,9 @@ def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor
 
 
 @contextmanager
-def _unchanged(layers: list[nn.Module]) -> Iterator[None]:
+def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]:
     """Put attributes and buffers back as they were, so that no call knows of earlier ones; refuse writes in place."""
     before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
-    tensors = [t for layer in layers for t in (*layer._buffers.values(), *layer._parameters.values()) if t is not None]
     written = [(tensor, tensor._version) for tensor in tensors]
     try:
         yield
@@ -347,9 +347,14 @@ def _unchanged(layers: list[nn.Module]) -> Iterator[None]:
                 layer._buffers.clear()
                 layer._buffers.update(buffers)
     if any(tensor._version != version for tensor, version in written):
-        remedy = "call eval() on the layer that writes it, or remove the write"
-        what = "a forward pass that writes to a buffer or a parameter"
-        raise InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
+        raise _write_error()
+
+
+def _write_error() -> InvalidParameterError:
+    """Return the error for a forward pass that writes to the module."""
+    remedy = "call eval() on the layer that writes it, or remove the write"
+    what = "a forward pass that writes to a buffer or a parameter"
+    return InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
 
 
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(

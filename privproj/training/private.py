@@ -38,7 +38,8 @@ from privproj.training.view import Algorithm
 OPACUS_NAMES = {
     "target_epsilon": "epsilon", "target_delta": "delta", "poisson_sampling": 'batches="poisson"',
     "noise_generator": "insecure_seed", "criterion": "loss_fn of step_on", "grad_sample_mode": "not needed",
-    "max_physical_batch_size": "micro_batch_size of step_on",
+    "max_physical_batch_size": "micro_batch_size of step_on", "loss_reduction": "not needed", "batch_first": "not needed",
+    "total_steps": "steps",
 }  # fmt: skip
 """Arguments of Opacus' ``PrivacyEngine``, with what says the same here."""
 
