@@ -1,5 +1,7 @@
 """Small models, data, and one private step, for the tests of training."""
 
+import math
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -258,18 +260,23 @@ def gradients_alone(loss_fn, record, parameters):
 
 
 def looped_sums(optimizer, loss_fn, records):
-    """The clipped sums of an algorithm that sums what it clips, from a loop of plain autograd over the records."""
-    clip, total = optimizer.plan.clip, 0.0
+    """The clipped sums of an algorithm with one view for each tensor, from plain autograd for each record."""
+    noisy_sum, total = optimizer._noisy_sum, 0.0
+    parameters = [p for one in optimizer._trained for p in one.parameters]
     for record in records:
-        parameters = [p for one in optimizer._trained for p in one.parameters]
-        found = gradients_alone(loss_fn, record, parameters)
-        known, row = {id(p): g for p, g in zip(parameters, found, strict=True)}, []
+        known = {id(p): g for p, g in zip(parameters, gradients_alone(loss_fn, record, parameters), strict=True)}
+        summed, norms = [], []
         for one, view in zip(optimizer._trained, optimizer._views, strict=True):
             for parameter in one.parameters:
                 one.add_whole(parameter, known[id(parameter)][None])
-            row.append(view.sketched(one.take()[0][0].double()).flatten())
-        row = torch.cat(row)
-        total = total + row * min(1.0, clip / (float(row.norm()) * (1.0 + SLACK) + 1e-300))
+            gradient = one.take()[0][0].double()
+            summed.append(view.sketched(gradient).flatten())
+            norms.append(float((summed[-1] if view.clips_what_it_sums else gradient).norm()))
+        norms = norms if optimizer.plan.shares else [math.hypot(*norms)] * len(norms)
+        limits = noisy_sum.clips if optimizer.plan.shares else noisy_sum.clips * len(norms)
+        # c = min(1, C / |G|), with the norm overstated by the slack of the release.
+        factors = [min(1.0, limit / (n * (1.0 + SLACK) + 1e-300)) for limit, n in zip(limits, norms, strict=True)]
+        total = total + torch.cat([c * part for c, part in zip(factors, summed, strict=True)])
     return total
 
 

@@ -98,7 +98,7 @@ def test_toggled_adapter_leaves_no_gradient():
     frozen = [p for name, p in model.named_parameters() if "lora_A" in name]
     for p in frozen:
         p.requires_grad_(True)
-    with pytest.raises(InvalidParameterError, match=r"(?i)freeze or unfreeze tensors before make_private"):
+    with pytest.raises(InvalidParameterError, match=r"(?i)freeze or convert tensors before make_private"):
         for batch in loader:
             optimizer.backward_on(lambda tokens: model(input_ids=tokens, labels=tokens).loss, batch)
     assert all(p.grad is None for p in model.parameters())
