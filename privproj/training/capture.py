@@ -8,7 +8,7 @@ once for all records, and keep the factors of the gradients. No layer is changed
 
 import gc
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -50,9 +50,9 @@ VISIBLE = {
     Tensor.__format__: "a formatted tensor, which shows the values of all records",
     Tensor.register_hook: "a call of register_hook, which sees the gradients of all records",
     Tensor.retain_grad: "a call of retain_grad, which sees the gradients of all records",
-    Tensor.grad_fn.__get__: "a use of grad_fn, which sees the gradients of all records",  # pyright: ignore[reportAttributeAccessIssue]
+    Tensor.grad_fn.__get__: "a use of grad_fn, which sees the gradients of all records",  # pyright: ignore
     Tensor.backward: "a call of backward, which computes gradients before they are clipped",
-}  # fmt: skip
+}
 """Operations that would reach other records, with what the error says of each."""
 
 
@@ -125,6 +125,7 @@ class AllRecords(_Pass):
     ) -> None:
         super().__init__(recorder)
         self.copies, self.switch, self.switches = copies, switch, switches
+        self.plain: dict[int, ref[Tensor]] = {}
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -136,6 +137,12 @@ class AllRecords(_Pass):
         if isinstance(out, Tensor):
             if is_batchedtensor(out):
                 self.kept.append(ref(out))
+                if not out.is_floating_point() and self.is_plain((args, kwargs)) and not _draws(func):
+                    self.plain[id(out)] = self.kept[-1]
+                else:
+                    self.plain.pop(id(out), None)
+        elif func is Tensor.__setitem__:
+            self.plain.pop(id(args[0]), None)
         elif isinstance(out, tuple | list):
             self.kept += [ref(tensor) for tensor in _tensors(out) if is_batchedtensor(tensor)]
         return out
@@ -143,7 +150,7 @@ class AllRecords(_Pass):
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function for which there is no rule."""
         if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
-            return self.truth_value(args[0])
+            return self.truth_value(args[0], args)
         if func in VISIBLE and is_batchedtensor(args[0]):
             remedy = "remove it, or pass one_by_one=True to step_on"
             raise InvalidParameterError("loss_fn", VISIBLE[func], "a function of one record", remedy)
@@ -174,16 +181,38 @@ class AllRecords(_Pass):
         """True within ``torch.func.grad`` and similar transforms of the loss function."""
         return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
 
-    def truth_value(self, x: Tensor) -> bool:
-        """Return the truth value of a tensor if it is the same for all records; else raise :class:`Split`."""
+    def note_inputs(self, tensors: Iterable[Tensor]) -> None:
+        """Note the tensors of the records."""
+        for tensor in tensors:
+            self.kept.append(ref(tensor))
+            self.plain[id(tensor)] = self.kept[-1]
+
+    def is_plain(self, arguments: Any) -> bool:
+        """Return True if no argument can depend on random numbers: all come from records by whole numbers."""
+        return all(
+            not is_batchedtensor(t) or ((noted := self.plain.get(id(t))) is not None and noted() is t)
+            for t in _tensors(arguments)
+        )
+
+    def truth_value(self, x: Tensor, of: Any) -> bool:
+        """Return the truth value of a tensor if it is the same for all records; else raise :class:`Split`.
+
+        The parts are computed again, with other random numbers. If the value depended on these, the branch of a record
+        would depend on how others branch. Such a branch is refused; ``of`` is what the tensor was computed from.
+        """
         rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
         rows = rows.reshape(len(rows), -1)
         if rows.shape[1] != 1:
             raise RuntimeError("the truth value of a tensor with several entries, or none, is ambiguous")
         values = (rows[:, 0] != 0).tolist()
-        if any(values) != all(values):
-            raise Split(values)
-        return values[0]
+        if any(values) == all(values):
+            return values[0]
+        if not self.is_plain(of) and self.recorder.has_drawn():
+            raise UnsupportedError(
+                "records of one shape take different branches on a value that may depend on random numbers, such as "
+                "dropout. Pass one_by_one=True to step_on, which computes one record after another, or remove it."
+            )
+        raise Split(values)
 
     def matrix(self, weight: Any) -> Trained | None:
         """Return the trained matrix of which this is the weight; None for any other tensor."""
@@ -194,14 +223,21 @@ class AllRecords(_Pass):
 
     def use(self, x: Tensor, forward: Callable[[Tensor], Tensor], keep: Callable[[Tensor, Tensor], None]) -> Tensor:
         """Run ``forward`` once for all records; ``keep`` gets what went in and the gradient of what came out."""
+
+        def keep_after_pass(x: Tensor, g: Tensor) -> None:
+            if self.is_running:
+                what, remedy = "a backward pass in it", "use torch.func.grad, or pass one_by_one=True"
+                raise InvalidParameterError("loss_fn", what, "a function that returns the loss", remedy)
+            keep(x, g)
+
         if self.depth > 1:
-            return _Kept.apply(forward(x), self.switches, x, keep, self)  # pyright: ignore[reportReturnType]
+            return _Kept.apply(forward(x), self.switches, x, keep_after_pass)  # pyright: ignore[reportReturnType]
         # The same without vmap, whose way to a Function takes ten times as long.
         level = get_interpreter_stack()[0].level()
         x, dim = _unwrap_batched(x, level)
         with temporarily_pop_interpreter_stack():
             x = x.expand(len(self.switch), *x.shape) if dim is None else x.movedim(dim, 0)
-            out = _keep_plainly(forward(x), self.switch, x, keep, self)
+            out = _keep_plainly(forward(x), self.switch, x, keep_after_pass)
         return _add_batch_dim(out, 0, level)
 
     def multiply(
@@ -226,39 +262,42 @@ class _Kept(torch.autograd.Function):
     """The identity, which keeps ``x`` and hands it to ``keep`` with the gradient of ``out`` on the way back."""
 
     @staticmethod
-    def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None], during: _Pass) -> Tensor:
+    def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]) -> Tensor:
         """Return ``out`` as a tensor that the program may write to."""
         return torch.ops.aten._unsafe_view(out, out.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep what ``keep`` needs."""
-        _, _, x, ctx.keep, ctx.during = inputs
+        _, _, x, ctx.keep = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """Hand over the factors."""
-        if ctx.during.is_running:
-            remedy = "use torch.func.grad, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", "a backward pass inside", "a function that returns the loss", remedy)
         (x,) = ctx.saved_tensors
         with torch.no_grad():
             ctx.keep(x, g)
-        return g, None, None, None, None
+        return g, None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None], during: _Pass
+        info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]
     ) -> tuple[Any, int]:
         """Put the records first."""
         dims = zip((out, switch, x), in_dims[:3], strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
-        return _Kept.apply(*moved, keep, during), 0
+        return _Kept.apply(*moved, keep), 0
 
 
 _keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ignore
 """``_Kept.apply`` outside of transforms, without looking for default values. Speed only."""
+
+
+def _draws(func: Any) -> bool:
+    """Return True if a function draws random numbers, by its name."""
+    name = getattr(func, "__name__", "")
+    return any(word in name for word in ("rand", "bernoulli", "multinomial", "poisson", "geometric", "dropout"))
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -306,13 +345,12 @@ def _embedding(
         return NotImplemented
     trained = during.matrix(weight)
     if max_norm is not None or scale_grad_by_freq or trained is None:
-        what, remedy = "a torch.func.grad around it", "pass one_by_one=True to step_on"
+        what, remedy = "an embedding inside torch.func.grad", "pass one_by_one=True to step_on"
         if scale_grad_by_freq:
-            what, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
+            what, remedy = "scale_grad_by_freq=True", "remove this option, or pass one_by_one=True to step_on"
         if max_norm is not None:
-            what, remedy = "max_norm", "remove this option, because it writes to the weight"
-        expected = "a module whose trained embeddings have no such option"
-        raise InvalidParameterError("module", f"an embedding with {what}", expected, remedy)
+            what, remedy = f"max_norm={max_norm}", "remove this option, because it writes to the weight"
+        raise InvalidParameterError("module", what, "a module with plain embeddings", remedy)
     padding, matrix = None if padding_idx is None else padding_idx % len(weight), trained.weight.detach()
 
     def keep(ids: Tensor, g: Tensor) -> None:
@@ -399,7 +437,7 @@ def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
     """Compare two tensors of each record, as a branch."""
     if input.shape != other.shape or not (is_batchedtensor(input) or is_batchedtensor(other)) or during.depth > 1:
         return NotImplemented
-    return during.truth_value((input == other).all())
+    return during.truth_value((input == other).all(), (input, other))
 
 
 RULES: dict[Any, Callable[..., Any]] = {
@@ -426,11 +464,20 @@ COMPOSED = {
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     """Return the error to raise in place of one that vmap raised; None for an error of the program."""
-    text = ". ".join(str(error).strip().removeprefix("vmap: ").partition("\n")[0].split(". ")[:2]).rstrip(".")
-    signs = ("vmap", "Batching rule", "functorch", "BatchedTensor", "function transforms", "have storage", "Dynamo")
+    first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
+    text = ". ".join(first.split(". ")[:2]).rstrip(".")
+    signs = (
+        "vmap",
+        "Batching rule",
+        "functorch",
+        "BatchedTensor",
+        "function transforms",
+        "have storage",
+        "broadcast shape",
+    )
     if not isinstance(error, RuntimeError | NotImplementedError) or not any(sign in str(error) for sign in signs):
         return None
     return UnsupportedError(
-        f"torch.vmap cannot run the loss function for several records at once: {text}. Pass one_by_one=True to "
+        f"torch.vmap cannot run the loss function for several records at once: {text[:200]}. Pass one_by_one=True to "
         "step_on, which computes one record after another, or replace the operation."
     )

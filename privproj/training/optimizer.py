@@ -23,11 +23,11 @@ from privproj.training.batches import Batch, PrivateLoader
 from privproj.training.capture import Split
 from privproj.training.dataset import Stamps
 from privproj.training.generators import unchanged_numbers
-from privproj.training.per_example import full_precision
+from privproj.training.per_example import LookedUp, full_precision
 from privproj.training.per_record import Group, LossFunction, Recorder
 from privproj.training.plan import Plan
 from privproj.training.release import NoisySum
-from privproj.training.trained import Trained
+from privproj.training.trained import Gradients, Trained
 from privproj.training.view import View
 
 MANY_GROUPS = 8
@@ -291,10 +291,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         size = 1 if one_by_one else integer("micro_batch_size", size, "a whole number of records >= 1")
         self._check_trained()
         self._advise(groups, records, one_by_one)
-        total = torch.zeros((), device=recorder.device)
-        stream = self._noisy_sum.streams.forward
+        total, stream = torch.zeros((), device=self._trained[0].weight.device), self._noisy_sum.streams.forward
         try:
-            with unchanged_numbers(recorder.devices):
+            with unchanged_numbers({p.device for p in self._module.parameters()}):
                 recorder.begin(stream.fresh_seed())
                 for group in groups:
                     if not self._batches_seen and group is groups[0] and not one_by_one:
@@ -324,24 +323,28 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
         Whatever draws random numbers, or cannot be computed alone, is not compared.
         """
-        one, found = group.rows([0]), []
+        recorder, one, found = self._recorder, group.rows([0]), []
+        if any(trained.only_for for trained in self._trained):
+            return
         for one_by_one in (False, True):
-            states = [generator.get_state() for generator in self._recorder.generators]
-            self._recorder.losses(loss_fn, one, one_by_one=one_by_one)
-            with full_precision():
-                found.append([_whole(trained) for trained in self._trained])
-            pairs = zip(self._recorder.generators, states, strict=True)
-            if any(trained.only_for for trained in self._trained) or not all(
-                torch.equal(generator.get_state(), state) for generator, state in pairs
-            ):
+            recorder.losses(loss_fn, one, one_by_one=one_by_one)
+            found.append([trained.take() for trained in self._trained])
+            if recorder.has_drawn():
                 return
-        norm = sum(float(part.norm()) ** 2 for part in found[1]) ** 0.5
-        distance = sum(float((a - b).norm()) ** 2 for a, b in zip(*found, strict=True)) ** 0.5
+        norms, distances = [], []
+        with full_precision():
+            for together, alone in zip(*found, strict=True):
+                parts = [_only_gradient(captured) for captured in (together, alone) if captured is not None]
+                norms += [part.norm() for part in parts[-1:]]
+                distances += [(parts[0] - parts[1]).norm() if len(parts) == 2 else part.norm() for part in parts[:1]]
+        norm, distance = (
+            float(torch.stack([torch.zeros(()), *map(torch.Tensor.cpu, n)]).norm()) for n in (norms, distances)
+        )
         if distance > AGREEMENT * norm:
             raise UnsupportedError(
-                f"the gradient of a record under torch.vmap differs from its gradient alone by {distance / norm:.2g} of "
-                "its norm. Remove random generators and counters of its own from the loss function. If it has none, pass "
-                "one_by_one=True to step_on."
+                "the gradient of a record under torch.vmap must be its gradient alone, got a relative difference of "
+                f"{distance / norm:.2g}. Remove random generators and counters of its own from the loss function. If it "
+                "has none, pass one_by_one=True to step_on."
             )
 
     def _check_gradients(self) -> None:
@@ -496,9 +499,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._spending.ledger.close()
 
 
-def _whole(trained: Trained) -> Tensor:
+def _only_gradient(captured: Gradients) -> Tensor:
     """The gradient of the only record, outputs x inputs."""
-    captured = trained.take()
-    if captured is None:
-        return torch.zeros(trained.shape, dtype=torch.float64)
-    return per_example.clipped_sum(torch.ones(1, dtype=torch.float64), *captured).view(trained.shape).cpu()
+    if len(captured) == 1:
+        return captured[0][0]
+    g, x = captured
+    return per_example.formed(g.to_dense() if isinstance(g, LookedUp) else g, x)[0]

@@ -5,11 +5,11 @@ the group is divided, and each part is computed again. ``one_by_one`` computes o
 """
 
 import copy
-import sys
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -22,14 +22,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privproj.errors import InvalidParameterError
 from privproj.training.capture import AllRecords, OneRecord, unsupported_by_vmap
-from privproj.training.generators import device_generator, seed_numpy_and_python, seed_torch
+from privproj.training.generators import STATE_BYTES, device_generator, seed_numpy_and_python, seed_torch
 from privproj.training.trained import Trained
 
 LossFunction = Callable[[Any], Tensor]
 """From a batch of one record, as the user's ``collate_fn`` makes it, to its loss."""
 
-PLAIN = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device)
-"""Types whose values are told by their text."""
+PLAIN = (str, bytes, int, float, complex, type(None), np.generic, Enum, torch.dtype, torch.device)
+"""Types of single values in a record that are no tensors. Two are equal if their texts are."""
 
 
 # --- groups of records ------------------------------------------------------------------------------
@@ -83,8 +83,8 @@ class _Part:
 
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     """Describe a batch of one record, and append its tensors."""
-    if type(value) is Tensor and value.layout is torch.strided and not value.is_nested:
-        tensors.append(value)
+    if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
+        tensors.append(value.detach().as_subclass(Tensor))
         return None
     if isinstance(value, dict):
         return _Part(value, tuple(value), tuple(_structure(part, tensors) for part in value.values()))
@@ -94,7 +94,12 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
         return _Part(value, tuple(value.data), tuple(_structure(part, tensors) for part in value.data.values()))
     if is_dataclass(value) and not isinstance(value, type):
         return _Part(value, tuple(vars(value)), tuple(_structure(part, tensors) for part in vars(value).values()))
-    return _Part(value)
+    if isinstance(value, PLAIN):
+        return _Part(value)
+    # What else an object holds could be kept by the program, and reach another record.
+    expected = "a loader of records made of dense tensors, numbers and text, in tuples, lists, dicts or dataclasses"
+    remedy = "convert other values in collate_fn, for instance by torch.as_tensor or to_dict()"
+    raise InvalidParameterError("data_loader", type(value).__name__, expected, remedy)
 
 
 def _key(part: _Part | None) -> Any:
@@ -102,7 +107,7 @@ def _key(part: _Part | None) -> Any:
     if part is None:
         return None
     if part.parts is None:
-        return type(part.value), repr(part.value) if isinstance(part.value, PLAIN) else id(part.value)
+        return type(part.value), repr(part.value)
     return type(part.value), tuple(map(repr, part.keys)), tuple(map(_key, part.parts))
 
 
@@ -143,10 +148,6 @@ class Recorder:
         self.module, self.trained = module, trained
         self.owners = {id(p): (t, p) for t in trained for p in t.parameters}
         self.parameters = [p for _, p in self.owners.values()]
-        self.device = self.parameters[0].device
-        tensors = (*module.parameters(), *module.buffers())
-        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
-        self.generators = [device_generator(device) for device in self.devices if device.type in ("cpu", "cuda")]
 
     def begin(self, seed: np.random.SeedSequence) -> None:
         """Begin a step, with the secret seed of what the loss function draws.
@@ -156,6 +157,10 @@ class Recorder:
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
+        # The module may have been moved.
+        self.device, tensors = self.parameters[0].device, (*self.module.parameters(), *self.module.buffers())
+        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
+        self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]
         self.places: list[tuple[Any, str, Any]] = [
             (layer._parameters, key, p)
             for layer in self.layers
@@ -168,6 +173,11 @@ class Recorder:
     def seeds(self) -> list[int]:
         """Return the seeds of torch's generators on all devices of the module."""
         return [generator.initial_seed() for generator in self.generators]
+
+    def has_drawn(self) -> bool:
+        """Return True if random numbers of torch were drawn since the pass began."""
+        pairs = zip(self.generators, self.states, strict=True)
+        return any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
     def clear(self) -> None:
         """Forget what a pass has left."""
@@ -190,36 +200,35 @@ class Recorder:
             InvalidParameterError: The function keeps a tensor, writes to the module, sets a seed, or cannot be private.
             UnsupportedError: ``vmap`` cannot run the function.
         """
-        had_dynamo = "torch._dynamo" in sys.modules
         columns = tuple(column.to(self.device, non_blocking=True) for column in group.columns)
+        compute = self._one if one_by_one else self._all
         self.passes: list[Any] = []
+        self.states = [generator.get_state() for generator in self.generators]
         try:
-            with (
-                torch.enable_grad(),
-                _unchanged(self.layers),
-                torch.compiler.set_stance("force_eager") if had_dynamo else nullcontext(),
-            ):
-                losses = (self._one if one_by_one else self._all)(loss_fn, group.build, columns)
+            # A compiled function would mix the records.
+            with torch.enable_grad(), _unchanged(self.layers), torch.compiler.set_stance("force_eager"):
+                losses = compute(loss_fn, Group(columns, group.build, group.records))
         except BaseException as error:
             self.clear()
             unsupported = unsupported_by_vmap(error) if isinstance(error, Exception) and not one_by_one else None
             if unsupported is not None:
                 raise unsupported from error
             raise
-        if not had_dynamo and "torch._dynamo" in sys.modules and not one_by_one:
-            self._refuse("a first use of torch.compile", "compile before the first step")
         if any(one.leaks() for one in self.passes):
-            remedy = "do not store tensors in lists, attributes or variables outside. A stored one could reach another record"
-            self._refuse("a function or module that stores a tensor computed from a record", remedy)
+            remedy = (
+                "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            )
+            self._refuse("a tensor that is kept after the call", remedy)
         return losses
 
-    def _all(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
+    def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
         """Compute all records of a group under ``vmap``."""
-        records = len(columns[0])
+        records = group.records
         # Expanded views: a copy is made of what is used otherwise than by a captured function only.
         self.copies = tuple(p.detach().expand(records, *p.shape).requires_grad_() for p in self.parameters)
         self.switch = torch.empty(records, 0, device=self.device, requires_grad=True)
-        losses = self.run(lambda *tensors: _scalar(loss_fn(build(tensors))), columns, (0,) * len(columns))
+        dims = (0,) * len(group.columns)
+        losses = self.run(lambda *tensors: _scalar(loss_fn(group.build(tensors))), group.columns, dims)
         if losses.requires_grad:
             torch.autograd.backward(losses.sum(), inputs=[self.switch, *self.copies, *self.parameters])
         stray = [self.owners[id(p)][0].name for p in self.parameters if p.grad is not None]
@@ -240,7 +249,10 @@ class Recorder:
         def one(tensors: tuple[Tensor, ...], switch: Tensor, copies: tuple[Tensor, ...]) -> Any:
             during = AllRecords(self, {}, self.switch, switch)
             during.copies = {id(c): self.owners[id(p)] for p, c in zip(self.parameters, copies, strict=True)}
-            during.kept = [ref(tensor) for tensor in tensors]
+            # Within a checkpoint the tensors may depend on random numbers.
+            if not self.passes:
+                during.note_inputs(tensors)
+            during.kept += [ref(tensor) for tensor in tensors]
             self.passes.append(during)
             replacements = {id(p): c for p, c in zip(self.parameters, copies, strict=True)}
             seed_numpy_and_python(self.seed)
@@ -253,26 +265,29 @@ class Recorder:
             mapped = torch.vmap(one, in_dims=(dims, 0, 0), randomness="different")
             return mapped(tensors, self.switch, self.copies)
 
-    def _one(self, loss_fn: LossFunction, build: Callable[..., Any], columns: tuple[Tensor, ...]) -> Tensor:
-        """Compute one record by itself."""
-        tensors = [column[0] for column in columns]
+    def _one(self, loss_fn: LossFunction, group: Group) -> Tensor:
+        """Compute the only record of a group by itself."""
+        tensors = [column[0] for column in group.columns]
         during = OneRecord(self, tensors)
         self.passes.append(during)
         seed_numpy_and_python(self.seed)
         with during, _without_checkpoints():
-            loss = _scalar(loss_fn(build(tuple(tensors))))
+            loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
                 if g is not None:
-                    self.owners[id(p)][0].add_whole(p, g[None])
+                    self.owners[id(p)][0].add_whole(p, (g.to_dense() if g.is_sparse else g)[None])
         return loss.detach()[None]
 
     def check_layers(self) -> None:
         """Raise for hooks that would see the gradients of all records, and for layers that count records."""
         if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
             self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
+        if any(p._backward_hooks for p in self.parameters):
+            remedy = "remove it, because it sees gradients before they are clipped"
+            raise InvalidParameterError("module", "a hook on a trained tensor", "one without backward hooks", remedy)
         for layer in self.layers:
             kind = type(layer).__name__
             if layer._backward_hooks or layer._backward_pre_hooks:
@@ -282,7 +297,9 @@ class Recorder:
                 )
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
                 remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
-                raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
+                raise InvalidParameterError(
+                    "module", f"{kind} in training mode", "one without BatchNorm in training mode", remedy
+                )
 
     def _refuse(self, what: str, remedy: str) -> None:
         """Forget the pass and raise."""
@@ -304,13 +321,15 @@ def _scalar(loss: Any) -> Tensor:
 @contextmanager
 def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor]) -> Iterator[None]:
     """Let these tensors stand in the layers in place of the trained ones."""
+    # Within a checkpoint, copies of the pass around it stand there.
+    before = [table[key] for table, key, _ in places]
     for table, key, parameter in places:
         table[key] = replacements[id(parameter)]
     try:
         yield
     finally:
-        for table, key, parameter in places:
-            table[key] = parameter
+        for (table, key, _), tensor in zip(places, before, strict=True):
+            table[key] = tensor
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class NoisySum:
         self.count = torch.zeros((), dtype=torch.float64)
 
     def add(self, examples: int) -> None:
-        """Add the clipped contributions of this many records, whose gradients a pass has left in the trained tensors."""
+        """Add the clipped contributions of so many records, whose gradients a pass has left in the trained tensors."""
         with per_example.full_precision():
             norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
             none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)

@@ -317,10 +317,9 @@ class _TrainedLowRank(Trained):
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
         """Refuse gradients of the factors, which do not determine that of the matrix."""
-        raise InvalidParameterError(
-            "module", f"a use of the factors of {self.name} elsewhere", "a module whose PRISM layers are used as layers",
-            "do not use one_by_one, and use the factors in their layer only",
-        )  # fmt: skip
+        remedy = "do not pass one_by_one, and use the factors in their layer only"
+        actual, expected = f"a use of the factors of {self.name}", "a module whose PRISM layers are used as layers"
+        raise InvalidParameterError("module", actual, expected, remedy)
 
 
 class _TangentView(View):

@@ -60,7 +60,9 @@ class Projected(View):
         Raises :class:`InvalidParameterError` for a projection that served a release already.
         """
         if not self.fresh:
-            raise InvalidParameterError(self.trained.name, "a used projection", "given a fresh projection for each release")
+            raise InvalidParameterError(
+                self.trained.name, "a used projection", "given a fresh projection for each release"
+            )
         self.fresh = False
         return mean, self.back
 
