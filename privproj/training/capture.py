@@ -345,12 +345,12 @@ def _embedding(
         return NotImplemented
     trained = during.matrix(weight)
     if max_norm is not None or scale_grad_by_freq or trained is None:
-        what, remedy = "an embedding inside torch.func.grad", "pass one_by_one=True to step_on"
+        option, remedy = "torch.func.grad around it", "pass one_by_one=True to step_on"
         if scale_grad_by_freq:
-            what, remedy = "scale_grad_by_freq=True", "remove this option, or pass one_by_one=True to step_on"
+            option, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
         if max_norm is not None:
-            what, remedy = f"max_norm={max_norm}", "remove this option, because it writes to the weight"
-        raise InvalidParameterError("module", what, "a module with plain embeddings", remedy)
+            option, remedy = "max_norm", "remove this option, because it writes to the weight"
+        raise InvalidParameterError("module", f"an embedding with {option}", "one with plain embeddings", remedy)
     padding, matrix = None if padding_idx is None else padding_idx % len(weight), trained.weight.detach()
 
     def keep(ids: Tensor, g: Tensor) -> None:

@@ -239,7 +239,7 @@ class Recorder:
         self.copies = ()
         if stray:
             remedy = "use the tensor as an attribute of its module inside the function"
-            self._refuse(f"a use of the tensor {stray[0]} past its module", remedy)
+            self._refuse(f"a use of {stray[0]} past its module", remedy)
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
