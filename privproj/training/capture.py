@@ -366,13 +366,12 @@ def _embedding(
         return NotImplemented
     trained = during.matrix(weight)
     if max_norm is not None or scale_grad_by_freq or trained is None:
-        what, remedy = "a torch.func.grad around it", "pass one_by_one=True to step_on"
+        option, remedy = "torch.func.grad around it", "pass one_by_one=True to step_on"
         if scale_grad_by_freq:
-            what, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
+            option, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
         if max_norm is not None:
-            what, remedy = "max_norm", "remove this option, because it writes to the weight"
-        expected = "a module whose trained embeddings have no such option"
-        raise InvalidParameterError("module", f"an embedding with {what}", expected, remedy)
+            option, remedy = "max_norm", "remove this option, because it writes to the weight"
+        raise InvalidParameterError("module", f"an embedding with {option}", "one with plain embeddings", remedy)
     padding, matrix = None if padding_idx is None else padding_idx % len(weight), trained.weight.detach()
 
     def keep(ids: Tensor, g: Tensor) -> None:
@@ -486,7 +485,8 @@ COMPOSED = {
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     """Return the error to raise in place of one that vmap raised; None for an error of the program."""
-    text = ". ".join(str(error).strip().removeprefix("vmap: ").partition("\n")[0].split(". ")[:2]).rstrip(".")
+    first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
+    text = ". ".join(first.split(". ")[:2]).rstrip(".")
     signs = (
         "vmap",
         "Batching rule",
@@ -499,6 +499,6 @@ def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     if not isinstance(error, RuntimeError | NotImplementedError) or not any(sign in str(error) for sign in signs):
         return None
     return UnsupportedError(
-        f"torch.vmap cannot run the loss function for several records at once: {text}. Pass one_by_one=True to "
+        f"torch.vmap cannot run the loss function for several records at once: {text[:200]}. Pass one_by_one=True to "
         "step_on, which computes one record after another, or replace the operation."
     )

@@ -343,8 +343,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if distance > AGREEMENT * norm:
             raise UnsupportedError(
                 "the gradient of a record under torch.vmap must be its gradient alone, got a relative difference of "
-                f"{distance / norm:.2g}. Remove random generators and counters of its own from the loss function. If it"
-                " has none, pass one_by_one=True to step_on."
+                f"{distance / norm:.2g}. Remove random generators and counters from the loss function. If it has none, "
+                "pass one_by_one=True to step_on."
             )
 
     def _check_gradients(self) -> None:

@@ -215,8 +215,10 @@ class Recorder:
                 raise unsupported from error
             raise
         if any(one.leaks() for one in self.passes):
-            remedy = "do not store tensors outside of the function, because a stored one could reach another record"
-            self._refuse("a function or module that stores a tensor computed from a record", remedy)
+            remedy = (
+                "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            )
+            self._refuse("a tensor that is kept after the call", remedy)
         return losses
 
     def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
@@ -237,7 +239,7 @@ class Recorder:
         self.copies = ()
         if stray:
             remedy = "use the tensor as an attribute of its module inside the function"
-            self._refuse(f"a use of the tensor {stray[0]} past its module", remedy)
+            self._refuse(f"a use of {stray[0]} past its module", remedy)
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
@@ -298,7 +300,9 @@ class Recorder:
                 )
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
                 remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
-                raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
+                raise InvalidParameterError(
+                    "module", f"{kind} in training mode", "one without BatchNorm in training mode", remedy
+                )
 
     def _refuse(self, what: str, remedy: str) -> None:
         """Forget the pass and raise."""
