@@ -274,8 +274,6 @@ class Recorder:
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
-        if during.writes():
-            raise _write_error()
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
@@ -351,14 +349,9 @@ def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]
                 layer._buffers.clear()
                 layer._buffers.update(buffers)
     if any(tensor._version != version for tensor, version in written):
-        raise _write_error()
-
-
-def _write_error() -> InvalidParameterError:
-    """Return the error for a forward pass that writes to the module."""
-    remedy = "call eval() on the layer that writes it, or remove the write"
-    what = "a forward pass that writes to a buffer or a parameter"
-    return InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
+        remedy = "call eval() on the layer that writes it, or remove the write"
+        what = "a forward pass that writes to a buffer or a parameter"
+        raise InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
 
 
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(
