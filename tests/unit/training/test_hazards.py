@@ -544,7 +544,7 @@ def test_operation_without_a_rule_names_one_by_one(name):
     module = mlp()
     optimizer, batch = run_of(module)
     loss = lambda record: F.cross_entropy(NO_RULE[name](module, record[0]), record[1])  # noqa: E731
-    with pytest.raises(UnsupportedError, match=r"Pass one_by_one=True to step_on"):
+    with pytest.raises(UnsupportedError, match=r"one_by_one=True to step_on"):
         take_in(optimizer, loss, batch)
     assert not clipped_sums(optimizer).any()
     optimizer._turn.batch = None

@@ -57,10 +57,10 @@ def test_step_on_takes_only_batches_of_the_loader(loop, wrong):
 
 def test_step_needs_the_gradients_of_a_batch(loop):
     _, optimizer, batches = loop
-    with pytest.raises(InvalidParameterError, match="after a batch of the private loader"):
+    with pytest.raises(InvalidParameterError, match="after drawing a batch from the private loader"):
         optimizer.step()
     next(batches)
-    with pytest.raises(InvalidParameterError, match="after the gradients of all its records"):
+    with pytest.raises(InvalidParameterError, match="after after backward_on of the batch"):
         optimizer.step()
     with pytest.raises(InvalidParameterError, match="empty batches are released too"):
         optimizer._turn.open(Batch([]))
