@@ -60,7 +60,7 @@ def test_step_needs_the_gradients_of_a_batch(loop):
     with pytest.raises(InvalidParameterError, match="after drawing a batch from the private loader"):
         optimizer.step()
     next(batches)
-    with pytest.raises(InvalidParameterError, match="after after backward_on of the batch"):
+    with pytest.raises(InvalidParameterError, match="after backward_on of the batch"):
         optimizer.step()
     with pytest.raises(InvalidParameterError, match="empty batches are released too"):
         optimizer._turn.open(Batch([]))
