@@ -460,9 +460,17 @@ def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
     return during.truth_value((input == other).all(), (input, other))
 
 
+def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
+    """Look for a value in a tensor of each record, as a branch."""
+    if not is_batchedtensor(input) or during.depth > 1:
+        return NotImplemented
+    return during.truth_value((input == element).any(), (input, element))
+
+
 RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear, torch.addmm: _addmm, functional.embedding: _embedding,
     functional.scaled_dot_product_attention: _attention, torch.equal: _equal,
+    Tensor.__contains__: _contains,
     **{function: _convolution(function, dimensions) for function, dimensions in SPATIAL.items()},
 }  # fmt: skip
 """Functions that are not left to vmap. A rule that returns ``NotImplemented`` leaves a call to vmap after all."""
