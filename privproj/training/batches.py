@@ -52,6 +52,11 @@ class Batch:
     def __init__(self, groups: list[Group]) -> None:
         self._groups = groups
 
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "a private batch cannot be unpacked. Pass it to optimizer.step_on, and unpack the loss's argument"
+        )
+
     def __repr__(self) -> str:
         return "Batch(use it in optimizer.step_on)"
 
@@ -86,14 +91,16 @@ class BatchState:
         if self.batch is None or batch is not self.batch or (self.taken and batch._groups):
             words = "the last batch of the private loader, used once"
             remedy = "pass the batch to step_on as it is, and unpack it inside the loss function"
-            raise InvalidParameterError("batch", type(batch).__name__, words, remedy)
+            what = "a batch that was used before" if isinstance(batch, Batch) else type(batch).__name__
+            raise InvalidParameterError("batch", what, words, remedy)
         return batch._groups
 
     def close(self) -> None:
         """Note that the batch is released, which needs the gradients of all its records."""
         if self.batch is None or not self.taken:
-            after = "a batch of the private loader" if self.batch is None else "the gradients of all its records"
-            raise InvalidParameterError("optimizer.step", "none", f"called after {after}", "call optimizer.step_on")
+            after = "drawing a batch from the private loader" if self.batch is None else "backward_on of the batch"
+            remedy = "call optimizer.step_on once for each batch"
+            raise InvalidParameterError("optimizer.step", "a call before it", f"called after {after}", remedy)
         self.batch = None
 
 

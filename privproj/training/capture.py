@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
@@ -45,13 +46,23 @@ FILLED = {torch.zeros, torch.empty, torch.ones, torch.full}
 TRUTH_VALUES = {Tensor.__bool__, torch.is_nonzero}
 """Functions that return the truth value of a tensor."""
 
-VISIBLE = {
-    Tensor.__repr__: "shows the values of all records", Tensor.__format__: "shows the values of all records",
-    Tensor.register_hook: "sees the gradients of all records", Tensor.retain_grad: "sees the gradients of all records",
-    Tensor.grad_fn.__get__: "sees the gradients of all records",  # pyright: ignore[reportAttributeAccessIssue]
-    Tensor.backward: "computes gradients before they are clipped",
+GRADIENTS = {
+    Tensor.register_hook: "a call of register_hook, which sees gradients before they are clipped",
+    Tensor.retain_grad: "a call of retain_grad, which keeps gradients before they are clipped",
+    Tensor.grad_fn.__get__: "a use of grad_fn, which sees gradients before they are clipped",  # pyright: ignore[reportAttributeAccessIssue]
+    Tensor.backward: "a call of backward, which computes gradients before they are clipped",
 }  # fmt: skip
-"""Operations that would reach other records, with the reason."""
+"""Operations that reach gradients of records, with what the error says of each."""
+
+DATA: Any = Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
+SET_DATA: Any = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
+"""How torch calls a read of ``tensor.data`` and an assignment to it."""
+
+PRINTED = {
+    Tensor.__repr__: "a printed tensor, which shows the values of all records",
+    Tensor.__format__: "a formatted tensor, which shows the values of all records",
+}  # fmt: skip
+"""Operations that show the values of several records, with what the error says of each."""
 
 
 class Split(BaseException):
@@ -71,15 +82,18 @@ class _Pass(TorchFunctionMode):
 
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
-        self.kept: list[ref[Tensor]] = []
+        self.kept: list[ref[Any]] = []
         self.is_running = True
 
-    def check_random_numbers(self, func: Any, kwargs: dict[str, Any]) -> None:
-        """Raise if the function has set a seed, or draws from its own generator."""
+    def check(self, func: Any, kwargs: dict[str, Any]) -> None:
+        """Raise if the function has set a seed, draws from its own generator, or replaces the data of a tensor."""
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
             raise InvalidParameterError("loss_fn", what, "a function without seeds and generators", remedy)
+        if func == SET_DATA:
+            what, remedy = "an assignment to the data of a tensor", "assign a new tensor"
+            raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
 
     def leaks(self) -> bool:
         """Return True if a tensor that was computed from records is still alive."""
@@ -93,20 +107,26 @@ class OneRecord(_Pass):
 
     def __init__(self, recorder: "Recorder", inputs: list[Tensor]) -> None:
         super().__init__(recorder)
-        self.computed: dict[int, ref[Tensor]] = {}
+        self.computed: dict[int, ref[Any]] = {}
         self.note(inputs)
 
     def note(self, out: Any) -> None:
-        """Note tensors that depend on the record."""
-        for tensor in _tensors(out):
-            self.kept.append(ref(tensor))
-            self.computed[id(tensor)] = self.kept[-1]
+        """Note tensors and arrays that depend on the record."""
+        for value in [out] if isinstance(out, np.ndarray) else _tensors(out):
+            self.kept.append(ref(value))
+            self.computed[id(value)] = self.kept[-1]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        self.check_random_numbers(func, kwargs)
-        out = func(*args, **kwargs)
-        if any((noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))):
+        self.check(func, kwargs)
+        depends = any(
+            (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
+        )
+        if func in GRADIENTS and depends:
+            raise InvalidParameterError("loss_fn", GRADIENTS[func], "a function of one record", "remove it")
+        # Writes to the result of detach count as writes to the tensor; those to its data would not.
+        out = args[0].detach() if func == DATA else func(*args, **kwargs)
+        if depends:
             self.note(out)
         return out
 
@@ -127,7 +147,7 @@ class AllRecords(_Pass):
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        self.check_random_numbers(func, kwargs)
+        self.check(func, kwargs)
         rule = RULES.get(func)
         out = NotImplemented if rule is None else rule(self, *args, **kwargs)
         if out is NotImplemented:
@@ -149,15 +169,18 @@ class AllRecords(_Pass):
         """Call a function for which there is no rule."""
         if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
             return self.truth_value(args[0], args)
-        if func in VISIBLE and is_batchedtensor(args[0]):
-            what, remedy = f"a call of {func.__name__}, which {VISIBLE[func]}", "remove it, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", what, "a function of one record", remedy)
+        if func in GRADIENTS and is_batchedtensor(args[0]):
+            raise InvalidParameterError("loss_fn", GRADIENTS[func], "a function of one record", "remove it")
+        if func in PRINTED and is_batchedtensor(args[0]):
+            remedy = "remove it, or pass one_by_one=True to step_on"
+            raise InvalidParameterError("loss_fn", PRINTED[func], "a function of one record", remedy)
         if func is Tensor.requires_grad_ and is_batchedtensor(args[0]):
             # Checkpointing asks for it where the first layers are frozen; copies require a gradient anyway.
             return args[0]
         if func is torch.autograd.grad and not self.takes_gradients:
-            remedy = "use torch.func.grad, or pass one_by_one=True"
-            raise InvalidParameterError("loss_fn", "a call of torch.autograd.grad", "a function of one record", remedy)
+            remedy = "use torch.func.grad, or pass one_by_one=True to step_on"
+            what = "a call of torch.autograd.grad, which sees the gradients of all records"
+            raise InvalidParameterError("loss_fn", what, "a function of one record", remedy)
         if isinstance(func, types.FunctionType) and func in COMPOSED:
             with self:
                 return COMPOSED[func](*args, **kwargs)
@@ -342,9 +365,12 @@ def _embedding(
         return NotImplemented
     trained = during.matrix(weight)
     if max_norm is not None or scale_grad_by_freq or trained is None:
-        what = "max_norm" if max_norm is not None else "scale_grad_by_freq" if scale_grad_by_freq else "torch.func.grad"
-        remedy = "freeze the embedding, remove this option, or pass one_by_one=True"
-        raise InvalidParameterError("module", f"an embedding with {what}", "one without this option", remedy)
+        option, remedy = "torch.func.grad around it", "pass one_by_one=True to step_on"
+        if scale_grad_by_freq:
+            option, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
+        if max_norm is not None:
+            option, remedy = "max_norm", "remove this option, because it writes to the weight"
+        raise InvalidParameterError("module", f"an embedding with {option}", "one with plain embeddings", remedy)
     padding, matrix = None if padding_idx is None else padding_idx % len(weight), trained.weight.detach()
 
     def keep(ids: Tensor, g: Tensor) -> None:
@@ -458,7 +484,8 @@ COMPOSED = {
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     """Return the error to raise in place of one that vmap raised; None for an error of the program."""
-    text = str(error).strip().partition("\n")[0].rstrip(".")
+    first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
+    text = ". ".join(first.split(". ")[:2]).rstrip(".")
     signs = (
         "vmap",
         "Batching rule",

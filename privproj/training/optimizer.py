@@ -124,6 +124,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._original, self._module, self._trained, self._views = optimizer, module, trained, views
         self._noisy_sum, self._spending, self._turn, self._plan = release, spending, loader, spending.plan
         self._recorder = Recorder(module, trained)
+        self._planned = {id(p): p.dtype for one in trained for p in one.parameters}
         self._hooks: list[Callable[[Any], None]] = []
         self._steps_itself = False
         self._batches_seen = 0
@@ -343,7 +344,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if distance > AGREEMENT * norm:
             raise UnsupportedError(
                 "the gradient of a record under torch.vmap must be its gradient alone, got a relative difference of "
-                f"{distance / norm:.2g}. Pass one_by_one=True to step_on."
+                f"{distance / norm:.2g}. Remove random generators and counters from the loss function. If it has none, "
+                "pass one_by_one=True to step_on."
             )
 
     def _check_gradients(self) -> None:
@@ -351,8 +353,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
             self._noisy_sum.forget()
             remedy = (
-                "compute the loss from one record. A loss that compares the records of a batch, such as a contrastive "
-                "one, is constant for a single record"
+                "compute the loss from one record, and do not detach it. A loss that compares the records of a batch, "
+                "such as a contrastive one, is constant for a single record"
             )
             actual = f"gradients that are exactly zero for all records of the first {SILENT_BATCHES} batches"
             raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)
@@ -371,9 +373,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _check_trained(self) -> None:
         """Raise if other tensors are trained than those of the plan, or have gradients from elsewhere."""
-        planned = {id(p) for trained in self._trained for p in trained.parameters}
-        if {id(p) for p in self._module.parameters() if p.requires_grad} != planned:
-            remedy = "freeze or unfreeze tensors before make_private only"
+        if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
+            remedy = "freeze or convert tensors before make_private only"
             raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
         if any(p.grad is not None for trained in self._trained for p in trained.parameters):
             remedy = "remove calls of backward from the loop, or call optimizer.zero_grad() before step_on"
@@ -427,6 +428,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise InvalidParameterError("closure", closure, "None, because every release is used once")
+        if self._turn.taken:
+            self._check_trained()
         self._turn.close()
         try:
             self._share()

@@ -158,8 +158,8 @@ class Recorder:
         self.layers = [*self.module.modules()]
         self.check_layers()
         # The module may have been moved.
-        self.device, tensors = self.parameters[0].device, (*self.module.parameters(), *self.module.buffers())
-        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
+        self.device, self.tensors = self.parameters[0].device, [*self.module.parameters(), *self.module.buffers()]
+        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in self.tensors))))
         self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]
         self.places: list[tuple[Any, str, Any]] = [
             (layer._parameters, key, p)
@@ -206,7 +206,7 @@ class Recorder:
         self.states = [generator.get_state() for generator in self.generators]
         try:
             # A compiled function would mix the records.
-            with torch.enable_grad(), _unchanged(self.layers), torch.compiler.set_stance("force_eager"):
+            with torch.enable_grad(), _unchanged(self.layers, self.tensors), torch.compiler.set_stance("force_eager"):
                 losses = compute(loss_fn, Group(columns, group.build, group.records))
         except BaseException as error:
             self.clear()
@@ -238,7 +238,8 @@ class Recorder:
                 self.owners[id(p)][0].add_whole(p, one.grad)
         self.copies = ()
         if stray:
-            self._refuse(f"a use of {stray[0]} past its module", "use the tensor as an attribute of its module")
+            remedy = "use the tensor as an attribute of its module inside the function"
+            self._refuse(f"a use of {stray[0]} past its module", remedy)
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
@@ -284,6 +285,10 @@ class Recorder:
         """Raise for hooks that would see the gradients of all records, and for layers that count records."""
         if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
             self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters):
+            remedy = "remove it, or call register_step_pre_hook of the wrapped optimizer, which sees released gradients"
+            actual = "a hook on the gradient of a trained tensor"
+            raise InvalidParameterError("module", actual, "one without hooks on gradients", remedy)
         for layer in self.layers:
             kind = type(layer).__name__
             if layer._backward_hooks or layer._backward_pre_hooks:
@@ -293,7 +298,9 @@ class Recorder:
                 )
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
                 remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
-                raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
+                raise InvalidParameterError(
+                    "module", f"{kind} in training mode", "one without BatchNorm in training mode", remedy
+                )
 
     def _refuse(self, what: str, remedy: str) -> None:
         """Forget the pass and raise."""
@@ -327,10 +334,9 @@ def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor
 
 
 @contextmanager
-def _unchanged(layers: list[nn.Module]) -> Iterator[None]:
+def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]:
     """Put attributes and buffers back as they were, so that no call knows of earlier ones; refuse writes in place."""
     before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
-    tensors = [t for layer in layers for t in (*layer._buffers.values(), *layer._parameters.values()) if t is not None]
     written = [(tensor, tensor._version) for tensor in tensors]
     try:
         yield

@@ -180,7 +180,9 @@ def _check(place: str, parameter: nn.Parameter) -> None:
     """Raise for a tensor without a shape, and for one of low precision."""
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         remedy = "call the module once before make_private"
-        raise InvalidParameterError("module", f"{place} without a shape", "a module whose tensors have a shape", remedy)
+        raise InvalidParameterError(
+            "module", f"{place or 'a tensor'} without a shape", "a module whose tensors have a shape", remedy
+        )
     if parameter.dtype not in DTYPES:
         remedy = "convert the trained tensors with float(). Frozen tensors may have half precision"
         expected = "a module with trained tensors in float32 or float64"
