@@ -87,6 +87,10 @@ class _Pass(TorchFunctionMode):
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
             raise InvalidParameterError("loss_fn", what, "a function without seeds and generators", remedy)
+        if func == Tensor.data.__set__:  # pyright: ignore[reportAttributeAccessIssue]
+            # No version counts it, and the values would stay after the pass.
+            what, remedy = "an assignment to the data of a tensor", "assign a new tensor to the attribute"
+            raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
 
     def leaks(self) -> bool:
         """Return True if a tensor that was computed from records is still alive."""
