@@ -54,6 +54,10 @@ GRADIENTS = {
 }  # fmt: skip
 """Operations that reach gradients of records, with what the error says of each."""
 
+DATA: Any = Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
+SET_DATA: Any = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
+"""How torch calls a read of ``tensor.data`` and an assignment to it."""
+
 PRINTED = {
     Tensor.__repr__: "a printed tensor, which shows the values of all records",
     Tensor.__format__: "a formatted tensor, which shows the values of all records",
@@ -81,15 +85,14 @@ class _Pass(TorchFunctionMode):
         self.kept: list[ref[Any]] = []
         self.is_running = True
 
-    def check_random_numbers(self, func: Any, kwargs: dict[str, Any]) -> None:
-        """Raise if the function has set a seed, or draws from its own generator."""
+    def check(self, func: Any, kwargs: dict[str, Any]) -> None:
+        """Raise if the function has set a seed, draws from its own generator, or replaces the data of a tensor."""
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
             raise InvalidParameterError("loss_fn", what, "a function without seeds and generators", remedy)
-        if func == Tensor.data.__set__:  # pyright: ignore[reportAttributeAccessIssue]
-            # No version counts it, and the values would stay after the pass.
-            what, remedy = "an assignment to the data of a tensor", "assign a new tensor to the attribute"
+        if func == SET_DATA:
+            what, remedy = "an assignment to the data of a tensor", "assign a new tensor"
             raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
 
     def leaks(self) -> bool:
@@ -105,8 +108,6 @@ class OneRecord(_Pass):
     def __init__(self, recorder: "Recorder", inputs: list[Tensor]) -> None:
         super().__init__(recorder)
         self.computed: dict[int, ref[Any]] = {}
-        self.own = {id(tensor) for tensor in recorder.tensors}
-        self.written: list[tuple[Tensor, int]] = []
         self.note(inputs)
 
     def note(self, out: Any) -> None:
@@ -117,23 +118,17 @@ class OneRecord(_Pass):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        self.check_random_numbers(func, kwargs)
+        self.check(func, kwargs)
         depends = any(
             (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
         )
         if func in GRADIENTS and depends:
             raise InvalidParameterError("loss_fn", GRADIENTS[func], "a function of one record", "remove it")
-        out = func(*args, **kwargs)
+        # Writes to the result of detach count as writes to the tensor; those to its data would not.
+        out = args[0].detach() if func == DATA else func(*args, **kwargs)
         if depends:
             self.note(out)
-        if func == Tensor.data.__get__ and id(args[0]) in self.own:  # pyright: ignore[reportAttributeAccessIssue]
-            # Writes through ``data`` do not count as writes to the tensor itself.
-            self.written.append((out, out._version))
         return out
-
-    def writes(self) -> bool:
-        """Return True if the pass has written to a tensor of the module through its ``data``."""
-        return any(tensor._version != version for tensor, version in self.written)
 
 
 class AllRecords(_Pass):
@@ -152,7 +147,7 @@ class AllRecords(_Pass):
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        self.check_random_numbers(func, kwargs)
+        self.check(func, kwargs)
         rule = RULES.get(func)
         out = NotImplemented if rule is None else rule(self, *args, **kwargs)
         if out is NotImplemented:
@@ -370,13 +365,12 @@ def _embedding(
         return NotImplemented
     trained = during.matrix(weight)
     if max_norm is not None or scale_grad_by_freq or trained is None:
-        what, remedy = "a torch.func.grad around it", "pass one_by_one=True to step_on"
+        option, remedy = "torch.func.grad around it", "pass one_by_one=True to step_on"
         if scale_grad_by_freq:
-            what, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
+            option, remedy = "scale_grad_by_freq", "remove this option, or pass one_by_one=True to step_on"
         if max_norm is not None:
-            what, remedy = "max_norm", "remove this option, because it writes to the weight"
-        expected = "a module whose trained embeddings have no such option"
-        raise InvalidParameterError("module", f"an embedding with {what}", expected, remedy)
+            option, remedy = "max_norm", "remove this option, because it writes to the weight"
+        raise InvalidParameterError("module", f"an embedding with {option}", "one with plain embeddings", remedy)
     padding, matrix = None if padding_idx is None else padding_idx % len(weight), trained.weight.detach()
 
     def keep(ids: Tensor, g: Tensor) -> None:
@@ -490,7 +484,8 @@ COMPOSED = {
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     """Return the error to raise in place of one that vmap raised; None for an error of the program."""
-    text = ". ".join(str(error).strip().removeprefix("vmap: ").partition("\n")[0].split(". ")[:2]).rstrip(".")
+    first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
+    text = ". ".join(first.split(". ")[:2]).rstrip(".")
     signs = (
         "vmap",
         "Batching rule",
@@ -503,6 +498,6 @@ def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
     if not isinstance(error, RuntimeError | NotImplementedError) or not any(sign in str(error) for sign in signs):
         return None
     return UnsupportedError(
-        f"torch.vmap cannot run the loss function for several records at once: {text}. Pass one_by_one=True to "
+        f"torch.vmap cannot run the loss function for several records at once: {text[:200]}. Pass one_by_one=True to "
         "step_on, which computes one record after another, or replace the operation."
     )

@@ -124,7 +124,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._original, self._module, self._trained, self._views = optimizer, module, trained, views
         self._noisy_sum, self._spending, self._turn, self._plan = release, spending, loader, spending.plan
         self._recorder = Recorder(module, trained)
-        self._dtypes = {id(p): p.dtype for one in trained for p in one.parameters}
+        self._planned = {id(p): p.dtype for one in trained for p in one.parameters}
         self._hooks: list[Callable[[Any], None]] = []
         self._steps_itself = False
         self._batches_seen = 0
@@ -344,8 +344,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if distance > AGREEMENT * norm:
             raise UnsupportedError(
                 "the gradient of a record under torch.vmap must be its gradient alone, got a relative difference of "
-                f"{distance / norm:.2g}. Remove random generators and counters of its own from the loss function. If it "
-                "has none, pass one_by_one=True to step_on."
+                f"{distance / norm:.2g}. Remove random generators and counters from the loss function. If it has none, "
+                "pass one_by_one=True to step_on."
             )
 
     def _check_gradients(self) -> None:
@@ -372,9 +372,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise if the trained tensors are not those of the plan, in their precision, or have other gradients."""
-        # Noise in 16 bits has few values, and norms in 16 bits are wrong by more than the slack.
-        if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._dtypes:
+        """Raise if other tensors are trained than those of the plan, or have gradients from elsewhere."""
+        if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
             remedy = "freeze or convert tensors before make_private only"
             raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
         if any(p.grad is not None for trained in self._trained for p in trained.parameters):

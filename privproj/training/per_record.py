@@ -217,8 +217,10 @@ class Recorder:
                 raise unsupported from error
             raise
         if any(one.leaks() for one in self.passes):
-            remedy = "do not store tensors in lists, attributes or variables outside. A stored one could reach another record"
-            self._refuse("a function or module that stores a tensor computed from a record", remedy)
+            remedy = (
+                "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
+            )
+            self._refuse("a tensor that is kept after the call", remedy)
         return losses
 
     def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
@@ -239,7 +241,7 @@ class Recorder:
         self.copies = ()
         if stray:
             remedy = "use the tensor as an attribute of its module inside the function"
-            self._refuse(f"a use of the tensor {stray[0]} past its module", remedy)
+            self._refuse(f"a use of {stray[0]} past its module", remedy)
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
@@ -274,8 +276,6 @@ class Recorder:
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
-        if during.writes():
-            raise _write_error()
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
@@ -300,7 +300,9 @@ class Recorder:
                 )
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
                 remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
-                raise InvalidParameterError("module", f"{kind} in training mode", "one without BatchNorm", remedy)
+                raise InvalidParameterError(
+                    "module", f"{kind} in training mode", "one without BatchNorm in training mode", remedy
+                )
 
     def _refuse(self, what: str, remedy: str) -> None:
         """Forget the pass and raise."""
@@ -349,14 +351,9 @@ def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]
                 layer._buffers.clear()
                 layer._buffers.update(buffers)
     if any(tensor._version != version for tensor, version in written):
-        raise _write_error()
-
-
-def _write_error() -> InvalidParameterError:
-    """Return the error for a forward pass that writes to the module."""
-    remedy = "call eval() on the layer that writes it, or remove the write"
-    what = "a forward pass that writes to a buffer or a parameter"
-    return InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
+        remedy = "call eval() on the layer that writes it, or remove the write"
+        what = "a forward pass that writes to a buffer or a parameter"
+        raise InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
 
 
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(

@@ -38,8 +38,8 @@ from privproj.training.view import Algorithm
 OPACUS_NAMES = {
     "target_epsilon": "epsilon", "target_delta": "delta", "poisson_sampling": 'batches="poisson"',
     "noise_generator": "insecure_seed", "criterion": "loss_fn of step_on", "grad_sample_mode": "not needed",
-    "max_physical_batch_size": "micro_batch_size of step_on", "loss_reduction": "not needed", "batch_first": "not needed",
-    "total_steps": "steps",
+    "max_physical_batch_size": "micro_batch_size of step_on", "loss_reduction": "not needed",
+    "batch_first": "not needed", "total_steps": "steps",
 }  # fmt: skip
 """Arguments of Opacus' ``PrivacyEngine``, with what says the same here."""
 
@@ -80,9 +80,10 @@ def make_private(
             optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
 
     The loss function gets a batch of one record, as ``collate_fn([record])`` makes it, and returns the loss. The noise
-    is fixed before the first step, either as given or as the smallest that meets ``epsilon`` at ``delta``. Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module. Each
-    process clips its share of every batch, and noise is added once. Of a ``DistributedDataParallel`` the module inside
-    is trained and comes back.
+    is fixed before the first step, either as given or as the smallest that meets ``epsilon`` at ``delta``.
+    Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module. Each
+    process clips its share of every batch, and noise is added once. A ``DistributedDataParallel`` is unwrapped: the
+    module inside is trained and returned.
 
     Args:
         module: What is trained: its tensors with ``requires_grad``, in float32 or float64. Its forward pass must not

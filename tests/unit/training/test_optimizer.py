@@ -57,7 +57,7 @@ def test_step_on_takes_only_batches_of_the_loader(loop, wrong):
 
 def test_step_needs_the_gradients_of_a_batch(loop):
     _, optimizer, batches = loop
-    with pytest.raises(InvalidParameterError, match="a batch from the private loader"):
+    with pytest.raises(InvalidParameterError, match="after drawing a batch from the private loader"):
         optimizer.step()
     next(batches)
     with pytest.raises(InvalidParameterError, match="after backward_on of the batch"):

@@ -1,0 +1,61 @@
+"""Common mistakes in a training loop raise an error that names a remedy."""
+
+import pytest
+from helpers import needs
+
+torch = needs("torch")
+
+from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from privproj.errors import InvalidParameterError  # noqa: E402
+from privproj.training import make_private  # noqa: E402
+
+
+def run(module, **options):
+    """Return the private module, optimizer and loader for a few records."""
+    records = TensorDataset(torch.randn(20, 4), torch.randint(0, 2, (20,)))
+    return make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(records, batch_size=5), max_grad_norm=1.0, steps=3, batches="fixed",
+        **{"noise_multiplier": 1.0, **options},
+    )  # fmt: skip
+
+
+def test_hook_on_a_trained_tensor_raises():
+    seen = []
+    module, optimizer, loader = run(torch.nn.Linear(4, 2))
+    module.weight.register_hook(seen.append)
+    for batch in loader:
+        with pytest.raises(InvalidParameterError, match="a hook on a trained tensor"):
+            optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
+        break
+    assert not seen
+
+
+def test_batch_cannot_be_unpacked():
+    _, _, loader = run(torch.nn.Linear(4, 2))
+    with pytest.raises(TypeError, match="Pass it to optimizer.step_on"):
+        for _, _ in loader:
+            pass
+
+
+def test_batch_used_twice_raises():
+    module, optimizer, loader = run(torch.nn.Linear(4, 2))
+    batch = next(iter(loader))
+    optimizer.backward_on(lambda record: module(record[0]).sum(), batch)
+    with pytest.raises(InvalidParameterError, match="got a batch that was used before"):
+        optimizer.backward_on(lambda record: module(record[0]).sum(), batch)
+
+
+def test_step_without_gradients_raises():
+    _, optimizer, loader = run(torch.nn.Linear(4, 2))
+    next(iter(loader))
+    with pytest.raises(InvalidParameterError, match="called after backward_on of the batch"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["loss_reduction", "batch_first", "total_steps", "target_epsilon"])
+def test_make_private_explains_opacus_names(name):
+    with pytest.raises(InvalidParameterError, match=f"{name} of Opacus is "):
+        run(torch.nn.Linear(4, 2), **{name: 1.0})
