@@ -124,7 +124,7 @@ def accuracy(problem, algorithm, rank, z, steps, clip, pace, seed):
     begun = time.process_time()
     while len(batches):
         for batch in batches:
-            optimizer.step_on(lambda part: cross_entropy(private(part[0]), part[1], reduction="none"), batch)
+            optimizer.step_on(lambda record: cross_entropy(private(record[0]), record[1]), batch)
     spent = time.process_time() - begun
     optimizer.close()
     third = len(kept_y) // 3

@@ -46,7 +46,7 @@ def stage(module, data, clip, rate, algorithm, steps, noise, **more):
     seen = look(optimizer)
     while len(batches):
         for batch in batches:
-            optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+            optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
     optimizer.close()
     return optimizer, seen
 

@@ -29,12 +29,14 @@ CASES = {
     "blocks": "all linear weights of the blocks",
     "embeddings": "the token embeddings",
     "mlp": "five linear layers, 1024 wide, 256 records",
+    "mlp-m2": "the same, trained by M2 of rank 16",
     "cnn": "two convolutions and a linear layer, 128 images of 32 x 32",
 }
-PLAIN_NETWORKS = ("mlp", "cnn")
+PLAIN_NETWORKS = ("mlp", "mlp-m2", "cnn")
+NETWORK = {"units": 1024, "records": 256}
 SIZES = {
-    "cpu": {"width": 256, "layers": 4, "vocabulary": 2048, "tokens": 128, "batch": 16},
-    "cuda": {"width": 1024, "layers": 8, "vocabulary": 16384, "tokens": 256, "batch": 16},
+    "cpu": {"width": 256, "layers": 4, "vocabulary": 2048, "tokens": 128, "batch": 16, **NETWORK},
+    "cuda": {"width": 1024, "layers": 8, "vocabulary": 16384, "tokens": 256, "batch": 16, **NETWORK},
 }
 RANK = 16
 
@@ -70,14 +72,15 @@ def causal_model(case, size):
 
 
 def plain_network(case, size):
-    """The model of a case, and one batch of records with their labels, of the same size everywhere."""
+    """The model of a case, and one batch of records with their labels."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
-    if case == "mlp":
-        layers = [part for _ in range(4) for part in (nn.Linear(1024, 1024), nn.ReLU())]
-        model, x = nn.Sequential(*layers, nn.Linear(1024, 10)), torch.randn(256, 1024)
+    if case != "cnn":
+        units = size["units"]
+        layers = [part for _ in range(4) for part in (nn.Linear(units, units), nn.ReLU())]
+        model, x = nn.Sequential(*layers, nn.Linear(units, 10)), torch.randn(size["records"], units)
     else:
         model, x = nn.Sequential(
             nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
@@ -103,16 +106,15 @@ def stepper(case, way, device):
             return model(batch[0]), batch[1]
         return model(batch[0]).logits[:, :-1].flatten(0, 1), batch[0][:, 1:].flatten()
 
-    def losses_of(batch):
-        scores, targets = scores_and_targets(model, batch)
-        return cross_entropy(scores, targets, reduction="none").view(len(batch[0]), -1).mean(1)
+    def loss_of(batch):
+        return cross_entropy(*scores_and_targets(model, batch))
 
     if way == "plain":
 
         def plain_step():
             for batch in loader:
                 optimizer.zero_grad()
-                losses_of([part.to(device) for part in batch]).mean().backward()
+                loss_of([part.to(device) for part in batch]).backward()
                 optimizer.step()
 
         return plain_step
@@ -123,12 +125,14 @@ def stepper(case, way, device):
     _, private, private_loader = make_private(
         module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, noise_multiplier=1.0, steps=10**6,
         batches=PoissonBatches(rate=1.0),
-        algorithm={"lora-fa": "lora-fa", "lora-m2": Method("m2", RANK // 2)}.get(case, "dp-sgd"),
+        algorithm={
+            "lora-fa": "lora-fa", "lora-m2": Method("m2", RANK // 2), "mlp-m2": Method("m2", RANK),
+        }.get(case, "dp-sgd"),
     )  # fmt: skip
 
     def private_step():
         for batch in private_loader:
-            private.step_on(losses_of, batch)  # which moves it
+            private.step_on(loss_of, batch)  # moves the batch to the device
 
     return private_step
 

@@ -129,7 +129,7 @@ def train(module, data, clip, rate, seed, algorithm, steps, batch, noise, look=N
     seen = look(optimizer) if look else None
     while len(batches):
         for drawn in batches:
-            optimizer.step_on(lambda part: cross_entropy(module(*part[:-1]), part[-1], reduction="none"), drawn)
+            optimizer.step_on(lambda record: cross_entropy(module(*record[:-1]), record[-1]), drawn)
     optimizer.close()
     return optimizer, seen
 

@@ -18,15 +18,10 @@ NAMES = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1", "opacus")
 WIDTH, RANK, BATCH = 1024, 16, 256
 
 
-def losses_of(module, x, y):
-    from torch.nn.functional import mse_loss
-
-    return mse_loss(module(x), y, reduction="none").mean(1)
-
-
 def stepper(name, device, layers):
     """A function that makes one step."""
     import torch
+    from torch.nn.functional import mse_loss
     from torch.utils.data import DataLoader, TensorDataset
 
     from privproj.training import Method, PoissonBatches, add_frozen_lora, make_private
@@ -48,19 +43,18 @@ def stepper(name, device, layers):
 
         def opacus_step():
             optimizer.zero_grad()
-            losses_of(module, x, y).mean().backward()
+            mse_loss(module(x), y).backward()
             optimizer.step()
 
         return opacus_step
-    _, private, _ = make_private(
+    _, private, private_loader = make_private(
         module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, noise_multiplier=1.0,
         algorithm=Method(name, None if name == "dp-sgd" else RANK), steps=10**6, batches=PoissonBatches(rate=1.0),
     )  # fmt: skip
 
     def step():
-        private._turn.open(BATCH)
-        private.backward_on(lambda part: losses_of(module, *part), (x, y))
-        private.step()
+        for batch in private_loader:
+            private.step_on(lambda record: mse_loss(module(record[0]), record[1]), batch)
 
     return step
 

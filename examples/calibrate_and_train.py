@@ -40,7 +40,7 @@ def main() -> None:
     )
     while len(loader):
         for batch in loader:
-            optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+            optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
     print(f"run: epsilon = {optimizer.epsilon(DELTA).value} after {STEPS} steps")
     accuracy = (module(test[0]).argmax(1) == test[1]).float().mean().item()
     print(f"test accuracy = {100 * accuracy:.1f} %")

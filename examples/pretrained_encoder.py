@@ -59,7 +59,7 @@ def main() -> None:
     head = torch.nn.Linear(384, 2, bias=False)
     model = torch.nn.ModuleDict({"encoder": get_peft_model(encoder, lora), "head": head}).eval()  # without dropout
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    _, optimizer, loader = make_private(  # adds its hooks to the model in place
+    _, optimizer, loader = make_private(
         module=model,
         optimizer=torch.optim.SGD(trained, lr=0.3, momentum=0.9),
         data_loader=DataLoader(TensorDataset(tokens[KEPT:], labels[KEPT:]), batch_size=200),
@@ -70,7 +70,7 @@ def main() -> None:
         steps=STEPS,
     )
     for batch in loader:
-        optimizer.step_on(lambda part: cross_entropy(scores(model, part[0]), part[1], reduction="none"), batch)
+        optimizer.step_on(lambda record: cross_entropy(scores(model, record[0]), record[1]), batch)
     with torch.no_grad():
         right = torch.cat([scores(model, part).argmax(1) for part in tokens[:KEPT].split(256)]) == labels[:KEPT]
     print(f"accuracy = {100 * right.float().mean():.1f} %")

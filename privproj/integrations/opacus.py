@@ -184,7 +184,7 @@ class ProjectionAccountant:
                     f"a step on {batches} accumulated batches is not a Poisson sample. Use one batch per step, and "
                     "split large batches with Opacus' BatchMemoryManager"
                 )
-            plan = getattr(optimizer, "_plan", None)
+            plan = getattr(optimizer, "plan", None)
             if isinstance(plan, Plan):
                 _check_plan(plan, sample_rate)
                 self.record(plan.mechanism, sample_rate)

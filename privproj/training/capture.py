@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
@@ -45,15 +46,19 @@ FILLED = {torch.zeros, torch.empty, torch.ones, torch.full}
 TRUTH_VALUES = {Tensor.__bool__, torch.is_nonzero}
 """Functions that return the truth value of a tensor."""
 
-VISIBLE = {
+GRADIENTS = {
+    Tensor.register_hook: "a call of register_hook, which sees gradients before they are clipped",
+    Tensor.retain_grad: "a call of retain_grad, which keeps gradients before they are clipped",
+    Tensor.grad_fn.__get__: "a use of grad_fn, which sees gradients before they are clipped",  # pyright: ignore[reportAttributeAccessIssue]
+    Tensor.backward: "a call of backward, which computes gradients before they are clipped",
+}  # fmt: skip
+"""Operations that reach gradients of records, with what the error says of each."""
+
+PRINTED = {
     Tensor.__repr__: "a printed tensor, which shows the values of all records",
     Tensor.__format__: "a formatted tensor, which shows the values of all records",
-    Tensor.register_hook: "a call of register_hook, which sees the gradients of all records",
-    Tensor.retain_grad: "a call of retain_grad, which sees the gradients of all records",
-    Tensor.grad_fn.__get__: "a use of grad_fn, which sees the gradients of all records",  # pyright: ignore
-    Tensor.backward: "a call of backward, which computes gradients before they are clipped",
-}
-"""Operations that would reach other records, with what the error says of each."""
+}  # fmt: skip
+"""Operations that show the values of several records, with what the error says of each."""
 
 
 class Split(BaseException):
@@ -73,7 +78,7 @@ class _Pass(TorchFunctionMode):
 
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
-        self.kept: list[ref[Tensor]] = []
+        self.kept: list[ref[Any]] = []
         self.is_running = True
 
     def check_random_numbers(self, func: Any, kwargs: dict[str, Any]) -> None:
@@ -95,22 +100,36 @@ class OneRecord(_Pass):
 
     def __init__(self, recorder: "Recorder", inputs: list[Tensor]) -> None:
         super().__init__(recorder)
-        self.computed: dict[int, ref[Tensor]] = {}
+        self.computed: dict[int, ref[Any]] = {}
+        self.own = {id(tensor) for tensor in recorder.tensors}
+        self.written: list[tuple[Tensor, int]] = []
         self.note(inputs)
 
     def note(self, out: Any) -> None:
-        """Note tensors that depend on the record."""
-        for tensor in _tensors(out):
-            self.kept.append(ref(tensor))
-            self.computed[id(tensor)] = self.kept[-1]
+        """Note tensors and arrays that depend on the record."""
+        for value in [out] if isinstance(out, np.ndarray) else _tensors(out):
+            self.kept.append(ref(value))
+            self.computed[id(value)] = self.kept[-1]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         self.check_random_numbers(func, kwargs)
+        depends = any(
+            (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
+        )
+        if func in GRADIENTS and depends:
+            raise InvalidParameterError("loss_fn", GRADIENTS[func], "a function of one record", "remove it")
         out = func(*args, **kwargs)
-        if any((noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))):
+        if depends:
             self.note(out)
+        if func == Tensor.data.__get__ and id(args[0]) in self.own:  # pyright: ignore[reportAttributeAccessIssue]
+            # Writes through ``data`` do not count as writes to the tensor itself.
+            self.written.append((out, out._version))
         return out
+
+    def writes(self) -> bool:
+        """Return True if the pass has written to a tensor of the module through its ``data``."""
+        return any(tensor._version != version for tensor, version in self.written)
 
 
 class AllRecords(_Pass):
@@ -151,9 +170,11 @@ class AllRecords(_Pass):
         """Call a function for which there is no rule."""
         if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
             return self.truth_value(args[0], args)
-        if func in VISIBLE and is_batchedtensor(args[0]):
+        if func in GRADIENTS and is_batchedtensor(args[0]):
+            raise InvalidParameterError("loss_fn", GRADIENTS[func], "a function of one record", "remove it")
+        if func in PRINTED and is_batchedtensor(args[0]):
             remedy = "remove it, or pass one_by_one=True to step_on"
-            raise InvalidParameterError("loss_fn", VISIBLE[func], "a function of one record", remedy)
+            raise InvalidParameterError("loss_fn", PRINTED[func], "a function of one record", remedy)
         if func is Tensor.requires_grad_ and is_batchedtensor(args[0]):
             # Checkpointing asks for it where the first layers are frozen; copies require a gradient anyway.
             return args[0]

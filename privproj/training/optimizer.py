@@ -428,6 +428,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise InvalidParameterError("closure", closure, "None, because every release is used once")
+        if self._turn.taken:
+            self._check_trained()
         self._turn.close()
         try:
             self._share()

@@ -158,8 +158,8 @@ class Recorder:
         self.layers = [*self.module.modules()]
         self.check_layers()
         # The module may have been moved.
-        self.device, tensors = self.parameters[0].device, (*self.module.parameters(), *self.module.buffers())
-        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in tensors))))
+        self.device, self.tensors = self.parameters[0].device, [*self.module.parameters(), *self.module.buffers()]
+        self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in self.tensors))))
         self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]
         self.places: list[tuple[Any, str, Any]] = [
             (layer._parameters, key, p)
@@ -206,7 +206,7 @@ class Recorder:
         self.states = [generator.get_state() for generator in self.generators]
         try:
             # A compiled function would mix the records.
-            with torch.enable_grad(), _unchanged(self.layers), torch.compiler.set_stance("force_eager"):
+            with torch.enable_grad(), _unchanged(self.layers, self.tensors), torch.compiler.set_stance("force_eager"):
                 losses = compute(loss_fn, Group(columns, group.build, group.records))
         except BaseException as error:
             self.clear()
@@ -274,6 +274,8 @@ class Recorder:
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
+        if during.writes():
+            raise _write_error()
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
@@ -285,9 +287,10 @@ class Recorder:
         """Raise for hooks that would see the gradients of all records, and for layers that count records."""
         if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
             self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
-        if any(p._backward_hooks for p in self.parameters):
-            remedy = "remove it, because it sees gradients before they are clipped"
-            raise InvalidParameterError("module", "a hook on a trained tensor", "one without backward hooks", remedy)
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters):
+            remedy = "remove it, or call register_step_pre_hook of the wrapped optimizer, which sees released gradients"
+            actual = "a hook on the gradient of a trained tensor"
+            raise InvalidParameterError("module", actual, "one without hooks on gradients", remedy)
         for layer in self.layers:
             kind = type(layer).__name__
             if layer._backward_hooks or layer._backward_pre_hooks:
@@ -333,10 +336,9 @@ def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor
 
 
 @contextmanager
-def _unchanged(layers: list[nn.Module]) -> Iterator[None]:
+def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]:
     """Put attributes and buffers back as they were, so that no call knows of earlier ones; refuse writes in place."""
     before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
-    tensors = [t for layer in layers for t in (*layer._buffers.values(), *layer._parameters.values()) if t is not None]
     written = [(tensor, tensor._version) for tensor in tensors]
     try:
         yield
@@ -349,9 +351,14 @@ def _unchanged(layers: list[nn.Module]) -> Iterator[None]:
                 layer._buffers.clear()
                 layer._buffers.update(buffers)
     if any(tensor._version != version for tensor, version in written):
-        remedy = "call eval() on the layer that writes it, or remove the write"
-        what = "a forward pass that writes to a buffer or a parameter"
-        raise InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
+        raise _write_error()
+
+
+def _write_error() -> InvalidParameterError:
+    """Return the error for a forward pass that writes to the module."""
+    remedy = "call eval() on the layer that writes it, or remove the write"
+    what = "a forward pass that writes to a buffer or a parameter"
+    return InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
 
 
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(

@@ -1,7 +1,7 @@
-"""The ``Trainer`` of transformers, trained privately; users import it from ``privproj.integrations.transformers``.
+"""The private ``Trainer`` of transformers; users import it from ``privproj.integrations.transformers``.
 
-Trainer keeps its loop: it draws a batch, calls ``training_step``, then ``optimizer.step``. Here a batch is a whole
-logical batch, so that Trainer's own accumulation is set aside and each of its steps is one release.
+``Trainer`` keeps its loop: it draws a batch, calls ``training_step``, then ``optimizer.step``. Here a batch is a whole
+logical batch, so gradient accumulation is switched off and each step is one release.
 """
 
 import copy
@@ -16,81 +16,65 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import has_length
 
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.result import Result
-from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
+from privproj.training.batches import WORKER_SETTINGS, Batch, PrivateLoader
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.plan import batches_of
 from privproj.training.private import ResumedLedger, make_private
 
-GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
-"""Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""
+# arguments of make_private that are set by arguments of Trainer or of train
+SET_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
 
-LEDGER = "ledger.jsonl"
-"""The file of the ledger within ``output_dir``, where no other is named. Contract: a run is resumed from it."""
+LEDGER = "ledger.jsonl"  # default name of the ledger in ``output_dir``, from which a run is resumed
 
-IGNORED = -100
-"""The label of a token without a loss, as transformers has it. Contract."""
-
+# soundness: entries of Trainer's logs that are statistics of a batch without noise
 BATCH_STATISTICS = ("loss", "train_loss", "grad_norm")
-"""Entries of Trainer's logs that come from a batch without noise, or from gradients that do not exist here.
-Soundness."""
 
+# soundness: kinds of runs in which every process holds the whole model
 WORKERS = {"NO", "MULTI_CPU", "MULTI_GPU"}
-"""Kinds of runs in which every process holds the whole model. Contract."""
 
-CLASSES = tuple(f"For{kind}Classification" for kind in ("Sequence", "Image", "Video", "Audio"))
-"""Endings of the names of models with one score for each class. Contract."""
-
-UNSOUND = {
+# soundness: arguments of Trainer that must keep one value, and the reason
+FIXED_ARGUMENTS = {
     "auto_find_batch_size": (False, "the batch size is fixed before training"),
-    "neftune_noise_alpha": (None, "its noise depends on the length of the longest record of a batch"),
-    "use_liger_kernel": (False, "its fused kernels bypass the per-example gradients"),
     "include_num_input_tokens_seen": ("no", "the number of tokens in a batch is private"),
     "train_sampling_strategy": ("random", "privproj draws the batches"),
     "group_by_length": (False, "privproj draws the batches"),
 }
-"""Arguments of Trainer that must keep one value, and why. Soundness."""
 
+# soundness: words in the names of optimizers that change weights outside ``step``
 OWN_UPDATES = ("layerwise", "lomo", "schedule_free")
-"""Words in the names of optimizers that change weights elsewhere than in ``step``. Soundness."""
 
 
 class PrivateTrainer(Trainer):
-    """A ``Trainer`` that trains privately, holds its epsilon in a ledger and says it in its logs.
+    """Train a model of transformers privately, with a ledger and epsilon in the logs.
 
-    Batches are Poisson samples of ``per_device_train_batch_size * gradient_accumulation_steps`` records for each
-    process, in expectation; they are worked through ``per_device_train_batch_size`` records at a time and released
-    together. ``num_train_epochs`` or ``max_steps`` give the number of releases. Trainer's own clipping, accumulation
-    and skipping of batches are set aside in a copy of its arguments. The rest stays: the optimizer and its schedule,
-    evaluation, callbacks, checkpoints. ``train(resume_from_checkpoint=True)`` goes on after the releases of the ledger.
+    The loss of a record is ``compute_loss(model, record)``, where ``record`` is a batch of one record made by the data
+    collator. Every model, ``compute_loss``, ``compute_loss_func`` and label smoothing that accepts one record works.
 
-    The logs hold ``epsilon`` and ``delta`` where Trainer has the training loss, which is a statistic of private records
-    that no noise protects, like the gradient norm, the number of tokens and operations. None of them is kept. What is
-    evaluated is not protected either: evaluate on other records.
+    Batches are Poisson samples of ``per_device_train_batch_size * gradient_accumulation_steps`` expected records for
+    each process. At most ``per_device_train_batch_size`` records are computed at once. ``num_train_epochs`` or
+    ``max_steps`` set the number of releases. The optimizer, its schedule, evaluation, callbacks and checkpoints work as
+    usual. ``train(resume_from_checkpoint=True)`` continues after the releases of the ledger.
 
-    The loss of a record is its own. For language models and token classification it is the mean over the record's own
-    labeled tokens; sequence classification and regression are known too. For others override
-    :meth:`compute_record_losses`.
+    The logs contain ``epsilon`` and ``delta`` in place of the training loss and the gradient norm, which are statistics
+    of private records without noise. Evaluation results are not protected either: evaluate on other records.
 
     Args:
-        *args: Arguments of ``Trainer``, as they are.
-        privacy: Arguments of :func:`privproj.training.make_private` by their names: ``delta``, ``max_grad_norm`` (the
-            clip of each record; that of ``TrainingArguments`` where it is left out) and ``epsilon`` or
-            ``noise_multiplier``, and any other but those that Trainer's own arguments say. ``delta`` is also that of
-            the logs. ``ledger`` is ``output_dir/ledger.jsonl`` unless named.
-            ``strict=True`` computes every record by itself, as in :meth:`PrivateOptimizer.backward_on`.
-        **kwargs: Arguments of ``Trainer``, as they are.
+        *args: Arguments of ``Trainer``.
+        privacy: Arguments of :func:`privproj.training.make_private`: ``delta``, either ``epsilon`` or
+            ``noise_multiplier``, and others that no argument of ``Trainer`` sets. The defaults are the
+            ``max_grad_norm`` of ``TrainingArguments`` and ``ledger="output_dir/ledger.jsonl"``. The entry
+            ``one_by_one=True`` is passed to :meth:`PrivateOptimizer.backward_on`.
+        **kwargs: Arguments of ``Trainer``.
 
     Raises:
-        InvalidParameterError: ``privacy`` has an unknown name or no ``delta``, an argument of Trainer would break a
-            promise of the accounting, or the loss of a record is not known.
+        InvalidParameterError: ``privacy`` has an unknown name or no ``delta``, or an argument of ``Trainer`` would
+            invalidate the accounting.
 
     >>> import tempfile
     >>> import torch
@@ -119,87 +103,52 @@ class PrivateTrainer(Trainer):
     def __init__(self, *args: Any, privacy: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.privacy = _checked(privacy)
-        self.strict = bool(self.privacy.pop("strict", False))
+        self.one_by_one = bool(self.privacy.pop("one_by_one", False))
         self.private_optimizer: PrivateOptimizer | None = None
         self.plain_optimizer = self.optimizer
         self.resumes = False
-        _refuse_unsound(self)
-        # B = records at a time x accumulation x processes: the expected number of records in a release.
+        _check_arguments(self)
+        # expected records of a release = records computed at once x accumulation x processes
         self.logical_batch_size = super().get_total_train_batch_size(self.args)
         self.args = copy.copy(self.args)
         self.args.gradient_accumulation_steps = 1
         _take_clip(self.privacy, self.args)
         self.args.max_grad_norm = 0.0
         self.args.ignore_data_skip = True
-        # Contributions are summed over processes when they are released; no wrapper may sum raw gradients before.
+        # Contributions are summed over processes when they are released. No wrapper may sum gradients before that.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
         self.add_callback(_ReleasesAreSteps(self))
 
-    def compute_record_losses(self, model: nn.Module, inputs: Any) -> Tensor:
-        """Compute the loss of each record of a part of a batch, from that record alone.
-
-        Never divide by what other records have a part in, such as the number of tokens of a batch.
-
-        Args:
-            model: The model that is trained.
-            inputs: A part of a batch as the data collator made it, on the model's device.
-
-        Returns:
-            One loss for each record, a one-dimensional tensor.
-
-        Raises:
-            InvalidParameterError: The batch has no labels.
-        """
-        if "labels" not in inputs:
-            raise InvalidParameterError(
-                "train_dataset", sorted(inputs), "records with labels", "check the data collator"
-            )
-        labels, kind = inputs["labels"], _kind_of(model)
-        # Encoders with decoders make the decoder's inputs from the labels; for others a loss of the batch is saved.
-        hidden = () if kind == "decoder" else ("labels",)
-        outputs = model(**{name: value for name, value in inputs.items() if name not in hidden})
-        logits, smoothing = outputs.logits.float(), self.args.label_smoothing_factor
-        if kind == "classes":
-            return _class_losses(logits, labels, _unwrapped(model).config, smoothing)
-        if kind == "next token":
-            logits, labels = logits[:, :-1], labels[:, 1:]
-        losses = cross_entropy(
-            logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED, label_smoothing=smoothing
-        )
-        # l_j = sum_t l_jt / (number of labeled tokens of record j).
-        return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
-
     def epsilon(self) -> Result:
-        """Epsilon of all that was released so far, at the ``delta`` of ``privacy``.
+        """Return epsilon of all releases so far at the ``delta`` of ``privacy``; before the first, that of the plan.
 
         Returns:
-            A :class:`privproj.Result`, as :func:`privproj.epsilon` gives it.
+            A :class:`privproj.Result`, as :func:`privproj.epsilon` returns it.
 
         Raises:
-            InvalidParameterError: Nothing was released yet.
+            InvalidParameterError: ``train`` was not called.
         """
         if self.private_optimizer is None:
             raise InvalidParameterError(
-                "epsilon", "a run without releases", "evaluated after the first step", "call train"
+                "epsilon", "a run that has not started", "evaluated after train was called", "call train"
             )
         return self.private_optimizer.epsilon(self.privacy["delta"])
 
     # --- what Trainer calls -------------------------------------------------------------------------
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train privately, with the arguments of ``Trainer.train``; its ``training_loss`` is None, since none is kept.
+        """Train privately, with the arguments of ``Trainer.train``.
 
         Args:
             *args: Arguments of ``Trainer.train``.
             **kwargs: Arguments of ``Trainer.train``.
 
         Returns:
-            What ``Trainer.train`` returns.
+            The result of ``Trainer.train``, with ``training_loss=None``.
 
         Raises:
-            InvalidParameterError: The ledger is not that of the checkpoint, or the plan is not possible.
-            UnsupportedError: The ledger has releases, no checkpoint is resumed, and the model is not the one that they
-                trained; or no bound covers the run.
+            InvalidParameterError: The ledger does not belong to the checkpoint, or the plan is not possible.
+            UnsupportedError: The ledger has releases but no checkpoint is resumed, or no bound covers the run.
         """
         self.resumes = bool(args[0] if args else kwargs.get("resume_from_checkpoint"))
         try:
@@ -208,18 +157,18 @@ class PrivateTrainer(Trainer):
             self.close()
 
     def close(self) -> None:
-        """Take the hooks off the model and let another process write the ledger; ``train`` ends with it."""
+        """Allow another process to write the ledger; ``train`` calls this at its end."""
         if self.private_optimizer is not None:
             self.private_optimizer.close()
 
     def get_train_dataloader(self) -> Any:
-        """Make the run private: the model, the optimizer, and the loader that comes back.
+        """Make the run private and return the private loader.
 
         Returns:
-            Batches as the plan says; a pass over them is as long as Trainer expects.
+            A loader of private batches; a pass has as many batches as ``Trainer`` expects.
         """
         self.close()
-        # Trainer's own loader knows which columns the model takes and how records are joined; it is not iterated.
+        # Trainer's own loader removes unused columns and has the data collator. It is not iterated.
         plain_loader = super().get_train_dataloader()
         settings = {name: getattr(plain_loader, name) for name in ("collate_fn", *WORKER_SETTINGS)}
         data = DataLoader(plain_loader.dataset, self.logical_batch_size, **settings)
@@ -232,33 +181,35 @@ class PrivateTrainer(Trainer):
             Path(options["ledger"]).parent.mkdir(parents=True, exist_ok=True)
         parts: dict[str, Any] = {"module": self.model, "optimizer": self.optimizer, "data_loader": data}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResumedLedger)  # the callback compares the checkpoint with the ledger
+            warnings.simplefilter("ignore", ResumedLedger)  # _ReleasesAreSteps compares the checkpoint with the ledger
             _, private, loader = make_private(**parts, steps=steps, again=False if self.resumes else None, **options)
         self.optimizer = self.private_optimizer = private
-        # Trainer counts batches: one that the loader released by itself would be missing, and waited for at the end.
+        # Trainer counts batches, so it must receive empty ones too.
         loader.keeps_empty = True
         return _Passes(loader, private, passes)
 
-    def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Take in a logical batch, part by part; the optimizer's step, which Trainer calls next, releases it.
+    def training_step(self, model: nn.Module, inputs: Batch, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute the clipped sum of a logical batch; ``optimizer.step``, which Trainer calls next, releases it.
 
         Args:
             model: The model, as Trainer wrapped it.
             inputs: A batch of the private loader.
-            *args: Not used: the number of items in a batch has no part in the loss of a record.
+            *args: Not used.
             **kwargs: Not used.
 
         Returns:
-            Zero in place of the training loss, which is not kept.
+            Zero, because the training loss is private.
         """
-        model.train()
         assert self.private_optimizer is not None
-        losses, size = partial(self.compute_record_losses, model), self.args.per_device_train_batch_size
-        self.private_optimizer.backward_on(losses, inputs, size, strict=self.strict)
+        model.train()
+        size = self.args.per_device_train_batch_size
+        self.private_optimizer.backward_on(
+            lambda record: self.compute_loss(model, record), inputs, size, one_by_one=self.one_by_one
+        )
         return torch.zeros((), device=self.args.device)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any = None) -> Any:
-        """Draw the next logical batch, without counting what is in it.
+        """Draw the next logical batch without counting its items.
 
         Args:
             epoch_iterator: A pass over the private loader.
@@ -279,7 +230,7 @@ class PrivateTrainer(Trainer):
         import_peft(self.model, resume_from_checkpoint)  # pyright: ignore[reportArgumentType]
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """Give the expected number of records in a release, over all processes.
+        """Return the expected number of records in a release, over all processes.
 
         Args:
             args: Arguments of Trainer, not used.
@@ -290,7 +241,7 @@ class PrivateTrainer(Trainer):
         return self.logical_batch_size
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Count no operations: their number says how many records were drawn.
+        """Return zero, because the number of operations reveals the size of a private batch.
 
         Args:
             inputs: A batch, not used.
@@ -301,7 +252,7 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log without statistics of batches; epsilon and delta stand in their place.
+        """Log epsilon and delta in place of statistics of batches.
 
         Args:
             logs: The values to log.
@@ -317,7 +268,7 @@ class PrivateTrainer(Trainer):
 
 
 class _Passes:
-    """The private loader as Trainer expects one: every pass has the same number of steps, however many are left."""
+    """The private loader with a fixed number of batches in each pass, as Trainer expects."""
 
     def __init__(self, loader: PrivateLoader, optimizer: PrivateOptimizer, steps: int) -> None:
         self.loader, self.optimizer, self.steps, self.dataset = loader, optimizer, steps, loader.dataset
@@ -326,19 +277,19 @@ class _Passes:
         return self.steps
 
     def __iter__(self) -> Iterator[Any]:
-        # A pass that a resumed run is in the middle of ends where it would have ended.
+        # The first pass of a resumed run has the batches that were left of the interrupted pass.
         done, planned = self.optimizer.steps_done, self.optimizer.plan.steps
         return islice(chain.from_iterable(repeat(self.loader)), min(self.steps - done % self.steps, planned - done))
 
 
 class _ReleasesAreSteps(TrainerCallback):
-    """Makes Trainer's count of steps the count of releases, also where a run was killed after its last checkpoint."""
+    """Sets Trainer's number of steps to the number of releases, also if a run was killed after its last checkpoint."""
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Compare the checkpoint with the ledger, and count releases that only the ledger knows."""
+        """Compare the checkpoint with the ledger, and count the releases after the checkpoint."""
         optimizer, scheduler = self.trainer.private_optimizer, self.trainer.lr_scheduler
         assert optimizer is not None
         done, saved = optimizer.steps_done, state.global_step
@@ -358,15 +309,15 @@ class _ReleasesAreSteps(TrainerCallback):
 
 
 def _names(function: Any) -> set[str]:
-    """The names of the arguments of a function."""
+    """Return the names of the arguments of a function."""
     return set(inspect.signature(function).parameters)
 
 
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``make_private`` that a user gave; raises :class:`InvalidParameterError` for others."""
-    names = _names(make_private) - GIVEN_BY_TRAINER | {"strict"}
+    """Return the arguments of ``make_private`` in ``privacy``; raise :class:`InvalidParameterError` for others."""
+    names = _names(make_private) - SET_BY_TRAINER - {"unknown"} | {"one_by_one"}
     for name in privacy.keys() - names:
-        if name in GIVEN_BY_TRAINER:
+        if name in SET_BY_TRAINER:
             raise InvalidParameterError("privacy", name, f"without {name}", "set it in TrainingArguments or train")
         raise InvalidParameterError("privacy", name, f"a mapping with the keys {', '.join(sorted(names))} only")
     drawing = batches_of(privacy.get("batches", "poisson"))
@@ -380,19 +331,19 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
-    """Let the clip of each record be that of Trainer where ``privacy`` has none, and refuse two that differ."""
-    clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
-    if args.max_grad_norm not in (clip, unsaid):
+    """Use Trainer's clipping norm if ``privacy`` has none; raise an error if both are set and differ."""
+    clip, default = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
+    if args.max_grad_norm not in (clip, default):
         remedy = "omit it from TrainingArguments, because privproj clips the gradient of each record"
         raise InvalidParameterError(
             "max_grad_norm", f"{args.max_grad_norm} and {clip}", "the same in TrainingArguments and privacy", remedy
         )
 
 
-def _refuse_unsound(trainer: PrivateTrainer) -> None:
-    """Raise :class:`InvalidParameterError` for what would break a promise of the accounting, or could not work."""
+def _check_arguments(trainer: PrivateTrainer) -> None:
+    """Raise :class:`InvalidParameterError` for arguments of Trainer that would invalidate the accounting."""
     args, accelerator = trainer.args, trainer.accelerator
-    for name, (sound, why) in UNSOUND.items():
+    for name, (sound, why) in FIXED_ARGUMENTS.items():
         if getattr(args, name, sound) not in (sound, False):
             raise InvalidParameterError(name, getattr(args, name), f"{sound}", why)
     if accelerator.mixed_precision not in ("no", "bf16"):
@@ -414,46 +365,3 @@ def _refuse_unsound(trainer: PrivateTrainer) -> None:
     data = trainer.train_dataset
     if data is not None and (isinstance(data, IterableDataset) or not has_length(data)):
         raise InvalidParameterError("train_dataset", type(data).__name__, "a dataset with a length and an index")
-    own_losses = type(trainer).compute_record_losses is not PrivateTrainer.compute_record_losses
-    of_batches = trainer.compute_loss_func is not None or type(trainer).compute_loss is not Trainer.compute_loss
-    if of_batches and not own_losses:
-        raise InvalidParameterError(
-            "compute_loss", "a loss of a whole batch", "omitted", "override compute_record_losses"
-        )
-    if not own_losses and _kind_of(trainer.model) is None:
-        words, remedy = "a model for language modeling or classification", "else override compute_record_losses"
-        raise InvalidParameterError("model", type(_unwrapped(trainer.model)).__name__, words, remedy)
-
-
-def _unwrapped(model: Any) -> Any:
-    """The model under the wrappers of compilation and of PEFT."""
-    model = getattr(model, "_orig_mod", model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _kind_of(model: Any) -> str | None:
-    """What the labels of a model are: "next token", "token", "decoder" (tokens that it also reads), "classes"; or None.
-
-    It is told from the names of the model's class and of those that it comes from.
-    """
-    base = _unwrapped(model)
-    names = [kind.__name__ for kind in type(base).__mro__]
-    if getattr(getattr(base, "config", None), "is_encoder_decoder", False):
-        return "decoder" if any("ForConditionalGeneration" in name for name in names) else None
-    if any(name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() or "ForCausalLM" in name for name in names):
-        return "next token"
-    if any("ForMaskedLM" in name or "ForTokenClassification" in name for name in names):
-        return "token"
-    return "classes" if any(ending in name for name in names for ending in CLASSES) else None
-
-
-def _class_losses(logits: Tensor, labels: Tensor, config: Any, smoothing: float) -> Tensor:
-    """One loss for each record from the scores of its classes, by the model's ``problem_type``."""
-    problem = config.problem_type
-    if problem is None:
-        classification = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-        problem = "regression" if config.num_labels == 1 else classification
-    if problem == "single_label_classification":
-        return cross_entropy(logits, labels.view(-1), reduction="none", label_smoothing=smoothing)
-    loss = mse_loss if problem == "regression" else binary_cross_entropy_with_logits
-    return loss(logits.flatten(1), labels.to(logits.dtype).view_as(logits).flatten(1), reduction="none").mean(1)

@@ -91,9 +91,7 @@ class Game:
         )  # fmt: skip
         while len(loader):
             for batch in loader:
-                optimizer.step_on(
-                    lambda part: part[2] * cross_entropy(module(part[0]), part[1], reduction="none"), batch
-                )
+                optimizer.step_on(lambda r: r[2].squeeze() * cross_entropy(module(r[0]), r[1]), batch)
         return module, optimizer
 
     def claim(self, delta: float) -> float | None:
@@ -103,7 +101,7 @@ class Game:
         x, y = self.problem()[:2]
         short = replace(self, records=10, steps=1)
         optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
-        account = Account(((optimizer._plan.phase(self.steps).as_dict(), self.steps),))
+        account = Account(((optimizer.plan.phase(self.steps).as_dict(), self.steps),))
         epsilon = account.epsilon(delta).value
         return None if epsilon is None else float(epsilon)
 

@@ -206,9 +206,8 @@ class Scene(_Audited):
             noisy_sum.begin()
             x, g = self.canary(view)
             if sign:
-                view.tap.keep((view.tap.modules[0],), x, sign * g)
+                view.trained.keep(sign * g[None], x[None])
                 noisy_sum.add(1)
-                view.tap.clear()
             (mean,) = noisy_sum.release()
             shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
             # (<S, m> - |m|^2/2)/sigma^2 with sigma = z C and C = 1.
@@ -227,7 +226,7 @@ class Scene(_Audited):
         Returns:
             The input (1 x inputs) and the gradient of the output (1 x outputs), both of norm 1.
         """
-        inputs = view.tap.shape[1]
+        inputs = view.trained.shape[1]
         x, g = (torch.eye(1, width, dtype=torch.float64) for width in (inputs, COLUMNS))
         return view.q[:, :1].T.clone() if self.fault == "reused-projection" else x, g
 
@@ -362,8 +361,8 @@ class LoaderScene(_Audited):
             loader.bins = PLANTED_IN_LOADER[self.fault]
         counts = []
         while len(loader):
-            for (numbers,) in loader:
-                counts.append(int((numbers == 0).sum()))
+            for batch in loader:
+                counts.append(sum(int((group.columns[0] == 0).sum()) for group in batch._groups))
                 loader.taken = True
                 loader.close()
                 optimizer._spending.record()
@@ -464,9 +463,8 @@ def one_run(
     # Number of canaries that go through the release code together; it bounds the memory.
     for rows in torch.as_tensor(np.flatnonzero(inside)).split(256):
         g = nn.functional.one_hot(rows, count).double()
-        view.tap.keep((view.tap.modules[0],), torch.ones(len(rows), 1, dtype=torch.float64), g)
+        view.trained.keep(g[:, None], torch.ones(len(rows), 1, 1, dtype=torch.float64))
         noisy_sum.add(len(rows))
-        view.tap.clear()
     scores = noisy_sum.release()[0][:, 0].numpy()
     order = inside[np.argsort(scores)]
     right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())

@@ -172,7 +172,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     Raises:
         InvalidParameterError: ``algorithm`` is another word, or the model has no LoRA layers, adapters of
             embeddings or attention, trained tensors outside adapters and heads or, for "m2", B factors that are not
-            zero.
+            zero or a variant of LoRA such as DoRA.
 
     >>> import torch
     >>> from privproj.training import prepare_peft
@@ -209,6 +209,11 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
     ranks = [1]
     for layer in layers:
         factors = _active_factors(layer)
+        variants = {**getattr(layer, "use_dora", {}), **getattr(layer, "lora_variant", {})}
+        if any(variants.get(name) for name in layer.active_adapters):
+            # DoRA rescales the weight itself, so the trained weight is not that of the model without its adapters.
+            remedy = "set use_dora=False, or train the factors"
+            raise InvalidParameterError("model", "DoRA or another variant", "a model with plain LoRA for m2", remedy)
         if any(bool(part.any()) for factor in factors for part in factor.parameters()):
             raise InvalidParameterError(
                 "model", "nonzero B factors", "a model with zero B factors", "merge the adapter first"

@@ -19,6 +19,8 @@ from privproj.io.ledger import read_ledger
 
 needs("torch", "opacus", "sklearn")
 
+from privproj.training.batches import Batch  # noqa: E402
+
 FIXED = "train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5"
 
 
@@ -106,7 +108,7 @@ def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
         target = {"noise_multiplier": None, "epsilon": 3.0 if steps == 4 else 4.0, "delta": 1e-5}
         _, optimizer, _ = private(module, x, y, steps=steps, ledger=path, **target)
         for _ in range(steps):
-            optimizer._turn.open(0)
+            optimizer._turn.open(Batch([]))
             optimizer.step()
         assert target["epsilon"] - 0.01 < optimizer.epsilon(1e-5).value <= target["epsilon"]
         optimizer.close()
@@ -115,7 +117,7 @@ def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
 def test_a_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch):
     from unit.training.helpers import data, mlp, private
 
-    from privproj.training import engine
+    from privproj.training import private as start
 
     x, y = data(records=40)
     path = str(tmp_path / "ledger.jsonl")
@@ -124,22 +126,22 @@ def test_a_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch)
     def run(releases, **options):
         _, optimizer, _ = private(mlp(), x, y, ledger=path, **{"steps": 4, **options})
         for _ in range(releases):
-            optimizer._turn.open(0)
+            optimizer._turn.open(Batch([]))
             optimizer.step()
         optimizer.close()
         return optimizer
 
     first = run(2, **target)
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    for louder in ({"noise_multiplier": 1.0}, {"noise_multiplier": first._plan.noise_multiplier, "steps": 3}):
+    for louder in ({"noise_multiplier": 1.0}, {"noise_multiplier": first.plan.noise_multiplier, "steps": 3}):
         with pytest.raises(UnsupportedError, match=r"above the 2 that .* keeps to"):
             run(0, **louder)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     # Another machine may round another way. A resumed plan keeps the noise that its ledger has.
-    found = engine.calibrated
-    monkeypatch.setattr(engine, "calibrated", lambda *_, **__: pytest.fail("calibrated again"))
-    assert run(0, **target)._plan == run(1, noise_multiplier=first._plan.noise_multiplier)._plan == first._plan
-    monkeypatch.setattr(engine, "calibrated", found)
+    found = start.calibrated
+    monkeypatch.setattr(start, "calibrated", lambda *_, **__: pytest.fail("calibrated again"))
+    assert run(0, **target).plan == run(1, noise_multiplier=first.plan.noise_multiplier).plan == first.plan
+    monkeypatch.setattr(start, "calibrated", found)
     assert len(read_ledger(path).phases) == 1 and read_ledger(path).spent == 3
     more = run(4, **{**target, "epsilon": 3.0})
     assert 2.9 < more.epsilon(1e-5).value <= 3.0 and read_ledger(path).target["epsilon"] == 3.0
@@ -174,7 +176,7 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
     settings = classifier.Settings(data=str(small), mechanism="dp-sgd", noise_multiplier=2.0, steps=5)
     classifier.begin_run(settings, tmp_path / "run")
     run = classifier.ClassifierTraining(settings, tmp_path / "run")
-    assert run.optimizer._steps == 0 and (tmp_path / "run" / "checkpoint.pt").exists()
+    assert run.optimizer.steps_done == 0 and (tmp_path / "run" / "checkpoint.pt").exists()
     run.optimizer.close()
     (tmp_path / "run" / "checkpoint.pt").unlink()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
@@ -233,7 +235,7 @@ def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
     x, y = data(records=40)
     for noise in (4.0, 5.0):
         _, optimizer, _ = private(mlp(), x, y, steps=1, noise_multiplier=noise, ledger=str(tmp_path / "ledger.jsonl"))
-        optimizer._turn.open(0)
+        optimizer._turn.open(Batch([]))
         optimizer.step()
         assumed = optimizer.epsilon(1e-5).mechanism["requirements"]
         assert (Requirement.FIXED_SCHEDULE in assumed) == (noise == 5.0)
@@ -394,7 +396,7 @@ plain = PrivateOptimizer._use
 def use(self, means):
     used.write(b".")
     plain(self, means)
-PrivateOptimizer._use = use
+PrivateOptimizer._use, PrivateLoader._check_next = use, check_next
 run = classifier.ClassifierTraining(classifier.saved_settings(folder), folder)
 print("ready", flush=True)
 run.train()
@@ -440,15 +442,19 @@ PICKED = """
 import json, sys, time
 from pathlib import Path
 from privproj.training import classifier
+from privproj.training.batches import PrivateLoader
 from privproj.training.optimizer import PrivateOptimizer
 folder = Path(sys.argv[1])
 used = open(folder / "used", "ab", buffering=0)
-plain = PrivateOptimizer._use
+plain, check = PrivateOptimizer._use, PrivateLoader._check_next
+def check_next(self, position, numbers):
+    self.numbers = numbers
+    check(self, position, numbers)
 def use(self, means):
-    used.write(json.dumps([self._steps - 1, self._turn.numbers]).encode() + b"\\n")
+    used.write(json.dumps([self.steps_done - 1, self._turn.numbers]).encode() + b"\\n")
     plain(self, means)
     time.sleep(0.002)
-PrivateOptimizer._use = use
+PrivateOptimizer._use, PrivateLoader._check_next = use, check_next
 classifier.ClassifierTraining(classifier.saved_settings(folder), folder).train()
 """
 

@@ -33,7 +33,7 @@ class Planned:
         needs("torch", "opacus")
         options = {"clip": 1.0, "steps": 100, "sampling_rate": 0.01, "dataset_size": 1000, **given}
         mechanism = M2(dim=2048, rank=16, noise_multiplier=1.0)
-        self._plan = Plan(algorithm=Method("m2", rank=16), mechanism=mechanism, ranks=(16,), **options)
+        self.plan = Plan(algorithm=Method("m2", rank=16), mechanism=mechanism, ranks=(16,), **options)
 
 
 @pytest.mark.extra

@@ -1,4 +1,4 @@
-"""The Trainer of transformers, trained privately: what it releases, what it logs, how it resumes, what it refuses."""
+"""The private Trainer of transformers: releases, logs, resumed runs, errors."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from privproj.io import read_ledger
 
 torch = needs("torch", "opacus")
 
-from privproj.training.batches import BatchState  # noqa: E402
-from privproj.training.engine import ResumedLedger  # noqa: E402
+from privproj.training.batches import PrivateLoader  # noqa: E402
+from privproj.training.private import ResumedLedger  # noqa: E402
 
 pytestmark = pytest.mark.full
 
@@ -39,52 +39,84 @@ def runs():
     return trainer_runs
 
 
-# --- the loss of a record -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_trainer_loss_of_a_record_depends_on_it_alone(runs, kind, tmp_path):
-    model, data = runs.KINDS[kind]()
-    model.eval()
-    own = runs.trainer(tmp_path, model, data)
-    losses = own.compute_record_losses(model, runs.padded(data))
-    alone = torch.stack([model(**runs.padded([record])).loss for record in data])
-    torch.testing.assert_close(losses, alone, rtol=1e-4, atol=1e-5)
-
-
-def test_trainer_label_smoothing_is_per_record(runs, tmp_path):
-    own, data = runs.trainer(tmp_path, label_smoothing_factor=0.2), runs.texts()
-    losses = own.compute_record_losses(own.model, runs.padded(data))
-    smooth = own.label_smoother
-    for loss, record in zip(losses, data, strict=True):
-        batch = runs.padded([record])
-        alone = smooth(own.model(**batch), batch["labels"], shift_labels=True)
-        torch.testing.assert_close(loss, alone, rtol=1e-4, atol=1e-5)
-
-
 # --- what is released ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("at_a_time", "accumulation"), [(12, 1), (5, 3)])
-@pytest.mark.parametrize("make", ["head_only", "adapted"])
-def test_trainer_step_is_the_clipped_sum(runs, make, at_a_time, accumulation, tmp_path):
-    model, data = getattr(runs, make)(), runs.texts(at_a_time * accumulation)
+def check_step(runs, folder, model, data, loss_of, batch=(12, 1), **options):
+    """Check that a step without noise is the mean of the clipped gradients of ``loss_of(model, record)``."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    found = [torch.autograd.grad(model(**runs.padded([record])).loss, trained) for record in data]
-    norms = torch.stack([torch.cat([g.flatten() for g in gradients]).norm() for gradients in found])
+    gradients = [torch.autograd.grad(loss_of(model, runs.padded([r])), trained, allow_unused=True) for r in data]
+    rows = [torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(trained, one, strict=True)])
+            for one in gradients]  # fmt: skip
+    norms = torch.stack(rows).norm(dim=1)
     clip = float(norms.median())
-    factors = (clip / norms).clamp(max=1.0)
-    before = [p.detach().clone() for p in trained]
+    mean = ((clip / norms).clamp(max=1.0)[:, None] * torch.stack(rows)).mean(0)
+    before = torch.cat([p.detach().flatten() for p in trained])
     descent = torch.optim.SGD(trained, lr=1.0)
     schedule = torch.optim.lr_scheduler.ConstantLR(descent, factor=1.0)
-    runs.trainer(
-        tmp_path, model, data, {**PRIVACY, "noise_multiplier": 1e-12, "max_grad_norm": clip},
-        optimizers=(descent, schedule), max_steps=1,
-        per_device_train_batch_size=at_a_time, gradient_accumulation_steps=accumulation,
-    ).train()  # fmt: skip
-    for old, p, *gradients in zip(before, trained, *found, strict=True):
-        mean = sum(factor * g for factor, g in zip(factors, gradients, strict=True)) / len(data)
-        torch.testing.assert_close(old - p.detach(), mean, rtol=1e-3, atol=1e-3 * clip / len(data))
+    own = runs.trainer(
+        folder, model, data, {**PRIVACY, "noise_multiplier": 1e-12, "max_grad_norm": clip},
+        optimizers=(descent, schedule), max_steps=1, per_device_train_batch_size=batch[0],
+        gradient_accumulation_steps=batch[1], **options,
+    )  # fmt: skip
+    own.train()
+    change = before - torch.cat([p.detach().flatten() for p in trained])
+    torch.testing.assert_close(change, mean, rtol=1e-3, atol=1e-4 * clip)
+    return own
+
+
+def model_loss(model, record):
+    return model(**record).loss
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trainer_step_is_the_clipped_sum_for_model(runs, kind, tmp_path):
+    model, data = runs.KINDS[kind]()
+    check_step(runs, tmp_path, model, data, model_loss)
+
+
+@pytest.mark.parametrize("batch", [(12, 1), (5, 3)])
+@pytest.mark.parametrize("make", ["head_only", "adapted"])
+def test_trainer_step_is_the_clipped_sum(runs, make, batch, tmp_path):
+    check_step(runs, tmp_path, getattr(runs, make)(), runs.texts(batch[0] * batch[1]), model_loss, batch)
+
+
+def test_trainer_step_one_by_one_is_the_same(runs, tmp_path):
+    data, privacy = runs.texts(), {**PRIVACY, "insecure_seed": 1}
+    models = [runs.head_only() for _ in range(2)]
+    for model, one_by_one in zip(models, (False, True), strict=True):
+        given = {**privacy, "one_by_one": one_by_one}
+        runs.trainer(tmp_path / str(one_by_one), model, data, given, max_steps=2).train()
+    torch.testing.assert_close(*(model.lm_head.weight for model in models), rtol=1e-4, atol=1e-6)
+
+
+def test_trainer_label_smoothing_is_per_record(runs, tmp_path):
+    from transformers.trainer_pt_utils import LabelSmoother
+
+    smooth = LabelSmoother(0.2)
+    check_step(
+        runs, tmp_path, runs.head_only(), runs.texts(),
+        lambda model, record: smooth(model(**record), record["labels"], shift_labels=True), label_smoothing_factor=0.2,
+    )  # fmt: skip
+
+
+def test_trainer_uses_its_compute_loss_func(runs, tmp_path):
+    def squares(outputs, labels, num_items_in_batch=None):
+        return (outputs.logits**2 * (labels >= 0)[..., None]).sum()
+
+    check_step(
+        runs, tmp_path, runs.head_only(), runs.texts(),
+        lambda model, record: squares(model(**record), record["labels"]), compute_loss_func=squares,
+    )  # fmt: skip
+
+
+def test_trainer_uses_an_overridden_compute_loss(runs, tmp_path):
+    model, data = runs.head_only(), runs.texts()
+    check_step(runs, tmp_path, model, data, lambda m, record: 2.0 * model_loss(m, record), kind=runs.Weighted)
+
+
+def test_trainer_trains_a_model_of_any_class(runs, tmp_path):
+    check_step(runs, tmp_path, runs.Bags(), runs.texts(), lambda m, record: m(**record)["loss"])
 
 
 @pytest.mark.parametrize("length", [{"num_train_epochs": 2.5}, {"max_steps": 7}])
@@ -95,9 +127,9 @@ def test_trainer_releases_exactly_the_planned_steps(runs, length, tmp_path):
     planned = length.get("max_steps", 18)  # 2.5 passes of ceil(40/6) steps are 17.5
     done = own.train()
     account = read_ledger(tmp_path / "ledger.jsonl")
-    assert done.global_step == own.private_optimizer._steps == own.private_optimizer._plan.steps == account.spent
+    assert done.global_step == own.private_optimizer.steps_done == own.private_optimizer.plan.steps == account.spent
     assert account.spent == planned and account.left == 0
-    assert own.private_optimizer._plan.expected_batch == pytest.approx(6, rel=1e-5)
+    assert own.private_optimizer.plan.expected_batch == pytest.approx(6, rel=1e-5)
     assert 1.99 < own.epsilon().value <= 2.0
 
 
@@ -107,13 +139,13 @@ def test_trainer_with_empty_batches_runs_all_steps(runs, tmp_path):
     for name, privacy in (("bins", {"batches": "balls-in-bins"}), ("poisson", {})):
         given = {**PRIVACY, **privacy, "insecure_seed": 2}
         own = runs.trainer(tmp_path / name, data=runs.texts(8), privacy=given, **options)
-        assert own.train().global_step == own.private_optimizer._steps == 16
+        assert own.train().global_step == own.private_optimizer.steps_done == 16
         assert read_ledger(tmp_path / name / "ledger.jsonl").spent == 16
 
 
 def test_trainer_balls_in_bins_pass_is_an_epoch(runs, tmp_path, monkeypatch):
-    drawn, plain = [], BatchState.open
-    monkeypatch.setattr(BatchState, "open", lambda turn, *given: (drawn.append(given[2]), plain(turn, *given)))
+    drawn = []
+    monkeypatch.setattr(PrivateLoader, "_check_next", lambda loader, position, numbers: drawn.append(numbers))
     privacy = {**PRIVACY, "batches": "balls-in-bins"}
     own = runs.trainer(tmp_path, data=runs.texts(40), privacy=privacy, num_train_epochs=2)
     assert own.train().global_step == len(drawn) == 14
@@ -193,7 +225,7 @@ def test_trainer_killed_run_resumes_with_same_epsilon(runs, tmp_path):
     own = runs.trainer(tmp_path / "killed", runs.adapted(), runs.texts(40), BUDGET, **SAVING, **LOGGING)
     with pytest.warns(ResumedLedger, match="1 releases after the checkpoint"):
         done = own.train(resume_from_checkpoint=True)
-    assert done.global_step == own.private_optimizer._steps == 6
+    assert done.global_step == own.private_optimizer.steps_done == 6
     assert read_ledger(tmp_path / "killed" / "ledger.jsonl").spent == 6
     assert own.epsilon().value == whole.epsilon().value <= 2.0
     rates = [[e["learning_rate"] for e in t.state.log_history if "learning_rate" in e] for t in (whole, own)]
@@ -218,7 +250,7 @@ def folder(finished, tmp_path):
 def test_trainer_resumes_weights_and_momentum(runs, finished, folder):
     own = runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     done = own.train(resume_from_checkpoint=str(folder / "checkpoint-6"))
-    assert done.global_step == own.private_optimizer._steps == read_ledger(folder / "ledger.jsonl").spent == 6
+    assert done.global_step == own.private_optimizer.steps_done == read_ledger(folder / "ledger.jsonl").spent == 6
     for (name, p), (_, q) in zip(finished.model.named_parameters(), own.model.named_parameters(), strict=True):
         assert torch.equal(p, q), name
     for p, q in zip(finished.optimizer.state.values(), own.optimizer.state.values(), strict=True):
@@ -289,7 +321,7 @@ def test_trainer_continues_only_with_its_ledger(runs, tmp_path):
 def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     own = runs.trainer(tmp_path, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     own.add_callback(runs.Stop())
-    assert own.train().global_step == own.private_optimizer._steps == 4
+    assert own.train().global_step == own.private_optimizer.steps_done == 4
     assert any("4 of 6" in words for words in own.epsilon().warnings)
 
 
@@ -301,8 +333,6 @@ def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     [
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
         ({"fp16": True}, "mixed_precision"),
-        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
-        ({"use_liger_kernel": True}, "use_liger_kernel"),
         ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen"),
         ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy"),
         ({"optim": "galore_adamw_layerwise", "optim_target_modules": "all"}, "optim"),
@@ -320,6 +350,7 @@ def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path
     [
         ({**PRIVACY, "steps": 3}, "TrainingArguments"),
         ({**PRIVACY, "clip": 3}, "max_grad_norm"),
+        ({**PRIVACY, "strict": True}, "one_by_one"),
         ({"max_grad_norm": 1.0, "noise_multiplier": 1.0}, "delta"),
     ],
 )
@@ -328,17 +359,20 @@ def test_trainer_takes_privacy_options_of_make_private(runs, privacy, words, tmp
         runs.trainer(tmp_path, privacy=privacy)
 
 
-def test_trainer_rejects_loss_of_a_whole_batch(runs, tmp_path):
-    with pytest.raises(InvalidParameterError, match="compute_record_losses"):
-        runs.trainer(tmp_path, kind=runs.Weighted)
-    assert runs.trainer(tmp_path, kind=runs.WeightedRecords, max_steps=1).train().global_step == 1
-
-
-def test_trainer_rejects_unknown_head_and_iterable_data(runs, tmp_path):
-    with pytest.raises(InvalidParameterError, match="compute_record_losses"):
-        runs.trainer(tmp_path, torch.nn.Linear(3, 2))
+def test_trainer_rejects_iterable_data(runs, tmp_path):
     with pytest.raises(InvalidParameterError, match="Stream"):
         runs.trainer(tmp_path, data=runs.Stream(), max_steps=2)
+
+
+@pytest.mark.parametrize("loss", ["ContrastiveLoss", "CountedLoss"])
+def test_trainer_rejects_loss_that_needs_the_batch(runs, loss, tmp_path):
+    words = {"ContrastiveLoss": "gradients that are exactly zero", "CountedLoss": "keeps after the call"}[loss]
+    with pytest.raises(InvalidParameterError, match=words):
+        runs.trainer(tmp_path, kind=getattr(runs, loss), max_steps=3).train()
+
+
+def test_trainer_supports_neftune(runs, tmp_path):
+    assert runs.trainer(tmp_path, neftune_noise_alpha=5.0, max_steps=2).train().global_step == 2
 
 
 def test_trainer_arguments_stay_unchanged(runs, tmp_path):

@@ -32,6 +32,10 @@ BERT = {
     "vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
     "max_position_embeddings": 12, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
+GPT2 = {
+    "vocab_size": WORDS, "n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}  # fmt: skip
 
 
 def llama():
@@ -71,7 +75,7 @@ def padded(records):
 
 def trainer(folder, model=None, data=None, privacy=None, kind=PrivateTrainer, **options):
     """A private Trainer over 12 texts, six in a release, unless told otherwise."""
-    given = {name: options.pop(name) for name in ("optimizers", "eval_dataset") if name in options}
+    given = {name: options.pop(name) for name in ("optimizers", "eval_dataset", "compute_loss_func") if name in options}
     settings = {
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 3,
@@ -110,7 +114,7 @@ def tokens_of(labels):
 
 KINDS = {
     "causal": lambda: (llama(), texts()),
-    "gpt-2": lambda: (GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2)), texts()),
+    "gpt-2": lambda: (GPT2LMHeadModel(GPT2Config(**GPT2)), texts()),
     "masked": lambda: (BertForMaskedLM(BertConfig(**BERT)), texts()),
     "tokens": lambda: (BertForTokenClassification(BertConfig(**BERT, num_labels=3)), tokens_of(3)),
     "classes": lambda: (BertForSequenceClassification(BertConfig(**BERT, num_labels=3)), classes(torch.arange(12) % 3)),
@@ -121,7 +125,16 @@ KINDS = {
     ),
     "encoder and decoder": lambda: (
         T5ForConditionalGeneration(
-            T5Config(vocab_size=WORDS, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+            T5Config(
+                vocab_size=WORDS,
+                d_model=16,
+                d_kv=8,
+                d_ff=16,
+                num_layers=1,
+                num_heads=2,
+                decoder_start_token_id=0,
+                dropout_rate=0.0,
+            )
         ),
         texts(),
     ),
@@ -144,9 +157,33 @@ class Weighted(PrivateTrainer):
         return 2.0 * super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
-class WeightedRecords(Weighted):
-    def compute_record_losses(self, model, inputs):
-        return 2.0 * super().compute_record_losses(model, inputs)
+class ContrastiveLoss(PrivateTrainer):
+    """Compares the records of a batch with one another."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        scores = model(**inputs).logits.mean(1)
+        return torch.nn.functional.cross_entropy(scores @ scores.T, torch.arange(len(scores)))
+
+
+class CountedLoss(PrivateTrainer):
+    """Keeps the logits of its last call."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        self.outputs = model(**inputs)
+        return self.outputs.loss
+
+
+class Bags(torch.nn.Module):
+    """A model of no known class, with a loss of its own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = torch.nn.Embedding(WORDS, 8), torch.nn.Linear(8, WORDS)
+
+    def forward(self, input_ids, attention_mask, labels):
+        mean = (self.embed(input_ids) * attention_mask[..., None]).mean(1)
+        return {"loss": torch.nn.functional.cross_entropy(self.head(mean), input_ids[:, -1])}
 
 
 class Stream(IterableDataset):

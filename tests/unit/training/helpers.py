@@ -1,5 +1,7 @@
 """Small models, data, and one private step, for the tests of training."""
 
+import math
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -9,7 +11,8 @@ from privproj import training
 from privproj.training import Method
 from privproj.training.algorithms.prism import Point, from_products
 from privproj.training.algorithms.projected import Projected
-from privproj.training.containers import take
+from privproj.training.batches import Batch
+from privproj.training.per_record import Group, group
 from privproj.training.plan import KINDS
 from privproj.training.release import SLACK
 
@@ -51,8 +54,40 @@ def losses_of(module, x, y):
 
 
 def own(module):
-    """The loss function of a classifier whose batches are pairs."""
-    return lambda part: losses_of(module, *part)
+    """The loss function of a classifier whose records are pairs."""
+    return lambda record: losses_of(module, *record)
+
+
+def batch_of(*columns):
+    """A batch whose records are the rows of these tensors."""
+    return Batch(
+        [Group(tuple(column[:, None] for column in columns), list, len(columns[0]))] if len(columns[0]) else []
+    )
+
+
+def records_of(x, y):
+    """The batches of one record of a data set."""
+    return [[one[None], label[None]] for one, label in zip(x, y, strict=True)]
+
+
+def take_in(optimizer, loss_fn, batch, *options, **more):
+    """Draw this batch and take it in; a list has batches of one record each."""
+    batch = batch if isinstance(batch, Batch) else Batch(group(batch))
+    optimizer._turn.open(batch)
+    return optimizer.backward_on(loss_fn, batch, *options, **more)
+
+
+def clipped_sums(optimizer):
+    """The sums inside the boundary, joined over tensors."""
+    sums = zip(optimizer._noisy_sum.sums, optimizer._views, strict=True)
+    parts = [torch.zeros(view.shape, dtype=DOUBLE) if part is None else part for part, view in sums]
+    return torch.cat([part.flatten() for part in parts])
+
+
+def step(module, optimizer, x, y, *options, **more):
+    """Make one step on these records."""
+    take_in(optimizer, own(module), batch_of(x, y), *options, **more)
+    optimizer.step()
 
 
 def data(records=12, width=6, tokens=None, seed=0, dtype=DOUBLE):
@@ -102,11 +137,9 @@ def one_step(module, x, y, parts=1, **options):
     """The change of all tensors in one step over a batch in so many parts, times the expected batch size."""
     before = state(module)
     _, optimizer, _ = private(module, x, y, **options)
-    optimizer._turn.open(len(x))
-    optimizer.backward_on(own(module), (x, y), -(-len(x) // parts))
-    optimizer.step()
+    step(module, optimizer, x, y, -(-len(x) // parts))
     optimizer.close()
-    return (before - state(module)) * optimizer._plan.expected_batch
+    return (before - state(module)) * optimizer.plan.expected_batch
 
 
 def clipped(rows, clip=1.0):
@@ -142,9 +175,8 @@ def released_sums(name, x, y, **more):
     """The sums inside the boundary, joined over tensors."""
     module = mlp()
     _, optimizer, _ = private(module, x, y, **{**options_of(name), **more})
-    optimizer._turn.open(len(x))
-    optimizer.backward_on(own(module), (x, y))
-    return torch.cat([s.flatten() for s in optimizer._noisy_sum.sums])
+    take_in(optimizer, own(module), batch_of(x, y))
+    return clipped_sums(optimizer)
 
 
 class Twice(nn.Module):
@@ -184,12 +216,6 @@ class Words(nn.Module):
         return self.head(torch.tanh(self.norm(self.embed(x))).mean(1))
 
 
-def step(module, optimizer, x, y):
-    optimizer._turn.open(len(x))
-    optimizer.backward_on(own(module), (x, y))
-    optimizer.step()
-
-
 def orthonormal(rows, k, seed=0):
     return torch.linalg.qr(torch.randn(rows, k, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE))[0]
 
@@ -215,63 +241,56 @@ MODELS = {
 }
 
 
-def alone(model, taps, loss_of, batch, records):
-    """Each record's gradient of all trained tensors, from its loss alone, by plain autograd."""
-    parameters = [p for tap in taps.taps for p in tap.parameters]
-    for j in range(records):
-        (loss,) = loss_of(model, take(batch, slice(j, j + 1), records))
-        yield torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+def sums_of(optimizer, loss_fn, records, **more):
+    """The clipped sums of a batch, which is dropped then."""
+    take_in(optimizer, loss_fn, records, **more)
+    found = clipped_sums(optimizer)
+    optimizer._turn.batch = None
+    optimizer._noisy_sum.forget()
+    return found
 
 
-def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
-    """Gradients of records are those of autograd alone, and a silent step is their clipped sum."""
-    rows = torch.zeros(records)
-    options = {"algorithm": "dp-sgd", **options}
-    _, optimizer, _ = private(model, rows, rows, **options)
-    taps = optimizer._taps
-    with taps.armed(records):
-        loss_of(model, batch).sum().backward()
-        found = [[tap.gradient_of(slice(j, j + 1), torch.ones(1)) for tap in taps.taps] for j in range(records)]
-    expected = list(alone(model, taps, loss_of, batch, records))
-    known = {id(p): name for name, p in model.named_parameters()}
-    for j in range(records):
-        pairs = [
-            (p, g)
-            for tap, own in zip(taps.taps, found[j], strict=True)
-            for p, g in zip(tap.parameters, own, strict=True)
-        ]
-        for (parameter, ours), theirs in zip(pairs, expected[j], strict=True):
-            error, size = (ours - theirs).norm(), theirs.norm()
-            assert error <= rtol * size + 1e-6 * rtol, (j, known[id(parameter)], float(error), float(size))
+def gradients_alone(loss_fn, record, parameters):
+    """The gradient of one record by plain autograd, 0 where nothing came back."""
+    loss_fn(record).sum().backward()
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return found
+
+
+def looped_sums(optimizer, loss_fn, records):
+    """The clipped sums of an algorithm with one view for each tensor, from plain autograd for each record."""
+    noisy_sum, total = optimizer._noisy_sum, 0.0
+    parameters = [p for one in optimizer._trained for p in one.parameters]
+    for record in records:
+        known = {id(p): g for p, g in zip(parameters, gradients_alone(loss_fn, record, parameters), strict=True)}
+        summed, norms = [], []
+        for one, view in zip(optimizer._trained, optimizer._views, strict=True):
+            for parameter in one.parameters:
+                one.add_whole(parameter, known[id(parameter)][None])
+            gradient = one.take()[0][0].double()
+            summed.append(view.sketched(gradient).flatten())
+            norms.append(float((summed[-1] if view.clips_what_it_sums else gradient).norm()))
+        norms = norms if optimizer.plan.shares else [math.hypot(*norms)] * len(norms)
+        limits = noisy_sum.clips if optimizer.plan.shares else noisy_sum.clips * len(norms)
+        # c = min(1, C / |G|), with the norm overstated by the slack of the release.
+        factors = [min(1.0, limit / (n * (1.0 + SLACK) + 1e-300)) for limit, n in zip(limits, norms, strict=True)]
+        total = total + torch.cat([c * part for c, part in zip(factors, summed, strict=True)])
+    return total
+
+
+def check_sums(module, loss_fn, records, *, rtol=1e-10, options=(), **more):
+    """Assert that the sums of a batch are those of a loop, with a clip in the middle of the norms of the records."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    found = [gradients_alone(loss_fn, record, trained) for record in records]
+    clip = float(torch.stack([torch.cat([g.flatten() for g in row]).norm() for row in found]).median())
+    rows = torch.zeros(len(records))
+    _, optimizer, _ = private(module, rows, rows, max_grad_norm=clip, **more)
+    found, expected = sums_of(optimizer, loss_fn, records, **dict(options)), looped_sums(optimizer, loss_fn, records)
+    assert expected.norm() > 0.1 * clip
+    assert (found - expected).norm() <= rtol * clip
     optimizer.close()
-    norms = torch.stack([torch.cat([g.flatten() for g in row]).norm() for row in expected])
-    # The clip bites on some records and not on others.
-    clip = float(norms.median())
-    factors = (clip / (norms * (1.0 + SLACK))).clamp_max(1.0)
-    clipped_sums = [sum(c * g for c, g in zip(factors, column, strict=True)) for column in zip(*expected, strict=True)]
-    before = flat_weights(taps)
-    _, optimizer, _ = private(model, rows, rows, max_grad_norm=clip, **options)
-    optimizer._turn.open(records)
-    optimizer.backward_on(lambda part: loss_of(model, part), batch)
-    if options["algorithm"] == "m2":
-        wanted = iter(clipped_sums)
-        pairs = list(zip(optimizer._views, optimizer._noisy_sum.sums, strict=True))
-        for view, found in pairs:
-            parts = [view.tap.laid_out(p, next(wanted)) for p in view.parameters]
-            want = view.sketched(torch.cat([part.flatten(1) for part in parts], 1))
-            assert (found - want).norm() <= max(rtol, 1e-6) * want.norm() + 1e-6 * rtol
-        optimizer.step()
-        optimizer.close()
-        return
-    optimizer.step()
-    optimizer.close()
-    moved = (before - flat_weights(optimizer._taps)) * optimizer._plan.expected_batch
-    want = torch.cat([part.flatten() for part in clipped_sums])
-    assert (moved - want).norm() <= max(rtol, 1e-6) * want.norm()
-
-
-def flat_weights(taps):
-    return torch.cat([p.detach().flatten() for tap in taps.taps for p in tap.parameters]).clone()
 
 
 def matrix_of(at):

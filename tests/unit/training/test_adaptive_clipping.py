@@ -13,13 +13,15 @@ needs("opacus")
 
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from unit.training.helpers import SILENT, batch_of, data, make_private, mlp, own, private, step, take_in  # noqa: E402
 
 from privproj import M2, InvalidParameterError, UnsupportedError  # noqa: E402
 from privproj.integrations.opacus import ProjectionAccountant  # noqa: E402
 from privproj.io.ledger import read_ledger  # noqa: E402
-from privproj.training import AdaptiveClipping  # noqa: E402
-
-from .helpers import SILENT, data, losses_of, make_private, mlp, own, private  # noqa: E402
+from privproj.training import (  # noqa: E402
+    AdaptiveClipping,
+    Batch,
+)
 
 SURE = AdaptiveClipping(sigma=SILENT, learning_rate=0.5, target_quantile=0.4)
 """A count whose noise cannot be seen."""
@@ -27,9 +29,9 @@ SURE = AdaptiveClipping(sigma=SILENT, learning_rate=0.5, target_quantile=0.4)
 
 def count_of(run, before):
     """The noisy count that moved the clip from ``before`` to where it is."""
-    adaptive = run._plan.adaptive_clipping
+    adaptive = run.plan.adaptive_clipping
     share = adaptive.target_quantile - math.log(run.clip / before) / adaptive.learning_rate
-    return (share - 0.5) * run._plan.expected_batch
+    return (share - 0.5) * run.plan.expected_batch
 
 
 positive = st.floats(1e-12, 1e9)
@@ -66,8 +68,8 @@ def test_values_outside_their_ranges_are_rejected(wrong):
 def test_adaptive_clipping_sigma_defaults_to_batch_over_20():
     x, y = data(40)
     _, run, _ = private(mlp(), x, y, adaptive_clipping=AdaptiveClipping(), sampling_rate=0.5)
-    assert run._plan.expected_batch == 20.0
-    assert run._plan.adaptive_clipping.sigma == run._plan.mechanism.adaptive_clipping_sigma == 1.0
+    assert run.plan.expected_batch == 20.0
+    assert run.plan.adaptive_clipping.sigma == run.plan.mechanism.adaptive_clipping_sigma == 1.0
 
 
 def test_noise_is_calibrated_together_with_the_count(tmp_path):
@@ -78,21 +80,22 @@ def test_noise_is_calibrated_together_with_the_count(tmp_path):
     _, run, loader = private(module, x, y, **given, ledger=ledger, adaptive_clipping=AdaptiveClipping(sigma=4.0))
     _, plain, _ = private(mlp(), x, y, **given)
     assert run.noise_multiplier > 1.001 * plain.noise_multiplier
-    while run._steps < 2:
+    while run.steps_done < 2:
         for batch in loader:
-            run.step_on(lambda part: losses_of(module, *part), batch)
+            run.step_on(own(module), batch)
     assert 2.99 < run.epsilon(1e-5).value <= 3.0
     assert read_ledger(ledger).phases[0][0]["adaptive_clipping_sigma"] == 4.0
     assert read_ledger(ledger).epsilon(1e-5).value == run.epsilon(1e-5).value
 
 
-def break_at(loss_fn, row):
-    """A loss function that fails at a part with this record in it."""
+def break_at(loss_fn, calls):
+    """A loss function that fails at its fourth call."""
 
-    def broken(part):
-        if (part[0] == row).all(1).any():
+    def broken(record):
+        calls.append(1)
+        if len(calls) == 4:
             raise RuntimeError("broken")
-        return loss_fn(part)
+        return loss_fn(record)
 
     return broken
 
@@ -103,10 +106,11 @@ def test_count_of_micro_batches_is_added_once():
     for parts in (1, 3, 12):
         module = mlp()
         _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=0.7)
-        run._turn.open(len(x))
+        batch, calls = batch_of(x, y), []
+        run._turn.open(batch)
         with pytest.raises(RuntimeError, match="broken"):
-            run.backward_on(break_at(own(module), x[6]), (x, y), 4)
-        run.backward_on(own(module), (x, y), -(-len(x) // parts))
+            run.backward_on(break_at(own(module), calls), batch, 4)
+        run.backward_on(own(module), batch, -(-len(x) // parts))
         run.step()
         clips.append(run.clip)
     assert clips[1:] == pytest.approx(clips[:1] * 2, rel=1e-9)
@@ -118,12 +122,10 @@ def test_count_treats_non_finite_records_as_clipped():
         module, rows = mlp(), x.clone()
         rows[:bad] = math.inf
         _, run, _ = private(module, rows, y, adaptive_clipping=SURE, max_grad_norm=1e6)
-        run._turn.open(len(x))
-        run.backward_on(own(module), (rows, y))
-        run.step()
+        step(module, run, rows, y)
         assert count_of(run, 1e6) == pytest.approx(unclipped - 0.5 * len(x), abs=1e-6)
     before = run.clip
-    run._turn.open(0)
+    run._turn.open(Batch([]))
     run.step()
     assert count_of(run, before) == pytest.approx(0.0, abs=1e-6)
 
@@ -136,8 +138,7 @@ def test_one_record_there_or_not_moves_the_count_by_a_half(clip):
     for records in (11, 12):
         module = mlp()
         _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=clip)
-        run._turn.open(records)
-        run.backward_on(own(module), (x[:records], y[:records]))
+        take_in(run, own(module), batch_of(x[:records], y[:records]))
         found.append(float(run._noisy_sum.count))
     assert abs(found[1] - found[0]) == 0.5
 
@@ -151,7 +152,7 @@ def test_noise_follows_the_clip(relation, times):
         run._noisy_sum.set_clip(clip)
         run._noisy_sum.record = lambda: None
         means = torch.cat([mean.flatten() for mean in run._noisy_sum.release()])
-        draws.append(means * run._plan.expected_batch / (2.5 * times * clip))
+        draws.append(means * run.plan.expected_batch / (2.5 * times * clip))
     for found in draws:
         assert abs(float(found.std()) - 1.0) < 5.0 / math.sqrt(2 * found.numel())
     assert run._views[0].noise_scale == 40.0
@@ -161,9 +162,7 @@ def test_state_keeps_the_clip_and_checks_its_range():
     x, y = data()
     module = mlp()
     _, run, _ = private(module, x, y, adaptive_clipping=SURE)
-    run._turn.open(len(x))
-    run.backward_on(own(module), (x, y))
-    run.step()
+    step(module, run, x, y)
     state = run.state_dict()
     assert state["privproj"]["clip"] == run.clip != 1.0
     with pytest.raises(InvalidParameterError, match="releases"):
@@ -178,8 +177,7 @@ def test_state_keeps_the_clip_and_checks_its_range():
             other.load_state_dict(state)
     # Half of a batch was clipped to one norm: its noise must not be that of another.
     state["privproj"]["clip"] = 0.5
-    run._turn.open(len(x))
-    run.backward_on(own(module), (x, y))
+    take_in(run, own(module), batch_of(x, y))
     with pytest.raises(InvalidParameterError, match="between batches"):
         run.load_state_dict(state)
     assert "clip" not in private(mlp(), x, y)[1].state_dict()["privproj"]
@@ -192,7 +190,7 @@ def test_what_has_no_clip_that_can_adapt_is_rejected():
             private(mlp(), x, y, **wrong)
     _, optimizer, _ = private(mlp(), x, y, adaptive_clipping=SURE)
     with pytest.raises(InvalidParameterError, match="adaptive_clipping"):
-        replace(optimizer._plan, shares=(0.5, 0.5))
+        replace(optimizer.plan, shares=(0.5, 0.5))
     with pytest.raises(UnsupportedError, match="does not support adaptive clipping"):
         private(mlp(), x, y, algorithm="m2", rank=2, bound="beta-tail", adaptive_clipping=SURE)
 
@@ -220,15 +218,15 @@ def test_clip_finds_its_quantile_from_far_away(quantile):
         noise_multiplier=1.0, adaptive_clipping=clipping, insecure_seed=5,
     )  # fmt: skip
     clips = []
-    while run._steps < run._plan.steps:
+    while run.steps_done < run.plan.steps:
         for batch in loader:
-            run.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
+            run.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
             clips.append(run.clip)
     with torch.no_grad():
         residual = torch.softmax(module(found.x), 1) - torch.nn.functional.one_hot(found.y, 10)
         sizes = residual.norm(dim=1) * (found.x.square().sum(1) + 1.0).sqrt()
     last = sum(clips[-60:]) / 60
     assert abs(float((sizes <= last).double().mean()) - quantile) < 0.06
-    assert run._plan.mechanism == M2(
-        dim=65, rank=8, columns=10, noise_multiplier=1.0, adaptive_clipping_sigma=run._plan.adaptive_clipping.sigma
+    assert run.plan.mechanism == M2(
+        dim=65, rank=8, columns=10, noise_multiplier=1.0, adaptive_clipping_sigma=run.plan.adaptive_clipping.sigma
     )

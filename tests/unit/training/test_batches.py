@@ -17,12 +17,12 @@ from privproj.io.ledger import read_ledger
 
 torch = needs("torch", "opacus")
 
-from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, TensorDataset, WeightedRandomSampler  # noqa: E402
-from unit.training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
+from unit.training.helpers import data, make_private, mlp, own, private  # noqa: E402
 
-from privproj.training.engine import LostEpoch, ResumedLedger  # noqa: E402
+from privproj.training import Batch  # noqa: E402
 from privproj.training.generators import pick_batches  # noqa: E402
+from privproj.training.private import LostEpoch, ResumedLedger  # noqa: E402
 
 RECORDS, BATCHES, EPOCHS = 80, 4, 3
 """So many records that a batch without one, which is a release of its own, has a chance below 1e-9."""
@@ -37,7 +37,7 @@ IN_BINS = {
 def test_fixed_size_batches_go_with_replace():
     x, y = data(records=40)
     _, optimizer, loader = private(mlp(), x, y, sampling="fixed", sampling_rate=0.25, noise_multiplier=1.0)
-    assert optimizer._plan.relation == "replace" and {len(b) for b in loader.sampler(20)} == {10}
+    assert optimizer.plan.relation == "replace" and {len(b) for b in loader.sampler(20)} == {10}
     assert all(len(set(b)) == 10 for b in loader.sampler(20))
     with pytest.raises(UnsupportedError, match="not supported under relation=add-remove"):
         private(mlp(), x, y, sampling="fixed", sampling_rate=0.25, relation="add-remove")
@@ -55,16 +55,21 @@ def in_bins(**more):
         return private(module, x, torch.arange(RECORDS) % 3, **{**IN_BINS, **more})
 
 
+def numbers(batch):
+    """The numbers of the records of a batch of :func:`in_bins`."""
+    return [number for group in batch._groups for number in group.columns[0][:, 0].argmax(1).tolist()]
+
+
 def train(run, most=math.inf):
     """Make so many releases at most; the position and the record numbers of each batch with a record."""
     module, optimizer, loader = run
-    seen, first = {}, optimizer._steps
-    while min(optimizer._plan.steps, first + most) > optimizer._steps:
+    seen, first = {}, optimizer.steps_done
+    while min(optimizer.plan.steps, first + most) > optimizer.steps_done:
         for batch in loader:
-            seen[optimizer._steps] = batch[0].argmax(1).tolist()
+            seen[optimizer.steps_done] = numbers(batch)
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-            if optimizer._steps >= first + most:
+            if optimizer.steps_done >= first + most:
                 break
     optimizer.close()
     return seen
@@ -100,9 +105,9 @@ def test_batches_of_an_epoch_have_the_law_of_independent_picks():
 
 def test_divisor_is_public_and_an_empty_batch_is_a_release():
     _, optimizer, _ = run = in_bins(batches=4 * RECORDS, epochs=1)
-    assert optimizer._plan.expected_batch == 0.25
+    assert optimizer.plan.expected_batch == 0.25
     seen = train(run)
-    assert optimizer._steps == 4 * RECORDS and len(seen) < 4 * RECORDS
+    assert optimizer.steps_done == 4 * RECORDS and len(seen) < 4 * RECORDS
     assert sorted(record for batch in seen.values() for record in batch) == list(range(RECORDS))
 
 
@@ -126,7 +131,7 @@ def test_epoch_that_was_begun_is_accounted_as_a_whole_one(tmp_path):
 
 @pytest.mark.full
 def test_calibrated_noise_meets_the_target_for_the_epochs():
-    plan = in_bins(noise_multiplier=None, epsilon=2.0, delta=1e-5)[1]._plan
+    plan = in_bins(noise_multiplier=None, epsilon=2.0, delta=1e-5)[1].plan
     question = {"sampling": "balls-in-bins", "batches": BATCHES, "steps": EPOCHS}
     found = privproj.sigma(privproj.Gaussian(), epsilon=2.0, delta=1e-5, **question).value
     assert plan.mechanism.noise_multiplier == found
@@ -156,7 +161,7 @@ def test_where_the_epoch_is_lost_what_is_left_of_it_is_given_up(tmp_path):
     with pytest.warns(LostEpoch, match="The 3 batches left in this epoch are skipped"):
         run = in_bins(ledger=str(book))
     # The lines of the epoch are all there before anything is drawn anew, and the plan is no longer than it was.
-    assert read_ledger(book).spent == 2 * BATCHES == run[1]._steps
+    assert read_ledger(book).spent == 2 * BATCHES == run[1].steps_done
     seen = train(run)
     assert seen.keys() <= set(range(2 * BATCHES, 3 * BATCHES)) and records_of(seen, 2) == list(range(RECORDS))
     account = read_ledger(book)
@@ -201,7 +206,7 @@ def test_epoch_is_dropped_if_record_order_is_unknown(tmp_path):
     train(begun(), 2)
     with pytest.warns(LostEpoch, match="may be in another order"), warnings.catch_warnings():
         _, optimizer, _ = begun()
-    assert optimizer._steps == BATCHES
+    assert optimizer.steps_done == BATCHES
 
 
 def test_another_phase_on_a_ledger_draws_other_batches(tmp_path):
@@ -220,7 +225,7 @@ def test_uncounted_release_does_not_shift_batches(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     batches = iter(loader)
-    x, _ = batch = next(batches)
+    batch = next(batches)
     optimizer.backward_on(own(module), batch)
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(UnsupportedError, match="No space left"):
@@ -229,14 +234,14 @@ def test_uncounted_release_does_not_shift_batches(tmp_path, monkeypatch):
     with pytest.raises(InvalidParameterError, match="batch 2 after 0 releases"):
         next(batches)
     seen = train(run)
-    assert sorted(seen[0]) == sorted(x.argmax(1).tolist()) and records_of(seen, 0) == list(range(RECORDS))
+    assert sorted(seen[0]) == sorted(numbers(batch)) and records_of(seen, 0) == list(range(RECORDS))
 
 
 def test_two_passes_at_a_time_are_rejected():
     module, optimizer, loader = in_bins()
     one, other = iter(loader), iter(loader)
     for batches in (one, other):
-        optimizer.step_on(lambda part: losses_of(module, *part), next(batches))
+        optimizer.step_on(own(module), next(batches))
     with pytest.raises(InvalidParameterError, match="used in one pass at a time"):
         next(one)
 
@@ -257,12 +262,12 @@ def test_batch_that_is_too_large_loses_records_at_random():
     x, y = data(records=40)
     options = {"sampling_rate": 0.25, "max_batch_size": 11, "noise_multiplier": 1.0, "insecure_seed": 3}
     _, optimizer, loader = private(mlp(), x, y, **options)
-    assert optimizer._plan.relation == "zero-out" and optimizer._plan.expected_batch == pytest.approx(10.0, rel=1e-5)
-    assert {"max_batch_size": 11, "dataset_size": 40}.items() <= optimizer._plan.run(3).items()
+    assert optimizer.plan.relation == "zero-out" and optimizer.plan.expected_batch == pytest.approx(10.0, rel=1e-5)
+    assert {"max_batch_size": 11, "dataset_size": 40}.items() <= optimizer.plan.run(3).items()
     batches = list(loader.sampler(6000))
     sizes = np.array([len(batch) for batch in batches])
     assert sizes.max() == 11 and all(len(set(batch)) == len(batch) for batch in batches)
-    law = stats.binom(40, optimizer._plan.sampling_rate)
+    law = stats.binom(40, optimizer.plan.sampling_rate)
     assert stats.binomtest(int((sizes == 11).sum()), 6000, float(law.sf(10))).pvalue > 1e-3
     counts = np.bincount([number for batch in batches for number in batch], minlength=40)
     # A uniform subset prefers no record; counts of a batch vary less than a multinomial.
@@ -276,11 +281,11 @@ def test_largest_batch_is_accounted():
     for more in ({}, {"max_batch_size": 24}):
         _, optimizer, _ = private(mlp(), *data(records=40), **options, **more)
         for _ in range(2):
-            optimizer._turn.open(0)
+            optimizer._turn.open(Batch([]))
             optimizer.step()
         found.append(optimizer.epsilon(1e-5))
     assert found[0].value * 1.005 < found[1].value
-    run = {**options, "sampling_rate": optimizer._plan.sampling_rate, "max_batch_size": 24, "dataset_size": 40}
+    run = {**options, "sampling_rate": optimizer.plan.sampling_rate, "max_batch_size": 24, "dataset_size": 40}
     assert found[1].value == privproj.epsilon(privproj.Gaussian(noise_multiplier=run.pop("noise_multiplier")),
                                               delta=1e-5, **run).value  # fmt: skip
 
@@ -354,35 +359,6 @@ def test_max_batch_size_error_names_a_harmless_size():
 def test_what_does_not_go_with_the_sampling_is_rejected(options, words):
     with pytest.raises((InvalidParameterError, UnsupportedError), match=words):
         private(mlp(), *data(), **options)
-
-
-class Drawn(Dataset):
-    """Records that are augmented: each says its number, and what torch drew when it was read."""
-
-    def __len__(self):
-        return RECORDS
-
-    def __getitem__(self, number):
-        return torch.tensor([float(number), float(torch.rand(()))]), 0
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full)])
-def test_sampling_is_independent_of_public_seed_and_order(workers):
-    """Augmentation from a known seed would be another one for each record behind one more."""
-    seen = []
-    for _ in range(2):
-        module = nn.Linear(2, 3)
-        torch.manual_seed(0)
-        _, optimizer, loader = make_private(
-            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm=1.0, steps=1,
-            data_loader=DataLoader(Drawn(), batch_size=4, num_workers=workers), noise_multiplier=1.0, sampling_rate=1.0,
-        )  # fmt: skip
-        (batch,) = loader
-        seen.append(batch[0])
-        optimizer.close()
-    one, two = seen
-    assert loader.batch_size == 4 and one[:, 0].sort().values.equal(two[:, 0].sort().values)
-    assert not one[:, 0].equal(two[:, 0]) and not one[:, 1].sort().values.equal(two[:, 1].sort().values)
 
 
 @pytest.mark.parametrize("options", [{}, {"sampling": "fixed"}, {"sampling": "balls-in-bins", "sampling_rate": None}])

@@ -18,7 +18,7 @@ from privproj.io.ledger import Account, read_ledger
 torch = needs("torch", "opacus")
 
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, random_split  # noqa: E402
-from unit.training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
+from unit.training.helpers import data, make_private, mlp, own, private  # noqa: E402
 
 from privproj.training.dataset import Identity, Sidecar, check_distinct, identity  # noqa: E402
 
@@ -98,15 +98,6 @@ def test_make_private_rejects_one_record_twice():
 def test_records_that_repeat_no_one_are_taken():
     for dataset in ([X[0].numpy(), X[1].numpy()], ["yes", "yes", None, None], [int, int], StackDataset(D, D)):
         check_distinct(dataset)
-
-
-def test_records_that_cannot_be_copied_are_said_so():
-    module, features = mlp(), X * torch.ones(1, requires_grad=True)
-    with pytest.raises(InvalidParameterError, match="records that can be copied"):
-        make_private(
-            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), steps=1, max_grad_norm=1.0,
-            data_loader=DataLoader([(row, 0) for row in features], batch_size=4), noise_multiplier=1.0,
-        )  # fmt: skip
 
 
 def test_indices_that_change_are_looked_at_with_every_pass():
@@ -346,7 +337,7 @@ def test_ledger_has_begun_even_if_not_closed(book):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module, optimizer, loader = private(mlp(), x, y, ledger=book, steps=6)
-    optimizer.step_on(lambda part: losses_of(module, *part), next(iter(loader)))
+    optimizer.step_on(own(module), next(iter(loader)))
     assert json.loads(Path(f"{book}.data").read_text())["releases"] == 1
     os.close(optimizer._spending.ledger.file)  # as a kill would
     optimizer._spending.ledger.file = -1

@@ -23,7 +23,7 @@ torch = needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, linear  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from unit.training.helpers import make_private  # noqa: E402
+from unit.training.helpers import batch_of, make_private, take_in  # noqa: E402
 
 from privproj.training import AdaptiveClipping, Subspace  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS, load  # noqa: E402
@@ -195,18 +195,16 @@ class PrivateRun:
             module=self.module, optimizer=torch.optim.SGD(trained, lr=1.0), algorithm=name, insecure_seed=SEED,
             data_loader=DataLoader(TensorDataset(x, y)), **{**chosen, **shares, **self.definition.options(), **options},
         )  # fmt: skip
-        self.noisy_sum, self.plan = self.optimizer._noisy_sum, self.optimizer._plan
+        self.noisy_sum, self.plan = self.optimizer._noisy_sum, self.optimizer.plan
         self.layers = [self.module[0], self.module[2]]
         if fault is not None:
             fault(self.noisy_sum)
 
     def take_in(self, rows):
-        """The losses of some records, as a batch of their own."""
+        """Take some records in, as a batch of their own."""
         x, y = data()
-        self.optimizer._turn.open(len(rows))
-        self.optimizer.backward_on(
-            lambda part: cross_entropy(self.module(part[0]), part[1], reduction="none"), (x[rows], y[rows])
-        )
+        loss = lambda record: cross_entropy(self.module(record[0]), record[1])  # noqa: E731
+        take_in(self.optimizer, loss, batch_of(x[rows], y[rows]))
 
     def released(self, rows=()):
         """The released sum of these records: each tensor in a row."""

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import random
 import signal
 
 import numpy as np
@@ -16,7 +17,6 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from unit.training.helpers import data, mlp, one_step, own, private, step  # noqa: E402
 
 from privproj.errors import PrivprojError  # noqa: E402
-from privproj.training.fixed_randomness import fix_randomness  # noqa: E402
 from privproj.training.generators import (  # noqa: E402
     LARGEST_OFFSET,
     STATE_BYTES,
@@ -25,8 +25,9 @@ from privproj.training.generators import (  # noqa: E402
     normal,
     orthonormal,
     philox_state,
-    secret_numbers,
+    seed_torch,
     streams,
+    unchanged_numbers,
 )
 
 CPU = torch.device("cpu")
@@ -81,11 +82,24 @@ def test_seed_that_torch_tells_is_secret_too():
     told = []
     for stream in (streams().forward, streams().forward):
         for _ in range(2):
-            with secret_numbers(stream):
+            with unchanged_numbers():
+                seed_torch([CPU], stream.fresh_seed())
                 told.append(torch.initial_seed())
                 words = torch.get_rng_state().numpy()[24:].view(np.uint64)
                 assert told[-1] not in (torch.Generator().initial_seed(), int(words[0] | words[1] << np.uint64(32)))
     assert len(set(told)) == 4
+
+
+def test_unchanged_numbers_restores_torch_numpy_and_python():
+    draw = lambda: (float(torch.rand(())), np.random.rand(), random.random())  # noqa: E731
+    with unchanged_numbers():
+        expected = draw()
+    with unchanged_numbers():
+        seed_torch([CPU], np.random.SeedSequence(1))
+        np.random.seed(1)
+        random.seed(1)
+        assert all(one != other for one, other in zip(draw(), expected, strict=True))
+    assert draw() == expected
 
 
 def test_state_of_another_length_is_rejected(monkeypatch):
@@ -150,11 +164,11 @@ def test_workers_of_a_loader_are_forked_and_draw_no_noise():
     _, optimizer, loader = private(module, x, y, steps=3, sampling_rate=0.5)
     workers = DataLoader(TensorDataset(x, y), batch_size=4, num_workers=2, multiprocessing_context="fork")
     loader.settings |= {"num_workers": 2, "timeout": 100, "multiprocessing_context": workers.multiprocessing_context}
-    while optimizer._steps < 3:
+    while optimizer.steps_done < 3:
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-    assert optimizer._steps == 3
+    assert optimizer.steps_done == 3
 
 
 @pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -184,11 +198,3 @@ def test_frame_lengthens_nothing(rows, columns):
     gram = q.double().T @ q.double()
     assert float(torch.linalg.matrix_norm(gram - torch.eye(columns, dtype=torch.float64), 2)) < 5e-8
     assert q.dtype is r.dtype is torch.float32
-
-
-def test_noise_is_drawn_where_a_checked_loss_is_quiet():
-    """A loss function may make the step of another private run."""
-    stream, like = streams().noise, torch.zeros(1)
-    with fix_randomness(mlp()):
-        assert not torch.randn(4).any()
-        assert normal((4,), like, stream).all()

@@ -1,6 +1,10 @@
-"""What holds on a CPU holds on a GPU, in single precision and with TF32 allowed: ``python -m pytest -n0 -m gpu``."""
+"""What holds on a CPU holds on a GPU, in single precision and with TF32 allowed: ``python -m pytest -n0 -m gpu``.
+
+``PRIVPROJ_TEST_DEVICE=cpu`` runs the tests that need no GPU on the CPU, as a check of the tests themselves.
+"""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -10,20 +14,27 @@ from scipy import stats
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from unit.training.helpers import data, mlp, own, private  # noqa: E402
+from torch.utils._pytree import tree_map_only  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from unit.training.helpers import batch_of, clipped_sums, data, make_private, mlp, own, private, sums_of, take_in  # noqa: E402
+from unit.training.models import MODELS, build  # noqa: E402
 
 from privproj.errors import PrivprojError  # noqa: E402
-from privproj.training import Subspace, per_example  # noqa: E402
+from privproj.training import AdaptiveClipping, Subspace, per_example  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS, load  # noqa: E402
 from privproj.training.generators import Stream, generator, normal, philox_state, streams  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+CPU, GPU = torch.device("cpu"), torch.device(os.environ.get("PRIVPROJ_TEST_DEVICE", "cuda:0"))
+IS_CUDA = GPU.type == "cuda"
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.skipif(IS_CUDA and not torch.cuda.is_available(), reason="needs a GPU")
+]  # fmt: skip
+cuda_only = pytest.mark.skipif(not IS_CUDA, reason="needs a GPU")
 
-GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
-OPTIONS = {"m2": {"rank": 3}, "m2-projected-clip": {"rank": 3}, "m1": {"rank": 3}, "flora": {"rank": 3}}
+OPTIONS = {name: {"rank": 3} for name in ("m2", "m2-projected-clip", "m1", "flora")}
 EVERY = [*((name, "joint") for name in ALGORITHMS), ("dp-sgd", "per-layer"), ("m2", "per-layer")]
 every_algorithm = pytest.mark.parametrize(("name", "clipping"), EVERY, ids=lambda part: part)
-WAITS = {"prism": "its singular values are found with a check that waits for the GPU"}
+WAITS = {"prism": "it looks at its bases in every step"}
 """Algorithms whose step waits for the GPU, and why."""
 
 
@@ -37,7 +48,7 @@ def precision(request):
 
 
 def run(name, clipping, device, x, y, **options):
-    """A private run on a device, with the same weights and adapters on every device."""
+    """A private run on a device, with the same weights and adapters on every device; the data stay on the CPU."""
     module, adapt = mlp(dtype=torch.float32), load(name).adapt
     module = module if adapt is None else adapt(module, 3, insecure_seed=4)
     with torch.no_grad():
@@ -54,16 +65,9 @@ def run(name, clipping, device, x, y, **options):
     return module, private(module, x, y, algorithm=name, clipping=clipping, insecure_seed=3, **more)[1]
 
 
-def sums(module, optimizer, x, y):
-    """The sums of a batch inside the boundary, before any noise."""
-    optimizer._turn.open(len(x))
-    optimizer.backward_on(own(module), (x, y))
-    return torch.cat([part.flatten().cpu() for part in optimizer._noisy_sum.sums])
-
-
 def share_draws(optimizer, twin):
     """Give the views of a run what those of another run drew: generators differ between devices."""
-    for view, other in zip(optimizer._views, twin.views, strict=True):
+    for view, other in zip(optimizer._views, twin._views, strict=True):
         for key in ("a", "q", "back"):
             if hasattr(other, key):
                 setattr(view, key, getattr(other, key).to(view.parameters[0]))
@@ -75,10 +79,33 @@ def test_clipped_sums_are_those_of_a_cpu(name, clipping, precision):
     module, optimizer = run(name, clipping, GPU, x, y)
     reference, twin = run(name, clipping, CPU, x, y)
     share_draws(twin, optimizer)
-    found, expected = sums(module, optimizer, x.to(GPU), y.to(GPU)), sums(reference, twin, x, y)
+    found = sums_of(optimizer, own(module), batch_of(x, y))
+    expected = sums_of(twin, own(reference), batch_of(x, y))
+    assert found.device.type == GPU.type and found.dtype is torch.float64
     # TF32 rounds what forward and backward pass give to 2^-11, not what is made of it.
-    assert (found - expected).norm() <= {"float32": 1e-4, "tf32": 2e-2}[precision] * expected.norm()
-    assert found.dtype is torch.float64
+    limit = {"float32": 1e-4, "tf32": 2e-2}[precision]
+    assert (found.cpu() - expected).norm() <= limit * expected.norm()
+
+
+ON_CPU = {"encoder with a padding mask", "different lengths", "in-place operations", "several rows for a record"}
+"""Models whose loss makes tensors of its own on the CPU."""
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - (ON_CPU if IS_CUDA else set())))
+def test_clipped_sums_of_many_models_are_those_of_a_cpu(name):
+    """In double precision; records come from the CPU and are moved to the device of the weights."""
+    module, records, loss = build(MODELS[name])
+    rows = torch.zeros(len(records))
+    torch.set_default_dtype(torch.float64)
+    try:
+        _, optimizer, _ = private(module, rows, rows, max_grad_norm=0.5)
+        expected = sums_of(optimizer, loss, records)
+        module = module.to(GPU)
+        _, optimizer, _ = private(module, rows, rows, max_grad_norm=0.5)
+        found = sums_of(optimizer, loss, tree_map_only(torch.Tensor, torch.clone, records))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (found.cpu() - expected).norm() <= 1e-9 * expected.norm()
 
 
 @every_algorithm
@@ -87,13 +114,13 @@ def test_no_record_adds_more_than_the_clip(name, clipping, precision):
     x, y = data(dtype=torch.float32)
     module, optimizer = run(name, clipping, GPU, x, y)
     for row in range(len(x)):
-        found = sums(module, optimizer, 100.0 * x[row : row + 1].to(GPU), y[row : row + 1].to(GPU))
-        assert 0.0 < float(found.norm()) <= 1.0 + 1e-9
+        take_in(optimizer, own(module), batch_of(100.0 * x[row : row + 1], y[row : row + 1]))
+        assert 0.0 < float(clipped_sums(optimizer).norm()) <= 1.0 + 1e-9
         optimizer.step()
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 40])
-def test_gpu_norms_and_sums_keep_precision_under_tf32(tokens, precision):
+def test_norms_and_sums_keep_precision_under_tf32(tokens, precision):
     draw = torch.Generator().manual_seed(1)
     g, x = (torch.randn(8, tokens, width, generator=draw) for width in (64, 96))
     exact = torch.einsum("nto,nti->noi", g.double(), x.double())
@@ -107,21 +134,58 @@ def test_gpu_norms_and_sums_keep_precision_under_tf32(tokens, precision):
         assert torch.get_float32_matmul_precision() == "high"
 
 
+@pytest.mark.parametrize("options", [{}, {"pin_memory": IS_CUDA}, {"pin_memory": IS_CUDA, "num_workers": 1}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_loop_over_the_loader_trains(options, dtype):
+    """Records are read on the CPU and moved; dropout and autocast run on the device."""
+    x, y = data(records=60, dtype=torch.float32)
+    module = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.ReLU(), nn.Linear(16, 3)).to(GPU)
+    before = [p.detach().clone() for p in module.parameters()]
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.Adam(module.parameters(), lr=0.01), max_grad_norm=1.0,
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=20, **options), noise_multiplier=1.0, epochs=2,
+        clipping=AdaptiveClipping(sigma=2.0),
+    )  # fmt: skip
+
+    def loss(record):
+        with torch.autocast(GPU.type, dtype, enabled=dtype is torch.bfloat16):
+            return own(module)(record).float()
+
+    while optimizer.steps_left:
+        for batch in loader:
+            mean = optimizer.step_on(loss, batch, micro_batch_size=7)
+            assert mean.device.type == GPU.type and math.isfinite(float(mean))
+    moved = zip(before, module.parameters(), strict=True)
+    assert all(bool((old != new).any()) and bool(new.isfinite().all()) for old, new in moved)
+
+
+def test_dropout_on_the_device_does_not_follow_the_seed_of_the_program():
+    x, y = data(dtype=torch.float32)
+    found, after = [], []
+    for _ in range(2):
+        module = nn.Sequential(nn.Dropout(0.5), mlp(dtype=torch.float32)).to(GPU)
+        _, optimizer, _ = private(module, x, y)
+        torch.manual_seed(0)
+        found.append(sums_of(optimizer, own(module), batch_of(x, y)))
+        after.append(float(torch.rand((), device=GPU)))
+    torch.manual_seed(0)
+    assert after == [float(torch.rand((), device=GPU))] * 2 and not torch.allclose(*found)
+
+
+@cuda_only
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in WAITS])
 def test_no_step_waits_for_the_gpu(name):
-    """The steps after the first ones, in which it is looked whether weights move and losses are the records' own."""
+    """The steps after the first ones, in which the first record is computed alone too."""
     x, y = data(dtype=torch.float32)
     module, optimizer = run(name, "joint", GPU, x, y, noise_multiplier=1.0)
-    x, y = x.to(GPU), y.to(GPU)
+    batch = batch_of(x.to(GPU), y.to(GPU))
 
     def step():
-        optimizer._turn.open(len(x))
-        optimizer.backward_on(own(module), (x, y))
+        take_in(optimizer, own(module), batch)
         optimizer.step()
 
     for _ in range(5):
         step()
-    optimizer.own_loss.checks_more = lambda *form: False
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -134,6 +198,7 @@ def test_no_step_waits_for_the_gpu(name):
 # --- random numbers ---------------------------------------------------------------------------------
 
 
+@cuda_only
 def test_state_of_a_generator_is_seed_and_offset():
     seed = np.random.SeedSequence(5)
     found = generator(GPU, seed)
@@ -152,6 +217,7 @@ def test_noise_is_fresh_in_every_draw_on_every_device():
     assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
 
 
+@cuda_only
 def test_step_is_not_captured_in_a_graph():
     """A replay would be a release that no ledger counts."""
     stream = Stream(np.random.SeedSequence(1))
@@ -175,12 +241,12 @@ class OnTwoDevices(nn.Module):
 @pytest.mark.parametrize("name", ["dp-sgd", "m2"])
 def test_model_on_several_devices_has_noise_on_each(name):
     x, y = data()
-    options = {**OPTIONS.get(name, {}), "algorithm": name, "noise_multiplier": 1.0}
     module = OnTwoDevices()
-    _, optimizer, _ = private(module, x, y, **options)
+    _, optimizer, _ = private(module, x, y, **OPTIONS.get(name, {}), algorithm=name, noise_multiplier=1.0)
     for _ in range(2):
-        optimizer._turn.open(len(x))
-        optimizer.backward_on(own(module), (x, y))
+        take_in(
+            optimizer, lambda record: nn.functional.cross_entropy(module(record[0]), record[1].cpu()), batch_of(x, y)
+        )
         optimizer.step()
-    assert {device.type for device in optimizer._noisy_sum.streams.noise.generators} == {"cuda", "cpu"}
+    assert {device.type for device in optimizer._noisy_sum.streams.noise.generators} == {GPU.type, "cpu"}
     assert all(math.isfinite(float(p.sum())) for p in module.parameters())

@@ -13,7 +13,11 @@ from privproj.io.ledger import read_ledger
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from unit.training.helpers import data, losses_of, mlp, one_step, own, private  # noqa: E402
+from unit.training.helpers import batch_of, data, mlp, one_step, own, private, take_in  # noqa: E402
+
+from privproj import training  # noqa: E402
+from privproj.training import Batch  # noqa: E402
+from privproj.training.dataset import STAMP  # noqa: E402
 
 # --- norms ----------------------------------------------------------------------------------------
 
@@ -24,9 +28,7 @@ from unit.training.helpers import data, losses_of, mlp, one_step, own, private  
 @pytest.mark.parametrize(
     ("build", "options", "words"),
     [
-        (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), {}, "a layer that does not mix records"),
-        (lambda: nn.LSTM(6, 3), {}, "per-example gradients"),
-        (lambda: mlp().requires_grad_(False), {}, "tensors that require gradients"),
+        (lambda: mlp().requires_grad_(False), {}, "tensors that require a gradient"),
         (lambda: mlp().half(), {}, "float32"),
         (mlp, {"algorithm": "m2"}, "rank"),
         (mlp, {"algorithm": "m2", "rank": 6}, "clipping=per-layer"),
@@ -53,24 +55,19 @@ def test_what_is_rejected_before_any_data(build, options, words):
     assert [p.requires_grad for p in module.parameters()] == trained
 
 
-def test_frozen_statistics_are_accepted_until_someone_thaws_them():
+def test_batch_norm_trains_in_evaluation_mode_only():
     x, y = data()
-    norm = nn.BatchNorm1d(6).double().eval().requires_grad_(False)
-    one_step(nn.Sequential(norm, nn.Linear(6, 3).double()), x, y)
+    norm = nn.BatchNorm1d(6).double().eval()
     module = nn.Sequential(norm, nn.Linear(6, 3).double())
+    one_step(module, x, y)
+    module = nn.Sequential(norm, nn.Linear(6, 3).double())
+    module.requires_grad_(True)
+    for part in (*module.parameters(), *module.modules()):
+        vars(part).pop(STAMP, None)
     _, optimizer, _ = private(module, x, y)
     module.train()
-    optimizer._turn.open(12)
-    with pytest.raises(InvalidParameterError, match=r"running_mean must be .*(?i:no running statistics)"):
-        optimizer.backward_on(own(module), (x, y))
-    module[0].track_running_stats = False
-    module[0].running_mean = module[0].running_var = None
-    optimizer._turn.drawn = None
-    optimizer._turn.open(12)
-    with pytest.raises(InvalidParameterError, match="with the other records of the batch"):
-        optimizer.backward_on(own(module), (x, y))
-    optimizer.close()
-    module(x)
+    with pytest.raises(InvalidParameterError, match=r"BatchNorm1d in training mode. Replace it by nn\.GroupNorm"):
+        take_in(optimizer, own(module), batch_of(x, y))
 
 
 def test_optimizer_of_other_tensors_is_rejected():
@@ -89,28 +86,20 @@ def test_make_private_rejects_tensors_outside_its_layers():
     module[0].requires_grad_(False)
     held = lambda p: torch.optim.SGD(module.parameters(), lr=1.0)  # noqa: E731
     _, optimizer, _ = private(module, x, y, held)
-    optimizer._turn.open(12)
     module[0].requires_grad_(True)
     before = module[0].weight.detach().clone()
-    with pytest.raises(InvalidParameterError, match="as when make_private was called"):
-        optimizer.backward_on(own(module), (x, y))
+    with pytest.raises(InvalidParameterError, match="as it was planned"):
+        take_in(optimizer, own(module), batch_of(x, y))
     assert module[0].weight.grad is None
-    with pytest.raises(InvalidParameterError, match="all 12 records"):
+    with pytest.raises(InvalidParameterError, match="the gradients of all its records"):
         optimizer.step()
-    assert torch.equal(module[0].weight, before) and optimizer._steps == 0
+    assert torch.equal(module[0].weight, before) and optimizer.steps_done == 0
     module[0].requires_grad_(False)
-    optimizer._turn.drawn = None
+    optimizer._turn.batch = None
     module[0].weight.grad = torch.ones_like(before)
-    optimizer._turn.open(0)
+    optimizer._turn.open(Batch([]))
     optimizer.step()
     assert torch.equal(module[0].weight, before)
-
-
-def test_tied_layers_with_different_biases_are_rejected():
-    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
-    module[1].weight = module[0].weight
-    with pytest.raises(InvalidParameterError, match=r"(?i)untie"):
-        private(module, *data())
 
 
 def test_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
@@ -132,18 +121,33 @@ def test_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
         optimizer.close()
 
 
-def test_one_module_has_one_private_run_at_a_time():
-    """Two would count the releases of one module apart from each other."""
+def test_second_call_before_any_release_replaces_the_first():
     x, y = data()
-    module = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3).requires_grad_(False)).double()
-    module, optimizer, loader = private(module, x, y)
-    with pytest.raises(InvalidParameterError, match=r"Call optimizer\.close\(\) of the earlier run"):
-        private(module, x, y)
+    module, first, loader = private(mlp(), x, y)
     batch = next(iter(loader))
-    optimizer.close()
+    module, second, loader = private(module, x, y, noise_multiplier=2.0)
     with pytest.raises(InvalidParameterError, match="one whose run is closed"):
-        optimizer.step_on(lambda part: losses_of(module, *part), batch)
-    private(module, x, y)[1].close()
+        first.step_on(own(module), batch)
+    second.step_on(own(module), next(iter(loader)))
+    assert second.steps_done == 1
+    with pytest.raises(InvalidParameterError, match="from an earlier call of make_private"):
+        private(module, x, y)
+
+
+def test_make_private_takes_what_an_earlier_call_returned():
+    module, optimizer, loader = private(mlp(), *data())
+    run = training.make_private(
+        module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, noise_multiplier=1.0, steps=2
+    )
+    assert run[1]._original is optimizer._original and run[2].original is loader.original
+
+
+@pytest.mark.parametrize("name", ["target_epsilon", "target_delta", "max_physical_batch_size", "poisson_sampling"])
+def test_make_private_names_of_opacus_give_ours(name):
+    with pytest.raises(InvalidParameterError, match=f"{name} must be omitted.*{name} of Opacus is .* here"):
+        private(mlp(), *data(), **{name: 1})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        private(mlp(), *data(), nonsense=1)
 
 
 def test_make_private_group_size_gives_user_level_epsilon(tmp_path):
@@ -151,7 +155,7 @@ def test_make_private_group_size_gives_user_level_epsilon(tmp_path):
     run = {"sampling_rate": 0.25, "steps": 4, "group_size": 3}
     path = str(tmp_path / "ledger.jsonl")
     _, optimizer, _ = private(module, x, y, noise_multiplier=None, epsilon=3.0, delta=1e-3, ledger=path, **run)
-    z = optimizer._plan.noise_multiplier
+    z = optimizer.plan.noise_multiplier
     asked = privproj.epsilon(privproj.Gaussian(noise_multiplier=z), delta=1e-3, **run)
     assert 2.99 < asked.value <= 3.0
     assert read_ledger(path).planned.epsilon(1e-3).value <= 3.0

@@ -18,6 +18,7 @@ needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from unit.training.helpers import data, mlp, own, private  # noqa: E402
 
+from privproj.training import Batch  # noqa: E402
 from privproj.training.plan import GRID, Method, Plan  # noqa: E402
 
 # --- accounting ---------------------------------------------------------------------------------------
@@ -25,12 +26,12 @@ from privproj.training.plan import GRID, Method, Plan  # noqa: E402
 
 def test_event_comes_from_what_is_trained():
     x, y = data()
-    one = private(nn.Linear(6, 3).double(), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1]._plan
+    one = private(nn.Linear(6, 3).double(), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1].plan
     assert one.mechanism == privproj.M2(dim=7, rank=4, columns=3, noise_multiplier=1.0)
-    two = private(mlp(hidden=8), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1]._plan
+    two = private(mlp(hidden=8), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1].plan
     assert {str(layer) for layer in two.mechanism.layers} == {"7x4x1", "9x4x1"}
     for algorithm in ("m2-projected-clip", "m1"):
-        plan = private(mlp(), x, y, algorithm=algorithm, rank=4, noise_multiplier=1.0)[1]._plan
+        plan = private(mlp(), x, y, algorithm=algorithm, rank=4, noise_multiplier=1.0)[1].plan
         assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.0)
     # Told to the last bit, so that a run that is given it again goes on: 1 / (1 / z) is another number for this one.
     z = 3.987624891323114
@@ -55,18 +56,17 @@ def test_calibrated_run_costs_what_was_asked():
     )
     known = privproj.sigma(
         privproj.M2(layers=(privproj.Layer(dim=7, rank=2), privproj.Layer(dim=6, rank=2))),
-        epsilon=2.0, delta=1e-5, steps=30, sampling_rate=optimizer._plan.sampling_rate,
+        epsilon=2.0, delta=1e-5, steps=30, sampling_rate=optimizer.plan.sampling_rate,
     )  # fmt: skip
-    assert optimizer._plan.noise_multiplier == known.value
-    with pytest.raises(InvalidParameterError, match="at least one release"):
-        optimizer.epsilon(1e-5)
-    while optimizer._steps < 30:
+    assert optimizer.plan.noise_multiplier == known.value
+    assert 1.99 < optimizer.epsilon(1e-5).value <= 2.0
+    while optimizer.steps_done < 30:
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
     assert 1.99 < optimizer.epsilon(1e-5).value <= 2.0
     assert list(loader) == []
-    optimizer._turn.open(0)
+    optimizer._turn.open(Batch([]))
     with pytest.raises(UnsupportedError, match="all 30 planned steps"):
         optimizer.step()
 
@@ -96,15 +96,15 @@ def test_opacus_accountants_can_listen():
     accountant = ProjectionAccountant()
     _, optimizer, _ = private(mlp(), x, y, algorithm="m2", rank=2, noise_multiplier=1.5)
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(1.0))
-    optimizer._turn.open(0)
+    optimizer._turn.open(Batch([]))
     optimizer.step()
-    assert accountant.history == [(optimizer._plan.mechanism, 1.0, 1)]
+    assert accountant.history == [(optimizer.plan.mechanism, 1.0, 1)]
 
 
 def test_rates_are_on_the_grid_of_the_sampler():
     x, y = data(records=50)
     _, optimizer, loader = private(mlp(), x, y, sampling_rate=0.1, steps=2000)
-    rate = optimizer._plan.sampling_rate
+    rate = optimizer.plan.sampling_rate
     assert 0.1 <= rate < 0.1 + GRID and (rate / GRID).is_integer()
     counts = np.zeros(50)
     sizes = []
@@ -122,7 +122,7 @@ def test_rates_are_on_the_grid_of_the_sampler():
 def test_given_seed_is_said_with_every_number():
     x, y = data()
     _, optimizer, _ = private(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3)
-    optimizer._turn.open(0)
+    optimizer._turn.open(Batch([]))
     optimizer.step()
     assert INSECURE in optimizer.epsilon(1e-5).warnings
 
@@ -138,7 +138,7 @@ def test_plan_under_filter_reports_the_budget(tmp_path):
         module, optimizer, loader = private(mlp(), x, y, **options, **budget)
         planned = read_ledger(book).planned.budget()
         assert (1.0 - 1e-6) * planned.budget < planned.spent <= planned.budget
-        while optimizer._steps < made:
+        while optimizer.steps_done < made:
             batch = next(iter(loader))
             optimizer.backward_on(own(module), batch)
             optimizer.step()

@@ -25,7 +25,7 @@ import json, os, sys
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from unit.training.helpers import make_private
+from unit.training.helpers import data, make_private, own  # noqa: E402
 
 from privproj.training import AdaptiveClipping, add_prism
 from privproj.training.processes import join_processes
@@ -35,7 +35,7 @@ rank, device = join_processes(torch.device("cpu")).rank, sys.argv[3]
 
 
 def own(module):
-    return lambda part: cross_entropy(module(part[0]), part[1], reduction="none")
+    return lambda record: cross_entropy(module(record[0]), record[1])
 
 
 def done(options):
@@ -56,9 +56,9 @@ def done(options):
     )
     start = torch.cat([p.detach().flatten() for p in module.parameters()])
     sizes = []
-    while optimizer._steps < options["steps"]:
+    while optimizer.steps_done < options["steps"]:
         for batch in loader:
-            sizes.append(len(batch[0]))
+            sizes.append(sum(group.records for group in batch._groups))
             optimizer.step_on(own(module), batch, 3)
     end = torch.cat([p.detach().flatten() for p in module.parameters()])
     epsilon = optimizer.epsilon(1e-5).value
@@ -264,13 +264,13 @@ module, optimizer, loader = make_private(
 try:
     for _ in range(3):
         for batch in loader:
-            optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
-            if optimizer._steps % 2 == 0:
+            optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
+            if optimizer.steps_done % 2 == 0:
                 break
 except ValueError as error:
     said = str(error)
 with open(f"{sys.argv[1]}/ahead-{rank}", "w") as file:
-    json.dump([optimizer._steps, said], file)
+    json.dump([optimizer.steps_done, said], file)
 """
 
 
@@ -297,8 +297,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
-from unit.training.helpers import make_private
+from unit.training.helpers import make_private, step
 
+from privproj.training import Batch
 from privproj.training.processes import join_processes
 
 torch.set_num_threads(1)
@@ -308,7 +309,7 @@ x, y = torch.randn(14, 6, generator=torch.Generator().manual_seed(0), dtype=torc
 
 
 def own(module):
-    return lambda part: cross_entropy(module(part[0]), part[1], reduction="none")
+    return lambda record: cross_entropy(module(record[0]), record[1])
 
 
 def model(width=5, frozen=False):
@@ -335,9 +336,7 @@ def moves(wrap):
     for turn in range(3):
         rows = torch.arange(14)[rank::2] if turn == 2 else torch.arange(14 * (rank == turn))
         rows = rows if processes.size > 1 else torch.arange(14)
-        optimizer._turn.open(len(rows))
-        optimizer.backward_on(own(module), (x[rows], y[rows]))
-        optimizer.step()
+        step(module, optimizer, x[rows], y[rows])
     try:
         said["wrapper"] = str(wrapper(x).shape)
     except ValueError as error:
@@ -349,7 +348,7 @@ def again(book):
     module = model()
     for _ in range(2):
         _, optimizer, _ = made(module, steps=1, ledger=book)
-        optimizer._turn.open(0)
+        optimizer._turn.open(Batch([]))
         optimizer.step()
         optimizer.close()
 

@@ -21,7 +21,7 @@ def test_names_cost_neither_torch_nor_numpy():
 def test_where_torch_is_missing_the_import_error_names_the_extra(monkeypatch):
     import privproj.training
 
-    for name in [name for name in sys.modules if name.startswith("privproj.training.engine")]:
+    for name in [name for name in sys.modules if name.startswith("privproj.training.private")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(vars(privproj.training), "make_private", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -2,11 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 from helpers import needs
 from scipy import stats
-
-from privproj.errors import InvalidParameterError
 
 torch = needs("torch", "opacus")
 
@@ -14,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from unit.training.helpers import (  # noqa: E402
     ALGORITHMS,
+    batch_of,
     data,
     losses_of,
     mlp,
@@ -23,7 +23,10 @@ from unit.training.helpers import (  # noqa: E402
     private,
     released_sums,
     state,
+    take_in,
 )
+
+from privproj.training import Batch  # noqa: E402
 
 # --- what leaves the boundary -----------------------------------------------------------------------
 
@@ -69,22 +72,21 @@ def test_empty_batch_releases_noise_of_the_planned_size(name):
     _, optimizer, _ = private(
         module, x, y, **{**options_of(name), **more, "noise_multiplier": 2.5, "max_grad_norm": 3.0}
     )
-    optimizer._turn.open(0)
-    optimizer.backward_on(own(module), (x[:0], y[:0]))
+    take_in(optimizer, own(module), batch_of(x[:0], y[:0]))
     draws = torch.cat([mean.flatten() for mean in optimizer._noisy_sum.release()]) * 12
     assert stats.kstest(draws.numpy() / 7.5, "norm").pvalue > 1e-3
     optimizer.step()
-    assert optimizer._steps == 2
+    assert optimizer.steps_done == 2
 
 
 def test_noise_is_twice_as_large_under_replace():
     x, y = data()
-    plan = {r: private(mlp(), x, y, noise_multiplier=2.0, relation=r)[1]._plan for r in ("add-remove", "replace")}
+    plan = {r: private(mlp(), x, y, noise_multiplier=2.0, relation=r)[1].plan for r in ("add-remove", "replace")}
     assert plan["add-remove"].noise_multiplier == plan["replace"].noise_multiplier == 2.0
     assert (plan["add-remove"].noise_over_clip, plan["replace"].noise_over_clip) == (2.0, 4.0)
     module = mlp(hidden=200)
     _, optimizer, _ = private(module, x, y, noise_multiplier=2.0, relation="replace", max_grad_norm=0.5)
-    optimizer._turn.open(0)
+    optimizer._turn.open(Batch([]))
     draws = torch.cat([mean.flatten() for mean in optimizer._noisy_sum.release()]) * 12
     assert stats.kstest(draws.numpy() / 2.0, "norm").pvalue > 1e-3
 
@@ -115,47 +117,31 @@ def test_clipped_sum_is_that_of_opacus():
     assert torch.allclose(before - state(module), ours, rtol=1e-5)
 
 
-# --- what the loop may not do -----------------------------------------------------------------------
+# --- rounding -----------------------------------------------------------------------------------------
 
 
 def test_many_parts_lose_no_record_to_rounding():
     """Single precision would swallow every part below half a unit in the last place of a large sum."""
-    x, y = torch.ones(600, 6), torch.zeros(600, dtype=torch.long)
-    module = nn.Linear(6, 3)
-    _, optimizer, _ = private(module, x, y)
-    optimizer._turn.open(600)
     weights = torch.full((600,), 0.1)
     weights[0] = 1e7
-    optimizer.backward_on(lambda part: part[2] * losses_of(module, *part[:2]), (x, y, weights), 1)
+    module = nn.Linear(1, 1, bias=False)
+    _, optimizer, _ = private(module, torch.ones(600, 1), weights, max_grad_norm=1e9)
+    take_in(optimizer, lambda record: record[1] * module(record[0])[0, 0], batch_of(torch.ones(600, 1), weights), 1)
     assert optimizer._noisy_sum.sums[0].dtype is torch.float64
+    assert float(optimizer._noisy_sum.sums[0]) == pytest.approx(1e7 + 59.9, rel=1e-13)
 
 
-def test_rows_that_are_no_records_are_rejected_at_the_boundary():
-    x, y = data(tokens=4)
+@pytest.mark.parametrize("tokens", [None, 2, 9])
+def test_sums_do_not_need_to_know_that_records_are_finite(tokens):
+    """A GPU does not wait for that answer: rows of records that are not finite are masked in any case."""
+    x, y = data(tokens=tokens)
     module = mlp()
     _, optimizer, _ = private(module, x, y)
-    with optimizer._taps.armed(12), pytest.raises(InvalidParameterError, match="one row for each record"):
-        losses_of(module, x, y).sum().backward()
-        optimizer._noisy_sum.add(11)
-
-
-def test_sums_without_asking_whether_all_records_are_finite():
-    """What a GPU does in order not to wait: rows of records that are not finite are masked, whether there are any."""
-    x, y = data(tokens=9)
-    for poison in (None, math.nan):
-        if poison is not None:
-            x[11, 2] = poison
-        found = []
-        for masked in (False, True):
-            module = mlp()
-            _, optimizer, _ = private(module, x, y)
-            with optimizer._taps.armed(12):
-                losses_of(module, x, y).sum().backward()
-                norms = torch.stack([view.squared_norms() for view in optimizer._views], 1)
-                finite = torch.isfinite(norms).all(1)
-                assert bool(finite.all()) == (poison is None)
-                c = optimizer._noisy_sum.factors(norms, finite)[:, 0]
-                kept = finite if masked or poison is not None else None
-                found.append(torch.cat([view.clipped_sum(c, kept).flatten() for view in optimizer._views]))
-        assert torch.equal(*found)
-        assert torch.isfinite(found[0]).all()
+    recorder, found = optimizer._recorder, []
+    for mask in (None, torch.ones(12, dtype=torch.bool)):
+        recorder.begin(np.random.SeedSequence(1))
+        recorder.losses(own(module), batch_of(x, y)._groups[0])
+        norms = torch.stack([view.squared_norms() for view in optimizer._views], 1)
+        c = optimizer._noisy_sum.factors(norms, torch.isfinite(norms).all(1))[:, 0]
+        found.append(torch.cat([view.clipped_sum(c, mask).flatten() for view in optimizer._views]))
+    assert torch.equal(*found)

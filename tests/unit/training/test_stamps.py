@@ -12,6 +12,7 @@ torch = needs("torch")
 needs("opacus")
 
 from torch import nn  # noqa: E402
+from unit.training.helpers import DOUBLE, batch_of, data, mlp, orthonormal, own, private, state, take_in  # noqa: E402
 
 import privproj  # noqa: E402
 from privproj import Gaussian, InvalidParameterError  # noqa: E402
@@ -20,8 +21,6 @@ from privproj.io.ledger import read_ledger, verify_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping, Subspace, Trajectory, add_frozen_lora, add_prism  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS  # noqa: E402
 from privproj.training.dataset import STAMP  # noqa: E402
-
-from .helpers import DOUBLE, data, mlp, orthonormal, own, private, state  # noqa: E402
 
 STEPS, RATE, DELTA = 4, 0.5, 1e-5
 PLAN = {"algorithm": "dp-sgd", "noise_multiplier": 2.0, "steps": STEPS, "sampling_rate": RATE}
@@ -35,11 +34,11 @@ def start(module, **options):
 def train(module, releases=STEPS, **options):
     """So many releases of a run on a module, which is closed then; its optimizer comes back."""
     module, optimizer, loader = start(module, **options)
-    while optimizer._steps < releases:
+    while optimizer.steps_done < releases:
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-            if optimizer._steps >= releases:
+            if optimizer.steps_done >= releases:
                 break
     optimizer.close()
     return optimizer
@@ -207,13 +206,12 @@ def test_concurrent_runs_on_one_module_are_rejected():
     x, y = data(records=40)
     _, two, _ = start(module)
     for run, seen, given in ((one, head, torch.tanh(module[0](x)).detach()), (two, module, x)):
-        run._turn.open(len(x))
-        run.backward_on(own(seen), (given, y))
+        take_in(run, own(seen), batch_of(given, y))
         if run is one:
             run.step()
     with pytest.raises(InvalidParameterError, match="from an earlier call of make_private"):
         two.step()
-    assert (one._steps, two._steps) == (1, 0)
+    assert (one.steps_done, two.steps_done) == (1, 0)
 
 
 # --- which ledger is the right one ------------------------------------------------------------------
@@ -253,7 +251,7 @@ def test_subspace_training_is_accounted_with_its_search():
     def searched(module):
         module, search, loader = start(module)
         trajectory = Trajectory(search, 2)
-        while search._steps < STEPS:
+        while search.steps_done < STEPS:
             for batch in loader:
                 search.backward_on(own(module), batch)
                 search.step()

@@ -1,14 +1,14 @@
-"""What a view does with a released mean, and how taps keep gradients that are small."""
+"""What a view does with a released mean, and in which form gradients are kept."""
 
+import numpy as np
 import pytest
 from helpers import needs
 
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from unit.training.helpers import DOUBLE, Twice, data, gradients, losses_of, mlp, one_step, private, step  # noqa: E402
+from unit.training.helpers import DOUBLE, Twice, batch_of, data, gradients, mlp, one_step, own, private, step  # noqa: E402
 
 from privproj.training import per_example  # noqa: E402
 
@@ -33,29 +33,21 @@ def test_bias_with_settings_of_its_own_is_moved_by_them(settings):
     assert torch.allclose(*ends, rtol=1e-9)
 
 
-def test_small_gradients_are_formed_as_they_come_back():
-    x, y = data(tokens=9)
+@pytest.mark.parametrize("tokens", [2, 9])
+def test_gradients_take_the_form_that_is_smaller(tokens):
+    """A gradient of 5 x 7 entries is smaller than the factors of nine tokens, and larger than those of two."""
+    x, y = data(tokens=tokens)
     module = mlp()
     _, optimizer, _ = private(module, x, y)
-    true = gradients(mlp(), x, y)
-    with optimizer._taps.armed(12):
-        losses_of(module, x, y).sum().backward()
-        found = [tap.formed.flatten(1) for tap in optimizer._taps.taps]
-        assert sum(part.shape[1] for part in found) == true.shape[1]
-        assert torch.allclose(sum(part.square().sum(1) for part in found), true.square().sum(1), rtol=1e-9)
-        for record in (0, 11):
-            own = torch.cat(
-                [
-                    part.flatten()
-                    for tap in optimizer._taps.taps
-                    for part in tap.gradient_of(slice(record, record + 1), torch.ones(1))
-                ]
-            )
-            assert torch.allclose(own, true[record], rtol=1e-9, atol=1e-12)
-        for tap in optimizer._taps.taps:
-            assert tap.captured() == (tap.formed,)
-            tap.clear()
-            assert tap.captured() is None
+    recorder, trained = optimizer._recorder, optimizer._trained
+    recorder.begin(np.random.SeedSequence(1))
+    recorder.losses(own(module), batch_of(x, y)._groups[0])
+    assert [one.whole is not None for one in trained] == [tokens == 9, True]
+    taken = [one.take() for one in trained]
+    found = torch.cat([(part[0] if len(part) == 1 else per_example.formed(*part)).flatten(1) for part in taken], 1)
+    norms = gradients(mlp(), x, y).square().sum(1)
+    assert torch.allclose(found.square().sum(1), norms, rtol=1e-12)
+    assert [one.take() for one in trained] == [None, None]
 
 
 @pytest.mark.parametrize("algorithm", ["dp-sgd", "m2", "m2-projected-clip", "m1"])
@@ -76,7 +68,7 @@ class Recomputed(nn.Module):
         self.inner, self.reentrant = mlp(), reentrant
 
     def forward(self, x):
-        return checkpoint(self.inner, x.requires_grad_(self.reentrant), use_reentrant=self.reentrant)
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -84,17 +76,4 @@ class Recomputed(nn.Module):
 def test_view_recomputed_activations_give_the_same_sum(reentrant, tokens):
     x, y = data(tokens=tokens)
     expected = one_step(mlp(), x, y)
-    assert torch.allclose(one_step(Recomputed(reentrant), x.clone(), y), expected, rtol=1e-9)
-
-
-def test_what_checkpointing_recomputes_is_not_held_by_the_hooks():
-    kept = []
-    x, y = data(tokens=9)
-    module = Recomputed(False)
-    _, optimizer, _ = private(module, x, y)
-    module.inner[1].register_forward_hook(lambda layer, seen, out: kept.append(StorageWeakRef(out.untyped_storage())))
-    losses = losses_of(module, x, y)
-    assert kept
-    assert all(storage.expired() for storage in kept)
-    losses.sum().backward()
-    optimizer._taps.clear()
+    assert torch.allclose(one_step(Recomputed(reentrant), x, y), expected, rtol=1e-9)

@@ -11,7 +11,10 @@ torch = needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from unit.training.helpers import DOUBLE, as_matrix, data, gradient, matrix_of, point, private, projected  # noqa: E402
 
-from privproj.training import add_prism  # noqa: E402
+from privproj.training import (  # noqa: E402
+    Batch,
+    add_prism,
+)
 from privproj.training.algorithms import prism as fixed_rank  # noqa: E402
 
 TOLERANCE = {DOUBLE: 1e-6, torch.float32: 1e-4}
@@ -90,7 +93,7 @@ def test_energy_of_the_noise():
     _, optimizer, _ = private(module, x, y, algorithm="prism", noise_multiplier=3.0)
     view, energies = optimizer._views[0], []
     for _ in range(400):
-        optimizer._turn.open(0)
+        optimizer._turn.open(Batch([]))
         optimizer._turn.close()
         optimizer._noisy_sum.record = lambda: None
         (mean,) = optimizer._noisy_sum.release()

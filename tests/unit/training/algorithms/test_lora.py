@@ -8,7 +8,7 @@ from privproj.errors import InvalidParameterError
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from unit.training.helpers import DOUBLE, data, mlp, one_step, own, private, step  # noqa: E402
+from unit.training.helpers import DOUBLE, data, mlp, one_step, private, step  # noqa: E402
 
 from privproj.training import add_frozen_lora, prepare_peft  # noqa: E402
 from privproj.training.generators import streams  # noqa: E402
@@ -26,9 +26,7 @@ def test_lora_fa_with_an_orthogonal_factor_is_projected_clipping():
     _, theirs, _ = private(adapted, x, y, algorithm="lora-fa", noise_multiplier=0.7, insecure_seed=5)
     before = plain.weight.detach().clone()
     for module, optimizer in ((plain, ours), (adapted, theirs)):
-        optimizer._turn.open(len(x))
-        optimizer.backward_on(own(module), (x, y))
-        optimizer.step()
+        step(module, optimizer, x, y)
     changes = plain.weight - before, adapted.lora_B.weight @ adapted.lora_A.weight
     assert torch.allclose(changes[0], changes[1], rtol=1e-9)
 
@@ -72,7 +70,7 @@ def test_resampling_merges_and_keeps_the_function():
         step(module, optimizer, x, y)
         assert torch.equal(old, layer.lora_A.weight) == (count % 3 != 0)
         assert bool(layer.lora_B.weight.any()) == (count % 3 != 0)
-    assert optimizer._plan.mechanism.name == "gaussian"
+    assert optimizer.plan.mechanism.name == "gaussian"
     layer.lora_B.weight.data.normal_()
     before = module(x).detach()
     layer.merge(streams(insecure_seed=0).projection)

@@ -1,5 +1,6 @@
 """PRISM: identities and equivalences."""
 
+import numpy as np
 import pytest
 from helpers import needs
 
@@ -11,10 +12,10 @@ torch = needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from unit.training.helpers import (  # noqa: E402
     DOUBLE,
+    batch_of,
     data,
     gradient,
     gradients,
-    losses_of,
     matrix_of,
     mlp,
     one_step,
@@ -23,9 +24,15 @@ from unit.training.helpers import (  # noqa: E402
     private,
     projected,
     step,
+    take_in,
 )
 
-from privproj.training import Steps, add_frozen_lora, add_prism  # noqa: E402
+from privproj.training import (  # noqa: E402
+    Batch,
+    Steps,
+    add_frozen_lora,
+    add_prism,
+)
 from privproj.training.algorithms.prism import Point  # noqa: E402
 
 
@@ -52,9 +59,9 @@ def test_prism_tangent_norms_match_materialized_gradients():
         at = Point(layer.u.detach(), layer.s.detach(), layer.v.detach())
         norms += torch.stack([projected(g.view(len(at.u), -1), at).flat().square().sum() for g in part])
     _, optimizer, _ = private(module, x, y, algorithm="prism")
-    with optimizer._taps.armed(12):
-        losses_of(module, x, y).sum().backward()
-        found = sum(view.squared_norms() for view in optimizer._views)
+    optimizer._recorder.begin(np.random.SeedSequence(1))
+    optimizer._recorder.losses(own(module), batch_of(x, y)._groups[0])
+    found = sum(view.squared_norms() for view in optimizer._views)
     assert torch.allclose(found, norms, rtol=1e-9)
 
 
@@ -119,8 +126,8 @@ def test_prism_from_zero_reaches_a_matrix_of_its_rank(kind):
     )
     wanted = x @ target.T
     for _ in range(800):
-        optimizer._turn.open(64)
-        optimizer.backward_on(lambda part: 0.5 * (module(part[0]) - part[1]).square().sum(1), (x, wanted))
+        loss = lambda record: 0.5 * (module(record[0]) - record[1]).square().sum()  # noqa: E731
+        take_in(optimizer, loss, batch_of(x, wanted))
         optimizer.step()
     error = ((module.u * module.s) @ module.v.T - target).norm() / target.norm()
     assert error < (1e-6 if kind == "plain" else 0.05)
@@ -162,27 +169,25 @@ def test_bases_that_were_edited_are_mended_or_rejected():
     before = ((module[0].u * module[0].s) @ module[0].v.T).detach().clone()
     _, optimizer, _ = private(module, x, y, algorithm="prism", max_grad_norm=1e-3)
     assert torch.allclose((module[0].u * module[0].s) @ module[0].v.T, before, atol=1e-12)
-    optimizer._turn.open(1)
-    optimizer.backward_on(own(module), (x[:1], y[:1]))
+    take_in(optimizer, own(module), batch_of(x[:1], y[:1]))
     assert torch.cat([s.flatten() for s in optimizer._noisy_sum.sums]).norm() <= 1e-3
     optimizer.step()
     module.load_state_dict({**module.state_dict(), "0.u": 2.0 * module[0].u})
-    optimizer._turn.open(1)
     with pytest.raises(InvalidParameterError, match="not orthonormal"):
-        optimizer.backward_on(own(module), (x[:1], y[:1]))
+        take_in(optimizer, own(module), batch_of(x[:1], y[:1]))
 
 
 def test_layer_with_one_output_trains():
     for seed in range(6):
         module = add_prism(nn.Linear(6, 1).double(), 1, insecure_seed=seed)
         _, optimizer, _ = private(module, *data(), algorithm="prism", noise_multiplier=1.0)
-        optimizer._turn.open(0)
+        optimizer._turn.open(Batch([]))
         optimizer.step()
 
 
 def test_prism_is_accounted_as_gaussian():
     x, y = data()
-    plan = private(prism_model(2), x, y, algorithm="prism", noise_multiplier=1.5)[1]._plan
+    plan = private(prism_model(2), x, y, algorithm="prism", noise_multiplier=1.5)[1].plan
     assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.5)
     with pytest.raises(InvalidParameterError, match="add_prism"):
         private(mlp(), x, y, algorithm="prism")

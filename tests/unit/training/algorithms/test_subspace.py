@@ -121,7 +121,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
         trajectory.subspace()
     with pytest.raises(InvalidParameterError, match="at most 12, the number of steps"):
         Trajectory(search, 13)
-    while search._steps < 12:
+    while search.steps_done < 12:
         for batch in loader:
             search.backward_on(own(module), batch)
             search.step()
@@ -133,14 +133,14 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
         private(mlp(), x, y, **options, ledger=str(tmp_path / "other.jsonl"))
     target = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5}
     _, tuned, loader = private(module, x, y, **options, **target, ledger=path)
-    while tuned._steps < 8:
+    while tuned.steps_done < 8:
         for batch in loader:
             tuned.backward_on(own(module), batch)
             tuned.step()
     tuned.close()
     assert 2.99 < tuned.epsilon(1e-5).value <= 3.0 and read_ledger(path).spent == 20
     assert tuned.epsilon(1e-5).value == read_ledger(path).epsilon(1e-5).value
-    alone = privproj.epsilon(tuned._plan.mechanism, delta=1e-5, steps=8, sampling_rate=0.5).value
+    alone = privproj.epsilon(tuned.plan.mechanism, delta=1e-5, steps=8, sampling_rate=0.5).value
     assert tuned.epsilon(1e-5).value > alone
 
 
