@@ -43,6 +43,8 @@ WORDS = {
     "privproj certify": ["flint"],
     "contrib.certify": ["flint"],
     "import torch": ["torch", "opacus"],
+    "from transformers": ["transformers"],
+    "from peft": ["peft"],
     "privproj train": ["torch", "opacus", "sklearn"],
     "privproj audit m": ["torch", "opacus", "sklearn"],
     "privproj audit l": ["torch", "opacus"],

@@ -5,6 +5,7 @@ A block of commands looks like a terminal: ``$ privproj ...`` and the output bel
 blocks of a page run in one folder, in order. The quick run leaves out blocks that are costly or need an extra.
 """
 
+import difflib
 import importlib.util
 import re
 import shlex
@@ -34,6 +35,9 @@ GUIDES = (
     "sweeps",
     "verify",
     "training",
+    "training-guarantees",
+    "training-models",
+    "training-from-opacus",
     "audits",
     "auditors",
     "certificates",
@@ -155,6 +159,15 @@ def test_docs_programs_print_the_shown_output(block, capsys):
     exec(compile(block, "page", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(f"# {line}" in block for line in lines), block
+
+
+def test_migration_examples_change_at_most_8_lines():
+    found = re.findall(r"```python\n(.*?)```", (DOCS / "training-from-opacus.md").read_text(), re.DOTALL)
+    assert len(found) == 4
+    for before, after in zip(found[::2], found[1::2], strict=True):
+        pair = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+        changed = sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in pair.get_opcodes() if tag != "equal")
+        assert 0 < changed <= 8
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda p: p.name)

@@ -27,7 +27,7 @@ def test_hook_on_a_trained_tensor_raises():
     module, optimizer, loader = run(torch.nn.Linear(4, 2))
     module.weight.register_hook(seen.append)
     for batch in loader:
-        with pytest.raises(InvalidParameterError, match="a hook on a trained tensor"):
+        with pytest.raises(InvalidParameterError, match="a hook on the gradient of a trained tensor"):
             optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
         break
     assert not seen
