@@ -127,7 +127,7 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the problem and query of a failed entry, rewritten values, assumptions on the data and warnings."""
     if not entry.holds:
-        question = entry.asked
+        question = entry.parameters
         words = ", ".join(f"{key}={value}" for key, value in question.items() if key != "mechanism")
         yield "problem", entry.problem
         yield "query", f"{entry.query} of {question['mechanism']}, {words}"
@@ -144,7 +144,7 @@ def records(entries: list[Entry]) -> list[dict[str, Any]]:
     """Return the verdicts as plain values."""
     names = ("file", "name", "holds", "problem", "query", "expected", "seconds")
     return [
-        {**{name: getattr(entry, name) for name in names}, "parameters": entry.asked, "result": entry.result}
+        {**{name: getattr(entry, name) for name in names}, "parameters": entry.parameters, "result": entry.result}
         for entry in entries
     ]
 

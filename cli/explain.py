@@ -48,7 +48,7 @@ def word_groups() -> list[dict[str, Any]]:
     groups.append({"title": "Requirements", "kind": "requirement", "word": _requirements()})
     groups.append({"title": "Published methods", "kind": "method", "word": _methods()})
     groups.append({"title": "Commands", "kind": "command", "word": _commands()})
-    of_kind["JSON key"] += _json_keys(spellings(words_of(groups)))
+    of_kind["JSON key"] += _json_keys(spellings(all_entries(groups)))
     return groups
 
 
@@ -76,7 +76,7 @@ def _requirements() -> list[dict[str, Any]]:
 
 def _methods() -> list[dict[str, Any]]:
     """Return an entry for each published method."""
-    return [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
+    return [{"name": m.name, "also": list(m.also), "means": m.text, "see": list(m.mechanisms)} for m in METHODS]
 
 
 def _commands() -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
       privproj explain C5
     """
     groups = word_groups()
-    chosen = entries(groups, " ".join(word)) if word else words_of(groups)
+    chosen = entries(groups, " ".join(word)) if word else all_entries(groups)
     if json:
         click.echo(render.as_json({"results": chosen}))
     else:
@@ -151,7 +151,7 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
     return 0
 
 
-def words_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return all entries of the groups, each with its kind."""
     return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
@@ -161,7 +161,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 
     The text of a warning leads to its entry too.
     """
-    wanted, every = spelling(word), words_of(groups)
+    wanted, every = spelling(word), all_entries(groups)
     matches = [entry for entry in every if wanted in spellings([entry])]
     matches += [bound_entry(*line) for line in bound_names() if wanted in (spelling(line[1]), spelling(".".join(line)))]
     matches += [claim_entry(name, claim) for name, claim in claims().items() if wanted == spelling(name)]
@@ -174,7 +174,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 
 def known_words(groups: list[dict[str, Any]]) -> list[str]:
     """Return every name that has an explanation."""
-    words = [name for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))]
+    words = [name for entry in all_entries(groups) for name in (entry["name"], *entry.get("also", ()))]
     return list(dict.fromkeys([*words, *(name for _, name in bound_names()), *map(".".join, bound_names()), *claims()]))
 
 
@@ -265,7 +265,7 @@ def bounds_command(name: str | None, json: bool) -> int:
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
         return 0
-    parts = [render.wrap_line(f"{method.name}: ", method.words)] if method else []
+    parts = [render.wrap_line(f"{method.name}: ", method.text)] if method else []
     parts += map(render.bound_page, pages)
     rows = [(b.mechanism.name, b.name, str(b.status), b.summary) for b in listed]
     parts += [render.table_lines("<", [("mechanism", "bound", "status", "summary"), *rows])] if rows else []

@@ -28,16 +28,16 @@ def parse_number(option: str, text: str) -> float:
 class Number(click.ParamType):
     """A finite decimal number; overflow (1e400), underflow (1e-400), nan and inf are errors.
 
-    ``check`` returns the parsed number of a parameter of this name, or raises. One of ``words`` may replace the number.
+    ``check`` returns the parsed number of a parameter of this name, or raises. One of ``choices`` may replace the number.
     """
 
     name = "number"
 
-    def __init__(self, check: Callable[[str, Any], Any] = lambda name, value: value, words: Any = ()) -> None:
-        self.check, self.words = check, words
+    def __init__(self, check: Callable[[str, Any], Any] = lambda name, value: value, choices: Any = ()) -> None:
+        self.check, self.choices = check, choices
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value in self.words:
+        if value in self.choices:
             return value
         number = parse_number(param.opts[0] if param else "value", value) if isinstance(value, str) else value
         return self.check(str(param.name) if param else "value", number)
@@ -115,13 +115,13 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     """Return the option of a declared parameter."""
     spelt, kind = "--" + (declared.key or name).replace("_", "-"), declared.kind
     # Only marked as required here: the mechanism itself reports a missing parameter.
-    words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
+    words = f"{declared.description}  [required]" if declared.is_needed and not declared.is_found else declared.description
     if kind is TRUTH:
         settings["is_flag"] = True
     elif "enum" in kind.rule:
         settings["type"] = OneOf([*map(str, kind.rule["enum"])])
     elif kind is SHARE:
-        settings["type"] = Number(words=("even", "optimal"))
+        settings["type"] = Number(choices=("even", "optimal"))
     elif kind in (TEXT, LAYERS) or name == "residual_norm":  # one or two numbers
         settings |= {"type": str, "multiple": kind is LAYERS}
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)

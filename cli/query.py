@@ -62,7 +62,7 @@ COMPUTED = ("discretization", "split")  # options of the computation, not of the
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
     """Return the options of a mechanism without the calibrated parameter; a calibrated noise multiplier is optional."""
     kind = mechanism_named(mechanism)
-    asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
+    asked = [(name, field) for name, field in parameters_of(kind).items() if field.description]
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # shared options come last
     options = [option_of(name, field, required=field.is_found and not finds_noise) for name, field in asked]
     return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
@@ -83,7 +83,7 @@ def adapter_options(mechanism: str) -> list[Once]:
 def run_options(quantity: str) -> list[Once]:
     """Return the options of a run: steps and rate, or batch size, dataset size and epochs."""
     asked = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
-    return [option_of(name, field) for name, field in asked if field.words]
+    return [option_of(name, field) for name, field in asked if field.description]
 
 
 def target_options(quantity: str) -> list[Once]:

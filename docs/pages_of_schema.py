@@ -30,7 +30,7 @@ NOT_IN_RESULTS = ("discretization", "split")  # fields of a run that a result do
 
 def rule_of(declared: Parameter) -> dict[str, Any]:
     """The rule for the value of a parameter, with its words."""
-    return {**declared.kind.rule, **({"description": declared.words} if declared.words else {})}
+    return {**declared.kind.rule, **({"description": declared.description} if declared.description else {})}
 
 
 def mechanism_rule(name: str, kind: type[Mechanism]) -> dict[str, Any]:

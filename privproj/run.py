@@ -364,7 +364,7 @@ def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
     """Return the number of releases and the sampling as text; ``digits`` is the format of the rate."""
     if run["sampling"] in IN_EPOCHS:
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
-        return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
+        return f"{epochs}, {scheme_of(run['sampling']).describe(run)}"
     steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
     if run["sampling_rate"] is None:
         return f"{steps}, sampled as each phase says"

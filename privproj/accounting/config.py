@@ -103,7 +103,7 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 def check_type(name: str, value: Any, kind: Kind) -> Any:
     """Return the value; raises :class:`InvalidParameterError` unless it has this type."""
     if not kind.fits(value):
-        raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
+        raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.description)
     if not is_printable(value):
         raise InvalidParameterError(name, quoted(value), "printable text without line breaks")
     return value

@@ -76,7 +76,7 @@ class ColumnResult:
         data_assumptions: The assumptions on the data for all rows, as texts.
         requirements: All requirements on the program, as texts.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
-        asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
+        arguments: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
         find_lower: Computes ``lower``, when it is first read, because the search takes additional time.
 
     >>> from privproj import Gaussian, epsilons
@@ -96,7 +96,7 @@ class ColumnResult:
     data_assumptions: tuple[str, ...]
     requirements: tuple[str, ...]
     source: str
-    asked: dict[str, Any]
+    arguments: dict[str, Any]
     find_lower: Callable[[], Array] = field(compare=False)
 
     @cached_property
@@ -123,9 +123,9 @@ class ColumnResult:
         ([1.0, 2.0], [1e-05, 1e-05], [4.3772, 1.9931])
         """
         size = self.value.size
-        words = {name: ", ".join(map(str, value)) for name, value in self.asked.items() if name == "layers"}
+        words = {name: ", ".join(map(str, value)) for name, value in self.arguments.items() if name == "layers"}
         arguments = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
-                     for name, value in {**self.asked, **words}.items()}  # fmt: skip
+                     for name, value in {**self.arguments, **words}.items()}  # fmt: skip
         answers = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
         rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
         return {**arguments, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
@@ -267,7 +267,7 @@ def _answer_columns(
         value=value,
         log10_delta=power,
         outcome=outcome,
-        asked={name: value for name, value in again.items() if value is not None},
+        arguments={name: value for name, value in again.items() if value is not None},
         find_lower=lambda: answers.lower.reshape(shape),
         **_basis_of(find_bound(kind, bound), phases, sides),
     )

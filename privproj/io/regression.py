@@ -49,7 +49,7 @@ class Entry:
         return not self.problem
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, Any]:
         """The query by key: parameters, targets, bound and relation."""
         phase = spec.composition_from(self.keys, self.query).only
         question = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}

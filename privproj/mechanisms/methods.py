@@ -39,7 +39,7 @@ class _Method:
     refuted: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The text that ``privproj explain`` prints for the method."""
         reason = f" Its claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
         return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."

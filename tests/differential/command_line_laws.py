@@ -74,7 +74,7 @@ def call(case: Case) -> Seen:
         for name, data in case.files.items():
             (folder / name).write_bytes(data)
         with inside(folder):
-            seen = measured(list(case.words))
+            seen = measured(list(case.arguments))
         seen.left = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         return seen
     finally:
@@ -166,7 +166,7 @@ def check_case(case: Case) -> Check:
     """Run a case and check all laws."""
     seen = call(case)
     laws = [(law_of(sentence), sentence) for sentence in broken(case, seen)]
-    row = case.words[0][:20] if case.words else ""
+    row = case.arguments[0][:20] if case.arguments else ""
     return Check(row, str(case), {f"exit code {seen.code}"}, laws, seen.seconds, seen.growth)
 
 
@@ -207,14 +207,14 @@ def bounded(seen: Seen) -> Iterator[str]:
 
 def documents(case: Case, seen: Seen) -> Iterator[str]:
     """Check that the output is one JSON object or a number."""
-    if {"--help", "--help-all"} & set(case.words) or seen.code == 2:
+    if {"--help", "--help-all"} & set(case.arguments) or seen.code == 2:
         return
-    asked = bool(case.words) and case.words[0] in QUANTITIES
-    if "--json" in case.words:
+    asked = bool(case.arguments) and case.arguments[0] in QUANTITIES
+    if "--json" in case.arguments:
         yield from objects(seen, asked)
     elif asked and re.search(r"(=|<) *(nan|inf|-)", (seen.out.splitlines() or [""])[0]):
         yield f"a number: {seen.out.splitlines()[0]!r}"
-    elif seen.code in (0, 4) and not seen.out and not set(case.words) & set(OUTPUTS):
+    elif seen.code in (0, 4) and not seen.out and not set(case.arguments) & set(OUTPUTS):
         yield f"an answer: nothing on standard output, code {seen.code}"
 
 
@@ -268,7 +268,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 def folders(case: Case, seen: Seen) -> Iterator[str]:
     """Check that input files are unchanged and that output files are complete and requested."""
-    words = case.words
+    words = case.arguments
     asked = {words[i + 1] for i, word in enumerate(words[:-1]) if word in OUTPUTS}
     asked |= {word.partition("=")[2] for word in words if word.partition("=")[0] in OUTPUTS}
     updated = set(case.files) if "--update" in words else set()

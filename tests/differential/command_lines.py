@@ -28,7 +28,7 @@ class Case:
     def __str__(self) -> str:
         """Return the command line and the contents of its files."""
         held = "".join(f"\n    {name}: {data!r}" for name, data in self.files.items())
-        return "privproj " + shlex.join(self.words) + held
+        return "privproj " + shlex.join(self.arguments) + held
 
 
 # Arguments in place of a number: overflow, underflow, other scripts, other bases, no number at all.

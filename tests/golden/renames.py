@@ -139,9 +139,9 @@ class Renames:
 
     def call(self, call: Any) -> Any:
         """Return a stored call in the new names: words of the command line, or a call of Python."""
-        return self.words(call) if isinstance(call, list) else self.python_call(call)
+        return self.arguments(call) if isinstance(call, list) else self.python_call(call)
 
-    def words(self, old: list[str]) -> list[str]:
+    def arguments(self, old: list[str]) -> list[str]:
         count = next((i for i, word in enumerate(old) if is_option(word)), len(old))
         head, rest = old[:count], old[count:]
         if whole := self.find("commands", " ".join(head[:2])) if len(head) > 1 else None:

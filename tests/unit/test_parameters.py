@@ -72,11 +72,11 @@ def test_parameters_are_options_keys_and_in_the_schema(name):
     offered = {option.opts[0] for option in mechanism_options(name, "compare")}
     for field, found in parameters_of(kind).items():
         key = found.key or field
-        assert not found.words or f"--{key.replace('_', '-')}" in offered
-        assert found.words or found.kind is TRUTH or field == "other_residual_norm"
+        assert not found.description or f"--{key.replace('_', '-')}" in offered
+        assert found.description or found.kind is TRUTH or field == "other_residual_norm"
         rules = [rule["then"]["properties"][key] for rule in PHASE["allOf"]
                  if name in rule.get("if", {}).get("properties", {}).get("mechanism", {}).get("enum", ())]  # fmt: skip
-        assert rules == [{**found.kind.rule, **({"description": found.words} if found.words else {})}]
+        assert rules == [{**found.kind.rule, **({"description": found.description} if found.description else {})}]
 
 
 def test_files_accept_values_of_the_declared_kind_only():

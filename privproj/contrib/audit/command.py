@@ -52,7 +52,7 @@ def needing_torch(name: str) -> Any:
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
-def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
+def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
     """Return the output for a verdict: the claim, the lower bound and the largest detectable epsilon."""
     claim = verdict.claimed_epsilon
     claim_text = "no claim" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
@@ -149,7 +149,7 @@ def mechanism(
                 for arm, more in zip(scores, loads(line), strict=True):
                     arm.extend(more)
                 step(1)
-    return judged(release.judge_scene(scene, scores, delta, confidence, claim), fault=fault)
+    return finding_from(release.judge_scene(scene, scores, delta, confidence, claim), fault=fault)
 
 
 def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
@@ -181,7 +181,7 @@ def loader(
     audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
     scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
     verdict = audit.judge_scene(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
-    return judged(verdict, fault=fault)
+    return finding_from(verdict, fault=fault)
 
 
 def one_run(
@@ -201,7 +201,7 @@ def one_run(
     """
     z = Gaussian(noise_multiplier=noise_multiplier)
     verdict, right = needing_torch("scenes").one_run(z, canaries, guesses, delta, confidence, claim, seed)
-    record, first, parts = judged(verdict, "guesses")
+    record, first, parts = finding_from(verdict, "guesses")
     hits = f"{right} of {verdict.trials} guesses correct ({percent(right / verdict.trials)})"
     return record, first, {**parts, "attack": f"{hits}, {parts['attack']}, in one run"}
 
@@ -248,7 +248,7 @@ def membership(
 
     best, claimed = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
     verdict = judge(*scores, delta=delta, confidence=confidence, claim=claimed)
-    record, first, parts = judged(verdict, balanced_accuracy=best)
+    record, first, parts = finding_from(verdict, balanced_accuracy=best)
     return (
         record,
         first,

@@ -211,13 +211,13 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
     """
     (entry, *more), shared = run["phase"], {key: value for key, value in run.items() if key != "phase"}
     if more or "event" in entry:
-        question, rows = from_data(run, "statement").by_one_accountant(), ()
+        composition, rows = from_data(run, "statement").by_one_accountant(), ()
     else:
         mechanism, bound, options = spec.mechanism_bound_and_run({**entry, **shared})
-        question, rows = composition_of(mechanism, bound, options), compare(mechanism, delta=delta, **options)
-    result = solve_epsilon(question, delta_target(delta, None))
+        composition, rows = composition_of(mechanism, bound, options), compare(mechanism, delta=delta, **options)
+    result = solve_epsilon(composition, delta_target(delta, None))
     answers = [row.result for row in rows if row.result and row.result.value is not None]
-    return result, question.curve(), tuple(other for other in answers if other.bound != result.bound)
+    return result, composition.curve(), tuple(other for other in answers if other.bound != result.bound)
 
 
 # --- the text of a statement --------------------------------------------------------------------------

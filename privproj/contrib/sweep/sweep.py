@@ -113,19 +113,19 @@ class Grid:
         """The grid with only the smallest and largest number of each axis, and all values of axes of text."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
-    def question(self, number: int) -> Composition:
+    def composition(self, number: int) -> Composition:
         """Return the query at a point, with a placeholder for the calibrated parameter.
 
         Raises:
             InvalidParameterError: The keys are not valid.
         """
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
-        question = spec.composition_from(keys, self.query)
+        composition = spec.composition_from(keys, self.query)
         spec.target_from(keys, self.query)
         if self.query in STAND_INS:
             with suppress(QueryError):
-                question.check()
-        return question
+                composition.check()
+        return composition
 
     def corners(self) -> list[tuple[str, Composition]]:
         """Return the queries at the ends of the axes, or at the first valid point, with the keys of each as text.
@@ -136,14 +136,14 @@ class Grid:
         ends = self.ends
         places = range(len(ends))
         some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
-        return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
+        return list(ends.compositions(some)) or list(islice(self.compositions(range(min(len(self), PROBED_POINTS))), 1))
 
-    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
+    def compositions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
         """Yield the keys of each valid query at these points as text, and the query."""
         for number in numbers:
             with suppress(PrivprojError):
-                question = self.question(number)
-                yield " ".join(f"{name}={value}" for name, value in self.point(number).items()), question
+                composition = self.composition(number)
+                yield " ".join(f"{name}={value}" for name, value in self.point(number).items()), composition
 
     def __call__(self, numbers: range) -> str:
         """Return the rows of some points, in their order, as lines of CSV."""
@@ -212,8 +212,8 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
         if points > MOST_POINTS:
             raise InvalidParameterError("grid", f"{points} points", f"at most {MOST_POINTS} points")
         grid = Grid(query, keys, axes)
-        if points <= PROBED_POINTS and next(grid.questions(range(points)), None) is None:
-            grid.question(0)
+        if points <= PROBED_POINTS and next(grid.compositions(range(points)), None) is None:
+            grid.composition(0)
     return grid
 
 

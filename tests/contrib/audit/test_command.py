@@ -8,7 +8,7 @@ import pytest
 from privproj_cli.main import exit_code
 
 from privproj.contrib.audit import AuditVerdict
-from privproj.contrib.audit.command import judged
+from privproj.contrib.audit.command import finding_from
 
 
 def asked(capsys, line):
@@ -32,7 +32,7 @@ def test_symmetry(capsys):
 def test_an_audit_that_could_not_refute_says_so(ceiling, refuted, noted):
     found = AuditVerdict(auc=0.6, epsilon_lower=0.5, confidence=0.95, ceiling=ceiling, trials=40, claimed_epsilon=2.0,
                          delta=1e-3, profile_refuted=refuted)  # fmt: skip
-    assert ("too few" in judged(found)[2].get("warning", "")) == noted
+    assert ("too few" in finding_from(found)[2].get("warning", "")) == noted
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def filtered(data, epsilon, *order):
         ("filter", "a.json", "--epsilon", str(epsilon), "--delta", "1e-5", *order),
         {"a.json": json.dumps(data).encode()},
     )
-    shown, spoken = call(Case((*case.words, "--json"), case.files)), call(case)
+    shown, spoken = call(Case((*case.arguments, "--json"), case.files)), call(case)
     assert shown.code == spoken.code
     return shown.code, json.loads(shown.out) if shown.out else None, " ".join((spoken.out + shown.err).split())
 

@@ -239,7 +239,7 @@ def test_lower_ends_are_of_what_was_asked_even_where_it_was_changed_since():
     noises *= 3.0
     found = pickle.loads(pickle.dumps(found))
     assert ((0.999999 * found.value < found.lower) & (found.lower < found.value)).all()
-    assert found.asked["noise_multiplier"].tolist() == [0.5, 1.0]
+    assert found.arguments["noise_multiplier"].tolist() == [0.5, 1.0]
     known = privproj.deltas(M2, dim=64, rank=4, noise_multiplier=[1.0], epsilon=1.0)
     assert 0.0 < pickle.loads(pickle.dumps(known)).lower[0] < known.value[0]
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 from helpers import ROOT, SECONDS, full_if, ids, parsed
-from privproj_cli.explain import claims, data, entries, spelling, word_groups, words_of
+from privproj_cli.explain import claims, data, entries, spelling, word_groups, all_entries
 from privproj_cli.main import command_groups
 
 from privproj import errors
@@ -267,7 +267,7 @@ def test_mechanism_without_an_entry_is_explained_by_its_summary(monkeypatch):
 
 
 def test_entries_are_whole_sentences():
-    own = [entry for entry in words_of(GROUPS) if entry.pop("kind") != "command"]
+    own = [entry for entry in all_entries(GROUPS) if entry.pop("kind") != "command"]
     for entry in own:
         assert set(entry) <= {"name", "also", "means", "more", "cases", "see", "own", "texts"}
         texts = [entry["means"], entry.get("more", "."), *(case["instead"] for case in entry.get("cases", ()))]
@@ -276,7 +276,7 @@ def test_entries_are_whole_sentences():
 
 
 def test_names_are_unique_among_entries_of_a_kind():
-    own = [entry for entry in words_of(GROUPS) if entry["kind"] not in ("command", "JSON key")]
+    own = [entry for entry in all_entries(GROUPS) if entry["kind"] not in ("command", "JSON key")]
     pairs = [
         (entry["kind"], spelling(name)) for entry in own for name in (entry["name"], *entry.get("also", ()))
     ]  # fmt: skip

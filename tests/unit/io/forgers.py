@@ -174,14 +174,14 @@ class Document:
 
     Attributes:
         make: Return its text.
-        judge: Raise AssertionError unless the text and its verdict are true, which it computes by other code.
+        assess: Raise AssertionError unless the text and its verdict are true, which it computes by other code.
         forge: Return the text with an edit of its data, from a random generator and the text.
         cost: The time that checking takes, relative to the fastest documents.
-        lies: Patterns and replacements that the judge must detect.
+        lies: Patterns and replacements that ``assess`` must detect.
     """
 
     make: Callable[[], str]
-    judge: Callable[[str, dict[str, Any]], None]
+    assess: Callable[[str, dict[str, Any]], None]
     forge: Callable[[random.Random, str], str]
     lies: list[tuple[str, str]]
     cost: int = 1
@@ -205,14 +205,14 @@ def count_codes(name, document, mutants, seed, tmp_path, capsys):
         codes[f"accepted, {'changed' if changed else 'the same'}" if code == 0 else f"exit {code}"] += 1
         if code == 0 and changed:
             try:
-                document.judge(found, json.loads(said.out))
+                document.assess(found, json.loads(said.out))
             except Exception as error:
                 raise AssertionError(f"accepted although it is not true:\n{found}") from error
     return codes
 
 
 def forgery_tests(documents):
-    """Return three tests of these documents, by name: few forgeries, thousands of them, and lies to the judge."""
+    """Return three tests of these documents, by name: few forgeries, thousands of them, and lies that ``assess`` must detect."""
 
     @pytest.mark.parametrize("name", documents)
     def test_accepted_forgeries_are_true(name, tmp_path, capsys):
@@ -235,10 +235,10 @@ def forgery_tests(documents):
         capsys.readouterr()
         assert exit_code(["verify", str(tmp_path / "document"), "--json"]) == 0
         verdict = json.loads(capsys.readouterr().out)
-        document.judge(text, verdict)
+        document.assess(text, verdict)
         for old, new in document.lies:
             assert re.search(old, text)
             with pytest.raises(AssertionError):
-                document.judge(re.sub(old, new, text), verdict)
+                document.assess(re.sub(old, new, text), verdict)
 
     return test_accepted_forgeries_are_true, test_thousands_of_accepted_forgeries_are_true, test_judge_detects_lies
