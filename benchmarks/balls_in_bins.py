@@ -67,7 +67,7 @@ def ask(z, t, epochs, delta):
     return None, step.self_compose(t * epochs).get_epsilon_for_delta(delta)
 """,
 }
-ASKED = """
+REQUESTED = """
 import json, sys, time, warnings
 warnings.filterwarnings("ignore")
 ask(2.0, 10, 1, 1e-3)
@@ -87,7 +87,7 @@ def peer(python, program, run):
     """``(seconds, lower, upper)`` of a peer, or why there is none."""
     try:
         found = subprocess.run(
-            [python, "-c", program + ASKED, json.dumps(run)],
+            [python, "-c", program + REQUESTED, json.dumps(run)],
             capture_output=True, text=True, timeout=TIMEOUT,
             env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip

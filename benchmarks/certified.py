@@ -12,7 +12,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import privproj
-from privproj.contrib.certify.certificate import _question_of, ball_meets, ball_profile, enclosure, target_field
+from privproj.contrib.certify.certificate import (
+    ball_meets,
+    ball_profile,
+    composition_of_result,
+    enclosure,
+    target_field,
+)
 from privproj.errors import PrecisionError
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
@@ -100,7 +106,7 @@ def question(rng, draw):
 
 def compared(found):
     """``(safe, log10 delta, relative margin)`` of an answer against its enclosure."""
-    phase = _question_of(found).only
+    phase = composition_of_result(found).only
     profile = ball_profile(phase, phase.run.steps)
     ball, _ = enclosure(profile, found.epsilon, profile.witness(found.epsilon))
     log10 = float(ball.mid().log()) / math.log(10.0)

@@ -182,7 +182,7 @@ def speed_table(works):
     return table(["query", "CPU time", "peak memory (MiB)"], rows)
 
 
-def load_words(works):
+def load_text(works):
     """Return a sentence if other processes used the machine during the measurement of the queries."""
     busiest = max(row.get("load", 0.0) for row in works.values())
     return (
@@ -262,7 +262,7 @@ def document(results, speed, sweeps):
         command_run=shown(works["cold: epsilon gaussian, DP-SGD"]["seconds"]),
         pld=slower(jobs, "dp-accounting PLD"), prv=slower(jobs, "prv-accountant"),
         prv_error=too_large(jobs, "prv-accountant"), rdp_error=too_large(jobs, "dp-accounting RDP", "Opacus RDP"),
-        cores=speed["cores"], load=load_words(works), speed=speed_table(works),
+        cores=speed["cores"], load=load_text(works), speed=speed_table(works),
         sweep_rows=longest["rows"], sweep_cpu=longest["cpu"], sweep_mib=longest["peak_mib"], sweep_wall=shared["wall"],
         fails=FAILS, timeout=results["timeout"], times=peer_table(jobs, milliseconds),
         errors=peer_table(jobs, lambda row: f"{row['error']:+.0e}", uncertainty),

@@ -55,7 +55,7 @@ SETTINGS = (
 )
 
 
-def words(mechanism, run):
+def text(mechanism, run):
     """A setting in a line."""
     parts = [*mechanism.parameters().items(), *run.items()]
     return f"{mechanism.name}: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts)
@@ -81,7 +81,7 @@ def setting_rows(mechanism, run):
     rows = compare(mechanism, delta=DELTA, **run)
     values = [r.result.value for r in rows if r.result is not None and r.result.usable and r.result.value]
     best = min(values, default=None)
-    return {"setting": words(mechanism, run), "best": best, "rows": [row_of(r, best) for r in rows]}
+    return {"setting": text(mechanism, run), "best": best, "rows": [row_of(r, best) for r in rows]}
 
 
 def tightness():

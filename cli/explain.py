@@ -125,7 +125,7 @@ def data(name: str) -> dict[str, Any]:
 @command_with(
     "explain",
     click.Argument(
-        ["word"], nargs=-1, metavar="[WORD]", shell_complete=completing(lambda _: known_words(word_groups()))
+        ["word"], nargs=-1, metavar="[WORD]", shell_complete=completing(lambda _: known_names(word_groups()))
     ),
     json_option(),
 )
@@ -167,15 +167,15 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     matches += [claim_entry(name, claim) for name, claim in claims().items() if wanted == spelling(name)]
     matches = matches or [entry for entry in every if any(spelling(text) in wanted for text in entry.get("texts", ()))]
     if not matches:
-        names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
+        names = [name for name in known_names(groups) if ("." in name) == ("." in word)]
         raise unknown_name("WORD", word, "term", names, "`privproj explain` lists them")
     return matches
 
 
-def known_words(groups: list[dict[str, Any]]) -> list[str]:
+def known_names(groups: list[dict[str, Any]]) -> list[str]:
     """Return every name that has an explanation."""
-    words = [name for entry in all_entries(groups) for name in (entry["name"], *entry.get("also", ()))]
-    return list(dict.fromkeys([*words, *(name for _, name in bound_names()), *map(".".join, bound_names()), *claims()]))
+    names = [name for entry in all_entries(groups) for name in (entry["name"], *entry.get("also", ()))]
+    return list(dict.fromkeys([*names, *(name for _, name in bound_names()), *map(".".join, bound_names()), *claims()]))
 
 
 def claims() -> dict[str, str]:
@@ -223,7 +223,7 @@ def overview(groups: list[dict[str, Any]]) -> str:
     """Return the names of all entries by group."""
     named = {group["title"]: ", ".join(entry["name"] for entry in group["word"]) for group in groups}
     named |= {"Bounds": "any name that `privproj bounds` lists", "Claims of the proofs": "C1, C2, ..."}
-    lines = [line for title, words in named.items() for line in (title, *render.wrap_line("  ", words))]
+    lines = [line for title, names in named.items() for line in (title, *render.wrap_line("  ", names))]
     return "\n".join([*lines, "", "`privproj explain WORD` explains one."])
 
 

@@ -164,7 +164,7 @@ def render_verdict(
 
     def text(verbose: bool) -> str:
         labels = {**parts, **(details or {})} if verbose else parts
-        texts = {label: record[label] if words is None else words for label, words in labels.items()}
+        texts = {label: record[label] if wording is None else wording for label, wording in labels.items()}
         warnings = texts.pop("warnings", ())
         texts["requires"] = render.requirement_lines(texts.get("requires", ()), verbose)
         lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
@@ -175,7 +175,7 @@ def render_verdict(
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, text
 
 
-def missing_words(verdict: Verdict, planned: int) -> list[str]:
+def missing_lines(verdict: Verdict, planned: int) -> list[str]:
     """Return the note on missing releases, if there are any."""
     return [MISSING.format(missing=verdict.missing, planned=planned)] if verdict.missing else []
 
@@ -184,7 +184,7 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
     """Return the verdict on a ledger."""
     account = verdict.account.renumbered
     summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
-    gap = missing_words(verdict, account.planned.spent)
+    gap = missing_lines(verdict, account.planned.spent)
     record = {
         "missing_releases": verdict.missing,
         "unproved": [*gap, *UNPROVED],
@@ -214,7 +214,7 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
     return f"{number} {extent}, bound {planned.bound}, {render.neighbors_text(planned)}"
 
 
-def unit_words(result: Result, more: str = "") -> str:
+def unit_text(result: Result, more: str = "") -> str:
     """Return the relation of a result with the difference between neighboring data sets."""
     relation = NeighboringRelation(str(result.run["relation"]))
     return f"{relation} ({relation.difference}{more})"

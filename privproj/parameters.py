@@ -116,8 +116,8 @@ def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> floa
 class Kind:
     """The values that a parameter may have.
 
-    ``description`` names the type in error messages about files. ``fits`` returns whether a file may contain a value, which
-    is not converted. ``rule`` is its JSON schema. ``check`` returns the validated value and raises
+    ``description`` names the type in error messages about files. ``fits`` returns whether a file may contain a value,
+    which is not converted. ``rule`` is its JSON schema. ``check`` returns the validated value and raises
     :class:`InvalidParameterError` for a value outside the range.
     """
 

@@ -84,11 +84,11 @@ class Scheme:
     why_default: str = ""
     """Why the default relation is not add-remove."""
 
-    why_refused: Mapping[NeighboringRelation, str] = field(default_factory=dict)
+    why_unsupported: Mapping[NeighboringRelation, str] = field(default_factory=dict)
     """Why a relation is not supported, if there is a specific reason."""
 
     instead: str = ""
-    """The schemes that support the relations in :attr:`why_refused`, for mechanisms with amplification by them."""
+    """The schemes that support the relations in :attr:`why_unsupported`, for mechanisms with amplification by them."""
 
     requirements: str = ""
     """Its requirement."""
@@ -130,7 +130,7 @@ class Scheme:
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch; it supports zero-out and replace."""
     shifts = "a removed record can shift every later batch"
-    refused = (
+    rejected = (
         f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
         "replace"
     )
@@ -139,7 +139,7 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
         default_relation=NeighboringRelation.ZERO_OUT,
         why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under "
         f"add-remove {shifts}.",
-        why_refused={NeighboringRelation.ADD_REMOVE: refused},
+        why_unsupported={NeighboringRelation.ADD_REMOVE: rejected},
         instead="poisson or balls-in-bins",
         requirements=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
@@ -186,11 +186,14 @@ SCHEMES = {
         is_one_sided=False,
     ),
     Sampling.PARTITION: _in_positions(
-        "partition", "a partition has", attains_pair=True, describe=lambda run: "each record in one batch of a partition"
+        "partition",
+        "a partition has",
+        attains_pair=True,
+        describe=lambda run: "each record in one batch of a partition",
     ),
     Sampling.BALLS_IN_BINS: Scheme(
         relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
-        why_refused={
+        why_unsupported={
             NeighboringRelation.REPLACE: "balls-in-bins sampling is not supported under relation=replace. Use "
             "relation=zero-out"
         },

@@ -22,7 +22,7 @@ from privproj.profiles.conversion import SPARE_LOG, leads_with_epsilon, log_exce
 from privproj.profiles.gaussian import find_noise
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.profiles.tradeoff import gaussian_mu_of_risk, risk_of
-from privproj.result import Outcome, Result, Side, risk_words
+from privproj.result import Outcome, Result, Side, risk_text
 from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import IN_EPOCHS
 from privproj.targets import FullTarget, RiskTarget, target_from, target_names
@@ -248,7 +248,7 @@ def _calibrate(
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise :class:`InvalidParameterError` unless the mechanism has this parameter and its value is None."""
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
-        remedy = f"write {mechanism.call_words(without=parameter)}"
+        remedy = f"write {mechanism.call_text(without=parameter)}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     check_mechanism(mechanism)
     if parameter not in vars(mechanism):
@@ -369,7 +369,7 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
     factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
     if factor == math.inf:
         pair = "" if isinstance(target, RiskTarget) else f"epsilon {target.epsilon:g} and delta {target.delta:g}"
-        missed = risk_words(target.parameters()) if isinstance(target, RiskTarget) else pair
+        missed = risk_text(target.parameters()) if isinstance(target, RiskTarget) else pair
         raise UnsupportedError(f"no scaling of the noise meets {missed}. Use a larger epsilon or delta")
     return factor
 

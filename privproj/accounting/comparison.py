@@ -110,11 +110,11 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
         str(error).removeprefix(f"{bound.name}: ").removeprefix(f"the bound {bound.name}").removeprefix("this bound")
     )
     # before the first period, colon, semicolon or comma that is not in parentheses
-    words = re.split(r"[.:;,] (?![^(]*\))", message.strip().removesuffix("."), maxsplit=1)[0]
+    reason = re.split(r"[.:;,] (?![^(]*\))", message.strip().removesuffix("."), maxsplit=1)[0]
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
-    if words.startswith(f"is {bound.status} and is not"):
-        words = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
-    return kind.get(getattr(error, "outcome", ""), "") + words
+    if reason.startswith(f"is {bound.status} and is not"):
+        reason = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
+    return kind.get(getattr(error, "outcome", ""), "") + reason
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:

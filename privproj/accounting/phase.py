@@ -98,18 +98,18 @@ class Phase:
                 f"{self.mechanism.name} has no amplification theorem for {self.run.sampling} sampling. "
                 f"{self._advice_without_poisson()}"
             )
-        if relation is not None and relation in scheme.why_refused:
+        if relation is not None and relation in scheme.why_unsupported:
             others = f", or sampling={scheme.instead}" if scheme.instead and self.mechanism.poisson else ""
-            raise UnsupportedError(scheme.why_refused[relation] + others)
+            raise UnsupportedError(scheme.why_unsupported[relation] + others)
         if relation not in scheme.relations:
-            refused = f"{self.run.sampling} sampling is not supported under relation={relation}"
+            rejected = f"{self.run.sampling} sampling is not supported under relation={relation}"
             if not self.mechanism.poisson:
                 raise UnsupportedError(
-                    f"{refused}, and {self.mechanism.name} has no amplification theorem for poisson sampling. "
+                    f"{rejected}, and {self.mechanism.name} has no amplification theorem for poisson sampling. "
                     f"{self._advice_without_poisson()}"
                 )
             raise UnsupportedError(
-                f"{refused}. Below rate 1, use poisson with add-remove or zero-out, or fixed with replace"
+                f"{rejected}. Below rate 1, use poisson with add-remove or zero-out, or fixed with replace"
             )
         if self.mechanism.adapts_clip:
             self.check_count()
@@ -412,7 +412,7 @@ def check_mechanism(mechanism: object) -> None:
         remedy = "for arrays use privproj.epsilons, deltas or sigmas"
         raise InvalidParameterError(arrays, "an array", "one number", remedy)
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
-        remedy = f"write {mechanism.call_words()}"
+        remedy = f"write {mechanism.call_text()}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     if not isinstance(mechanism, Mechanism):
         value = f"the text {mechanism!a}" if isinstance(mechanism, str) else mechanism

@@ -437,7 +437,7 @@ def build_result(
         **query.named(),
         "bound_version": max((phase.bound.version for phase in phases), default=1),
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "data_assumptions": unique(promise for phase in phases for promise in phase.data_assumptions),
+        "data_assumptions": unique(assumption for phase in phases for assumption in phase.data_assumptions),
         "outcome": Outcome.OK,
         "warnings": query.notes,
         **({} if curve is None else {"numerics": numerics_of(curve)}),

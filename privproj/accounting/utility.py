@@ -242,22 +242,22 @@ def choose(
     [('dp-sgd', 1.0), ('m2-projected-clip', 1.02)]
     """
     target = {"epsilon": epsilon, "delta": delta}
-    asked = M2(layers=read_layers(layers))
+    requested = M2(layers=read_layers(layers))
     plain = sigma(Gaussian(), epsilon=epsilon, delta=delta, **run)
     if plain.value is None:
         raise UnsupportedError(f"no noise multiplier of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
-    ways = [_Way("dp-sgd", Gaussian(), Lift(1.0, 1.0, asked.lift().of, asked.lift().of))]
-    for projected in [_at_rank(asked, rank) for rank in ranks] or [asked]:
+    ways = [_Way("dp-sgd", Gaussian(), Lift(1.0, 1.0, requested.lift().of, requested.lift().of))]
+    for projected in [_at_rank(requested, rank) for rank in ranks] or [requested]:
         ways += _ways_of(projected)
     rows = [row for way in ways if (row := _row(way, plain, target, run)) is not None]
     return Rows(sorted(rows, key=lambda row: row.utility.error))
 
 
-def _at_rank(asked: M2, rank: int) -> M2:
+def _at_rank(requested: M2, rank: int) -> M2:
     """Return the mechanism with another rank for all layers, at most the dimension of each layer."""
-    largest = max(layer.dim for layer in asked.layers)
+    largest = max(layer.dim for layer in requested.layers)
     checked = integer("ranks", rank, f"integers from 1 to {largest - 1}, below the largest dimension", 1, largest - 1)
-    return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
+    return replace(requested, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in requested.layers))
 
 
 def _ways_of(projected: M2) -> list[_Way]:

@@ -108,8 +108,8 @@ class ColumnResult:
         return {**vars(self), "lower": self.lower, "find_lower": None}
 
     def __repr__(self) -> str:
-        words = f"{self.bound}, {self.side}, {self.status}"
-        return f"<{self.value.size} {self.quantity}s ({words}): {reprlib.repr(self.value.ravel().tolist())}>"
+        description = f"{self.bound}, {self.side}, {self.status}"
+        return f"<{self.value.size} {self.quantity}s ({description}): {reprlib.repr(self.value.ravel().tolist())}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return flat columns by name, a row for each result: parameters, values and outcomes.
@@ -123,9 +123,9 @@ class ColumnResult:
         ([1.0, 2.0], [1e-05, 1e-05], [4.3772, 1.9931])
         """
         size = self.value.size
-        words = {name: ", ".join(map(str, value)) for name, value in self.arguments.items() if name == "layers"}
+        texts = {name: ", ".join(map(str, value)) for name, value in self.arguments.items() if name == "layers"}
         arguments = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
-                     for name, value in {**self.arguments, **words}.items()}  # fmt: skip
+                     for name, value in {**self.arguments, **texts}.items()}  # fmt: skip
         answers = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
         rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
         return {**arguments, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
@@ -342,13 +342,13 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """Return the union of assumptions and requirements of all rows, and their weakest status and side."""
-    requirements = (words for phase in phases for words in (*phase.mechanism_requirements, *phase.run_requirements))
+    requirements = (text for phase in phases for text in (*phase.mechanism_requirements, *phase.run_requirements))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
         "bound": bound.name,
         "bound_version": bound.version,
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "data_assumptions": unique(words for phase in phases for words in phase.data_assumptions),
+        "data_assumptions": unique(text for phase in phases for text in phase.data_assumptions),
         "requirements": unique(requirements),
         "source": bound.citation,
     }
@@ -493,8 +493,8 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
     """Return both values of the kernel for every row; the second is ``inf`` if there is no result."""
-    laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
-    first, answered = over_rows(kernel, targets, laws, threads, shape.profile.weight)
+    distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
+    first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
     return first, np.where(answered < math.inf, answered, math.inf)
 
 

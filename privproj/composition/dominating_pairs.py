@@ -396,11 +396,11 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
         find_delta, upper = delta_bounds(profile, np.log1p(np.expm1(step * right) / q))
         weight = np.exp(-step * right[:0:-1])
 
-        def mirror(end: FloatArray, factor: float) -> FloatArray:
+        def reflect(end: FloatArray, factor: float) -> FloatArray:
             return np.concatenate([weight * end[:0:-1], end]) * (q * factor)
 
-        cells, above = np.concatenate([-right[:0:-1], right]), mirror(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
-        return ExcessBounds(cells, above, lambda: mirror(find_delta(), lower_factor), step)
+        cells, above = np.concatenate([-right[:0:-1], right]), reflect(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
+        return ExcessBounds(cells, above, lambda: reflect(find_delta(), lower_factor), step)
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
     inside = np.expm1(step * cells) / q > -1.0
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]

@@ -65,7 +65,7 @@ class Mechanism:
         """Return a mechanism, or :class:`MechanismColumns` if a parameter other than a flag is a list or an array."""
         if unnamed:
             is_one = len(unnamed) == 1 and cls.example.count("=") == 1
-            call = f"{cls.__name__}({cls.example.split('=')[0]}={unnamed[0]!r})" if is_one else cls.call_words()
+            call = f"{cls.__name__}({cls.example.split('=')[0]}={unnamed[0]!r})" if is_one else cls.call_text()
             raise InvalidParameterError(
                 f"arguments of {cls.__name__}", quoted(unnamed), "given by name", f"write {call}"
             )
@@ -83,7 +83,7 @@ class Mechanism:
         check_parameters(self)
 
     @classmethod
-    def call_words(cls, without: str = "") -> str:
+    def call_text(cls, without: str = "") -> str:
         """Return a call that makes such a mechanism, for error messages.
 
         Args:

@@ -46,7 +46,7 @@ def test_config_file_law_detects_dropped_and_coerced_keys(monkeypatch):
         "privproj.accounting.config.with_unique_keys",
         lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
     )
-    monkeypatch.setattr("privproj.accounting.config.check_type", lambda name, value, words: value)
+    monkeypatch.setattr("privproj.accounting.config.check_type", lambda name, value, text: value)
     assert outcome_of_defect(file, file.result[1], "removed", "group_size", without).startswith("the same result")
     assert outcome_of_defect(file, before, "doubled", "noise_multiplier", spelled).startswith("accepted")
     assert outcome_of_defect(file, before, "mistyped", "planned", planned).startswith("accepted")

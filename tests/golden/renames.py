@@ -159,9 +159,9 @@ class Renames:
             if value and (pair := self.find("options", f"{command} {name} {value}", f"{name} {value}")) is not None:
                 new += pair.split()
                 continue
-            prefix, _, words = (self.find("options", f"{command} {name}", name) or name).rpartition("*")
+            prefix, _, extra = (self.find("options", f"{command} {name}", name) or name).rpartition("*")
             new[:0] = [word for word in prefix.split() if word not in new]  # "--old" = "command * --new"
-            new += words.split()
+            new += extra.split()
             new += [] if value is None else [self.value(name.strip("-").replace("-", "_"), value)]
         return new
 

@@ -82,11 +82,11 @@ def delete_features(folder, names):
     run(folder, "-c", EVERYTHING, *names)
 
 
-def run(folder, *words):
+def run(folder, *arguments):
     """Run Python in the copy; a failure shows the end of its output."""
     environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout

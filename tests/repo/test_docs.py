@@ -90,9 +90,9 @@ def commands(block):
 
 def printed(command, capsys):
     """What a command prints on both streams, and its exit code where the page asks for it."""
-    words = shlex.split(command.removesuffix(EXIT))
-    assert words[0] == "privproj", command
-    code = exit_code(words[1:])
+    arguments = shlex.split(command.removesuffix(EXIT))
+    assert arguments[0] == "privproj", command
+    code = exit_code(arguments[1:])
     assert code == 0 or command.endswith(EXIT), command
     both = capsys.readouterr()
     return [*both.out.splitlines(), *both.err.splitlines(), f"exit {code}"]
@@ -173,9 +173,9 @@ def test_docs_pages_are_executed_or_generated():
 
 @pytest.mark.parametrize("path", [*WRITTEN, *(ROOT / "examples").glob("*.toml")], ids=lambda p: p.name)
 def test_docs_state_current_bound_versions(path):
-    said = re.findall(r"(?:bound_version = |rank-free is at version )(\d+)", path.read_text())
+    output = re.findall(r"(?:bound_version = |rank-free is at version )(\d+)", path.read_text())
     # All examples are of rank-free.
-    assert set(said) <= {str(find_bound(M2, "rank-free").version)}
+    assert set(output) <= {str(find_bound(M2, "rank-free").version)}
 
 
 def test_exit_codes_are_stated_once():
@@ -217,10 +217,10 @@ def test_notes_of_bounds_are_complete_and_name_claims():
     noted = [bound for bound in registry() if BOUNDS.note(bound)]
     assert len(noted) == sum(map(len, BOUNDS.notes()["bounds"].values())) > 30
     for bound in noted:
-        words = BOUNDS.note(bound)
-        assert words["when"].strip() and words["proof"].strip()
-        assert set(words["claims"]) <= anchored_claims()
-        assert not bound.proof or bound.proof in words["claims"]
+        arguments = BOUNDS.note(bound)
+        assert arguments["when"].strip() and arguments["proof"].strip()
+        assert set(arguments["claims"]) <= anchored_claims()
+        assert not bound.proof or bound.proof in arguments["claims"]
 
 
 def test_page_of_a_bound_without_a_note_links_its_proof(monkeypatch):

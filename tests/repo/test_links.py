@@ -40,8 +40,8 @@ def anchors(text):
     body = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     found = set(re.findall(r'<a id="([^"]+)"></a>', body))
     for heading in re.findall(r"^#+ (.*)$", body, re.MULTILINE):
-        words = re.sub(r"\[([^]]*)\]\([^)]*\)|<[^>]*>", r"\1", heading)
-        slug = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
+        sentence = re.sub(r"\[([^]]*)\]\([^)]*\)|<[^>]*>", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", sentence.strip().lower()).replace(" ", "-")
         found.add(next(name for n in range(1000) if (name := slug if n == 0 else f"{slug}-{n}") not in found))
     return found
 

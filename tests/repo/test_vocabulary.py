@@ -1,7 +1,7 @@
 """Code and pages use the vocabulary of the field, and public docstrings begin with an imperative verb.
 
-``vocabulary`` reads docstrings, comments and strings, ``names`` reads identifiers and names of tests, and ``pages`` reads
-Markdown and TOML.
+``vocabulary`` reads docstrings, comments and strings, ``names`` reads identifiers and names of tests, and ``pages``
+reads Markdown and TOML.
 
 Files that do not comply yet are listed in ``to_revise.toml``. The lists only shrink: a listed file that complies is an
 error, and so is a file that does not comply and is not listed. ``python -m tests.repo.test_vocabulary`` removes the
@@ -84,7 +84,8 @@ def names_to_avoid(source):
     return sorted(
         name
         for name in names
-        if name not in FILE_KEYS and AVOID_IN_NAMES & {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+        if name not in FILE_KEYS
+        and AVOID_IN_NAMES & {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
     )
 
 

@@ -51,7 +51,7 @@ def test_new_parameter_needs_its_declaration_only():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "text"),
     [
         ({"turns": 10}, "turns must be an integer from 2 to 9, got 10"),
         ({"turns": 2.5}, "turns must be an integer from 2 to 9, got 2.5"),
@@ -61,8 +61,8 @@ def test_new_parameter_needs_its_declaration_only():
         ({"quiet": 1}, "quiet must be true or false, got 1"),
     ],
 )
-def test_value_outside_the_declared_range_is_rejected(wrong, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_value_outside_the_declared_range_is_rejected(wrong, text):
+    with pytest.raises(InvalidParameterError, match=text):
         Toy(**{"needed": 1, **wrong})
 
 

@@ -21,7 +21,7 @@ def options_of(scheme):
 def test_every_scheme_has_a_record_and_its_default_is_one_of_its_relations():
     assert set(SCHEMES) == set(Sampling) and scheme_of(None) is WHOLE_DATA
     for scheme in SCHEMES.values():
-        assert scheme.default_relation in scheme.relations and not set(scheme.why_refused) & set(scheme.relations)
+        assert scheme.default_relation in scheme.relations and not set(scheme.why_unsupported) & set(scheme.relations)
         assert bool(scheme.why_default) == (scheme.default_relation is not NeighboringRelation.ADD_REMOVE)
 
 
@@ -49,7 +49,7 @@ def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(schem
 
 @pytest.mark.parametrize("scheme", Sampling)
 def test_what_a_scheme_takes_for_granted_is_said_once_with_every_answer(scheme):
-    said = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).requirements
-    assert said.count(SCHEMES[scheme].requirements) == 1
+    output = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).requirements
+    assert output.count(SCHEMES[scheme].requirements) == 1
     others = {record.requirements for record in SCHEMES.values()} - {SCHEMES[scheme].requirements}
-    assert not others & set(said)
+    assert not others & set(output)

@@ -133,7 +133,7 @@ class Certificate:
 # --- a query and its data ------------------------------------------------------------------------------
 
 
-def _question_from(data: dict[str, Any]) -> Composition:
+def composition_from_data(data: dict[str, Any]) -> Composition:
     """Return the query of a certificate, without the names of phases and without marks of planned phases.
 
     Raises:
@@ -154,14 +154,14 @@ def _data_of(composition: Composition) -> dict[str, Any]:
     return {"phase": without_names(phase.as_dict() for phase in composition.phases)}
 
 
-def _question_of(result: Result) -> Composition:
-    """Return the query of a result; raises as :func:`_question_from` does."""
+def composition_of_result(result: Result) -> Composition:
+    """Return the query of a result; raises as :func:`composition_from_data` does."""
     phases: Any = result.mechanism.get("phases")
     if phases is None:
         parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
         entry = {**parameters, "mechanism": parameters.pop("name"), "bound": result.bound, **result.run}
         phases = [{key: value for key, value in entry.items() if key != "requirements" and value is not None}]
-    return _question_from({"phase": phases})
+    return composition_from_data({"phase": phases})
 
 
 # --- runs in balls ------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
             requirement for requirement in result.data_assumptions if requirement != Requirement.MEASURED_ROUNDING
         )
         result = replace(result, data_assumptions=assumptions, status=result.status if assumptions else Status.PROVED)
-    composition = _question_of(result)
+    composition = composition_of_result(result)
     if is_run(composition.phases):
         result, composition, run = _prove_run(result, composition)
         bits, choices = run.bits, {"witness": {}, "grid_step": run.grid.step}
@@ -700,7 +700,7 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     import_extra("flint", "a certificate", "certify")
     with within("certificate"):
         claim = _from_record(certificate.record)
-        composition = _question_from(claim.question)
+        composition = composition_from_data(claim.question)
         if not files.json_equal(as_plain_value(_data_of(composition)), claim.question):
             expected = "a query as privproj writes it"
             raise InvalidParameterError("question", quoted(claim.question), expected)

@@ -10,10 +10,10 @@ from privproj_cli.verify import (
     DocumentKind,
     File,
     Rendered,
-    missing_words,
+    missing_lines,
     render_ledger,
     render_verdict,
-    unit_words,
+    unit_text,
 )
 
 from privproj.contrib.statement import statement as statements
@@ -22,7 +22,7 @@ from privproj.contrib.statement.statement import DIGESTS, AgreementVerdict, Stat
 from privproj.io.files import sha256_of
 from privproj.io.ledger import verify_ledger
 from privproj.result import round_outward
-from privproj.run import run_words
+from privproj.run import describe_run
 
 NOT_THE_CHECKPOINT = "that this run made the checkpoint: a digest identifies the file, not its origin"
 NOT_GIVEN = "that the SHA-256 in the statement is that of the {name}: you did not pass the file"
@@ -52,17 +52,19 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
     """Return sentences about facts that digests cannot prove: the origin of a checkpoint, and missing files."""
-    author_words = verdict.statement.author_words
-    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
-    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
+    author_entries = verdict.statement.author_entries
+    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_entries and name not in names]
+    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_entries else [])]
 
 
 def render_statement(verdict: StatementVerdict) -> Rendered:
     """Return the verdict on a statement as text, with its claim and the recomputed claim."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
-    description = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
-    about = f"{description}, relation {unit_words(result)}"
+    description = (
+        f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{describe_run(result.run)} by {name}"
+    )
+    about = f"{description}, relation {unit_text(result)}"
     claimed = "; ".join(verdict.claimed[:3]) or "no readable epsilon"
     record = {
         "claim": f"{about}: {claimed}",
@@ -107,7 +109,7 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
     """Return the verdict on a statement and a ledger together as text, with the verdict on each."""
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
-    gap = missing_words(verdict, verdict.planned)
+    gap = missing_lines(verdict, verdict.planned)
     unproved = [*UNPROVED, *unproved_of_files(verdict.statement, names)]
     spent_text = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     record = {

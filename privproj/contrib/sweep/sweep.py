@@ -56,7 +56,7 @@ COLUMNS: tuple[str, ...] = (
 
 OUTCOMES = (*Outcome, "invalid")  # values of the column ``outcome``
 
-WORDS = ("side", "bound", "status", "outcome", "note")  # columns of text
+TEXTS = ("side", "bound", "status", "outcome", "note")  # columns of text
 
 
 @dataclass(frozen=True)
@@ -261,21 +261,21 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
     shares = np.array([1.0 / (known_size([phase]) or math.nan) for phase in read.phases])
     is_large = numbers["delta"] >= shares[read.shape]
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), is_large.tolist(), strict=True))
-    text_cells = {key: _words_of(read, *key) for key in set(keys)}
-    return {**cells, **dict(zip(WORDS, zip(*map(text_cells.__getitem__, keys), strict=True), strict=True))}
+    text_cells = {key: _text_cells_of(read, *key) for key in set(keys)}
+    return {**cells, **dict(zip(TEXTS, zip(*map(text_cells.__getitem__, keys), strict=True), strict=True))}
 
 
-def _words_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
-    """Return the text cells of a row of this kind, in the order of :data:`WORDS`."""
+def _text_cells_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
+    """Return the text cells of a row of this kind, in the order of :data:`TEXTS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
     notes = (*phase.notes, *warnings_of_delta(known_size([phase]), float(is_large)))
     return side, phase.bound.name, phase.status, Outcome.OK, _one_line("; ".join(notes))
 
 
-def _one_line(words: str) -> str:
+def _one_line(text: str) -> str:
     """Return the text on one line."""
-    return " ".join(words.splitlines())
+    return " ".join(text.splitlines())
 
 
 def _cell(value: Any) -> Any:
@@ -359,7 +359,7 @@ def _read_table(path: Path) -> Iterator[Sequence[Any]]:
 def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
     """Write the rows of a CSV table as Parquet, with columns of numbers and of text."""
     arrow, reader, parquet = map(_import_arrow, ("", ".csv", ".parquet"))
-    types = dict.fromkeys(COLUMNS, arrow.float64()) | dict.fromkeys(WORDS, arrow.string())
+    types = dict.fromkeys(COLUMNS, arrow.float64()) | dict.fromkeys(TEXTS, arrow.string())
     for name, values in grid.axes.items():
         kinds = set(map(type, values))
         types[name] = arrow.string() if kinds - {int, float} else arrow.float64() if float in kinds else arrow.int64()

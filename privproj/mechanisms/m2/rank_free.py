@@ -60,7 +60,7 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
     # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
     shapes = _largest_shapes({(dim, rank) for dim, rank, _, _ in mechanism.parts})
     bins = (beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes)
-    return any_rank_profile_of_bins(tuple(law.shifted(mechanism.adaptive_count_shift) for law in bins))
+    return any_rank_profile_of_bins(tuple(part.shifted(mechanism.adaptive_count_shift) for part in bins))
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:

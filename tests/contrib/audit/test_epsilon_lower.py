@@ -10,11 +10,11 @@ import privproj
 from privproj import Gaussian
 from privproj.contrib.audit.epsilon_lower import (
     Counts,
+    assess_claim,
     auc,
     balanced_accuracy,
     ceiling,
     counts_on_second_half,
-    judge,
     one_run_epsilon,
     one_run_p_value,
 )
@@ -53,7 +53,7 @@ def test_thresholds_come_from_the_other_half():
     rng, refuted = np.random.default_rng(1), 0
     for _ in range(300):
         a, b = rng.standard_normal((2, 200))
-        refuted += judge(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
+        refuted += assess_claim(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
     assert refuted <= 15
     with pytest.raises(InvalidParameterError, match="at least 4 in each arm"):
         counts_on_second_half(scores[:3], scores, update_utility)
@@ -97,5 +97,5 @@ def test_attack_on_five_copies_refutes_epsilon_of_one_record():
         return np.log(ratio).sum(axis=1)
 
     copies, none = scores(5), scores(0)
-    assert judge(copies, none, delta=delta, claim=one).refuted
-    assert not judge(copies, none, delta=delta, claim=five).refuted
+    assert assess_claim(copies, none, delta=delta, claim=one).refuted
+    assert not assess_claim(copies, none, delta=delta, claim=five).refuted

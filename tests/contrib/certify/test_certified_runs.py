@@ -69,8 +69,8 @@ def test_a_proof_is_checked_by_another_command(proved, tmp_path, capsys):
     path = tmp_path / "proof.json"
     proved[2].save(path)
     assert exit_code(["verify", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "holds: 1000 releases, poisson sampling at rate 0.01" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "holds: 1000 releases, poisson sampling at rate 0.01" in output
     assert load_certificate(path) == proved[2]
 
 

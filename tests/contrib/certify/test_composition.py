@@ -22,7 +22,7 @@ from privproj.contrib.certify.certificate import prove_run  # noqa: E402
 from privproj.contrib.certify.composition import (  # noqa: E402
     BallPair,
     BallPhase,
-    ComposedLaw,
+    ComposedDistribution,
     Grid,
     Knot,
     RunInBalls,
@@ -191,7 +191,7 @@ def test_a_window_encloses_the_run_of_masses_on_the_lattice(weights, steps, left
     eps = (place + part) * step
     with ctx.workprec(128):
         pair = BallPair(tuple(masses), tuple(map(arb, masses.values())), arb(rest))
-        found.above = found.below = [ComposedLaw([(pair, steps)], step, Window(first, size, order, order))]
+        found.above = found.below = [ComposedDistribution([(pair, steps)], step, Window(first, size, order, order))]
         lower, upper = number(found.lower(eps)), number(found.upper(eps))
     exact = mp.mpf(0)
     for parts in itertools.product(masses.items(), repeat=steps):
@@ -405,11 +405,11 @@ def mirrored_pair(q, cell, *, outward):
 
 def enumerated(pair, steps, eps):
     """Delta of so many releases of a pair of masses; the mass at infinity counts whole."""
-    law, lost = pair
+    distribution, lost = pair
     total = [(0.0, 1.0)]
     for _ in range(steps - 1):
-        total = [(x + y, p * w) for x, p in total for y, w in law]
-    delta = sum(p * sum(-w * math.expm1(eps - x - y) for y, w in law if x + y > eps) for x, p in total)
+        total = [(x + y, p * w) for x, p in total for y, w in distribution]
+    delta = sum(p * sum(-w * math.expm1(eps - x - y) for y, w in distribution if x + y > eps) for x, p in total)
     return delta + steps * lost
 
 

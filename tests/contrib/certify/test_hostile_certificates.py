@@ -3,7 +3,7 @@
 from helpers import needs
 
 from tests.contrib.certify.command_lines import certificates
-from tests.differential.command_line_laws import check_case
+from tests.differential.command_line_rules import check_case
 from tests.differential.report import check_examples
 
 

@@ -24,7 +24,7 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "ste
 
 
 @pytest.mark.parametrize(
-    ("phase", "words"),
+    ("phase", "text"),
     [
         ({"event": 3}, "phase 1: event must be .*, got 3"),
         (
@@ -38,8 +38,8 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "ste
     ],
     ids=str,
 )
-def test_invalid_event_error_names_phase_and_key(phase, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_invalid_event_error_names_phase_and_key(phase, text):
+    with pytest.raises(InvalidParameterError, match=text):
         from_data({"phase": [phase]}, "a.toml")
 
 

@@ -10,7 +10,7 @@ from privproj import Gaussian
 from privproj.assumptions import Requirement
 from privproj.contrib.filters import Filter
 from privproj.io.run_file import from_data
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
@@ -64,10 +64,10 @@ def test_filter_command_order_ignores_later_phases():
 
 
 def test_filter_command_rejects_overspent_phases():
-    code, _, said = filtered(plan(done=(3.0, 0.2)), 1)
-    assert code == 3 and "is done but exceeds the budget" in said and "the filter has no guarantee" in said
-    code, _, said = filtered(plan(2.0), 1, "--order", "1.5")
-    assert code == 3 and "leaves no budget" in said
+    code, _, output = filtered(plan(done=(3.0, 0.2)), 1)
+    assert code == 3 and "is done but exceeds the budget" in output and "the filter has no guarantee" in output
+    code, _, output = filtered(plan(2.0), 1, "--order", "1.5")
+    assert code == 3 and "leaves no budget" in output
 
 
 def test_filter_labels_have_explanations(run, tmp_path):

@@ -55,5 +55,5 @@ def test_epsilon_near_infinity_is_the_best_of_both_methods(mechanism, steps, rat
     for level, step in enumerate(ways.spacings):
         with suppress(PrecisionError):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
-    lattice = next(upper for step, upper in seen.items() if step)
-    assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))
+    grid = next(upper for step, upper in seen.items() if step)
+    assert found <= 1.001 * min(grid, seen.get(0.0, grid))

@@ -89,7 +89,7 @@ def test_privacy_loss_repr_is_one_line():
     assert repr(loss_of("sampled")) == "<privacy loss of 20 releases: gaussian.analytic, proved, add-remove>"
 
 
-def law_of_mu(mu, eps):
+def distribution_of_mu(mu, eps):
     """``delta(eps)`` of two Gaussians at the distance mu."""
 
     def beyond(x):
@@ -104,7 +104,7 @@ def test_convert_to_mu_covers_curve_up_to_slack(name):
     loss = loss_of(name)
     found = convert(loss, "mu", at=1e-6)
     for eps in np.linspace(0.0, loss.epsilon(delta=1e-8).value, 23):
-        assert truth_of(name, float(eps)) <= max(law_of_mu(found.value, eps), 1e-6) * (1 + 1e-9)
+        assert truth_of(name, float(eps)) <= max(distribution_of_mu(found.value, eps), 1e-6) * (1 + 1e-9)
     assert found.value == privproj.gdp_mu(loss, delta=1e-6).value and found.side in (Side.UPPER, Side.EXACT)
 
 
@@ -183,7 +183,7 @@ def settings(count):
         yield pytest.param(kind, noise, steps, rate, id=f"{kind}-{noise}-{steps}-{rate}")
 
 
-def their_law(kind, noise, rate, *, above):
+def their_distribution(kind, noise, rate, *, above):
     """dp-accounting's own distribution of a release, from above or from below."""
     grid = {"value_discretization_interval": 1e-3, "pessimistic_estimate": above}
     if kind == "laplace":
@@ -195,13 +195,13 @@ def check_conversions(kind, noise, steps, rate):
     """Each conversion is never on the wrong side of dp-accounting's law from below, nor far from that from above."""
     mechanism = Laplace(noise_multiplier=noise) if kind == "laplace" else Gaussian(noise_multiplier=noise)
     loss = privacy_loss(mechanism, steps=steps, **({"sampling_rate": rate} if rate < 1.0 else {}))
-    least, most = (their_law(kind, noise, rate, above=above).self_compose(steps) for above in (False, True))
+    least, most = (their_distribution(kind, noise, rate, above=above).self_compose(steps) for above in (False, True))
     ours, mu = convert(loss, "dp-accounting").value, convert(loss, "mu", at=1e-8).value
     last = loss.epsilon(delta=1e-8).value
     for eps in np.linspace(0.0, 0.9 * last, 7).tolist():
         truth = least.get_delta_for_epsilon(eps) * (1 - 1e-6) - 1e-12
         assert truth <= ours.get_delta_for_epsilon(eps)
-        assert truth <= max(law_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
+        assert truth <= max(distribution_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
         assert truth <= math.exp(loss.curve().log_delta(eps).upper)
         # An attack at this epsilon, by dp-accounting's law: no false negative rate that we promise may exceed its own.
         assert convert(loss, "trade-off", at=0.05).value <= 1.0 - 0.05 + 1e-12

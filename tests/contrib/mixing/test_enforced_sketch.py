@@ -40,13 +40,13 @@ def test_monotone_sums_enclose_the_integral(rank, gamma, eigen_noise, eps):
 
 
 def test_excess_is_constant_beyond_the_cut():
-    law = EnforcedSketch(100.0, 65.0, 7.0)
+    distribution = EnforcedSketch(100.0, 65.0, 7.0)
     losses = np.array([-60.0, -30.0, -0.7, -0.1, 0.0, 0.1, 0.7, 30.0, 60.0])
-    lower, upper = law.excess(losses)
+    lower, upper = distribution.excess(losses)
     assert np.all(lower <= upper)
     for present, sign in ((True, 1.0), (False, -1.0)):
         at = losses[losses * sign > 0]
-        exact = np.exp(law.log_delta_ends(np.abs(at), present)[1] + np.minimum(at, 0.0))
+        exact = np.exp(distribution.log_delta_ends(np.abs(at), present)[1] + np.minimum(at, 0.0))
         found = upper[losses * sign > 0]
         assert np.all(found >= exact)
         near = np.abs(at) < 1.0
@@ -58,8 +58,8 @@ def test_excess_is_constant_beyond_the_cut():
 @pytest.mark.parametrize("gamma", [0.01, 1e12])
 @pytest.mark.parametrize("eigen_noise", [0.01, 1e6])
 def test_enforced_sketch_at_the_ends_of_its_domain(gamma, eigen_noise):
-    law = EnforcedSketch(3.0, gamma, eigen_noise)
+    distribution = EnforcedSketch(3.0, gamma, eigen_noise)
     for present in (True, False):
-        lower, upper = law.log_delta_ends(np.array([0.0, 0.3, 1e6]), present)
+        lower, upper = distribution.log_delta_ends(np.array([0.0, 0.3, 1e6]), present)
         assert np.all(lower <= upper) and np.all(upper <= 0.0)
         assert np.all(np.diff(upper) <= 1e-6)

@@ -133,15 +133,15 @@ def test_mixing_releases_compose():
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "text"),
     [
         ({"relation": "replace"}, "relation=replace"),
         ({"sampling_rate": 0.1}, "poisson"),
         ({"sampling_rate": 0.1, "sampling": "fixed"}, "relation"),
     ],
 )
-def test_unsupported_mixing_queries_are_refused(run, words):
-    with pytest.raises(UnsupportedError, match=words):
+def test_unsupported_mixing_queries_are_refused(run, text):
+    with pytest.raises(UnsupportedError, match=text):
         privproj.epsilon(Mixing(rank=4, gamma=20.0, eigen_noise=2.0), delta=1e-5, **run)
 
 

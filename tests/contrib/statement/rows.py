@@ -47,7 +47,7 @@ FORGED_FILES = {
     "a key of a statement": (("verify", "in.json"), statement(**{FORGED: 1})),
     "a word of a statement's author": (("verify", "in.json"), statement(stated={"model": FORGED})),
 }
-FORGED_WORDS = {
+FORGED_ARGUMENTS = {
     "the author of a statement": (*CALL, "--author", FORGED),
     "the file of a statement": (*CALL, "-o", FORGED),
 }

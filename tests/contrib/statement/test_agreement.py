@@ -23,7 +23,7 @@ from privproj.contrib.statement.statement import (
     STATEMENT_HOLDS,
     account_data,
     compare_with_ledger,
-    question_data,
+    query_data,
     run_data,
     statement_from,
     verify_statement,
@@ -50,8 +50,8 @@ def stated(data, delta=DELTA):
 
 
 @cache
-def _stated(words, delta):
-    return written(statement_from(json.loads(words), delta, "text"))
+def _stated(sentence, delta):
+    return written(statement_from(json.loads(sentence), delta, "text"))
 
 
 @cache
@@ -62,7 +62,7 @@ def checked(text):
 
 def of_plan(phase=PHASE, **run):
     """The data of a statement about a phase as one question, some of its run changed."""
-    return question_data(phase_of(phase.mechanism, bound=phase.bound.name, **{**RUN, **run}))
+    return query_data(phase_of(phase.mechanism, bound=phase.bound.name, **{**RUN, **run}))
 
 
 def compared(text, content):
@@ -155,15 +155,13 @@ def test_verify_adds_requirements_of_the_ledger(path, capsys):
 def test_another_bound_or_mechanism_does_not_agree(path):
     release = privproj.M2(dim=64, rank=4, noise_multiplier=9.0)
     spend(path, 1, phase_of(release, "m2", "rank-free"), TARGET)
-    assert agrees(stated(question_data(phase_of(release, bound="rank-free"))), path.read_bytes())
+    assert agrees(stated(query_data(phase_of(release, bound="rank-free"))), path.read_bytes())
     for mechanism, bound in ((release, "exact-rank1"), (release, "gaussian"), (GAUSSIAN, None)):
-        assert not agrees(stated(question_data(phase_of(mechanism, bound=bound))), path.read_bytes())
+        assert not agrees(stated(query_data(phase_of(mechanism, bound=bound))), path.read_bytes())
     spend(path.with_name("other"), 1, phase_of(release, "m2", "exact-rank1"), TARGET)
     assert (
         SAME_FOUNDATION
-        in compared(stated(question_data(phase_of(release, bound="rank-free"))), path.with_name("other").read_bytes())[
-            1
-        ]
+        in compared(stated(query_data(phase_of(release, bound="rank-free"))), path.with_name("other").read_bytes())[1]
     )
 
 
@@ -228,7 +226,7 @@ def test_a_public_subspace_has_to_be_named(path):
 def test_epochs_of_balls_in_bins_are_counted_in_releases(path):
     bins = {"steps": 2, "sampling": "balls-in-bins", "batches": 3}
     release = privproj.Gaussian(noise_multiplier=30.0)
-    text = stated(question_data(phase_of(release, **bins)))
+    text = stated(query_data(phase_of(release, **bins)))
     for releases, word in ((4, INCOMPLETE), (2, "holds")):
         spend(path, releases, phase_of(release, "bins", **bins), TARGET)
         assert compared(text, path.read_bytes()) == (word, set())
@@ -241,31 +239,31 @@ def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, c
     spoken = []
     for pair in ((statement, path), (path, statement)):
         assert exit_code(["verify", *map(str, pair), "-v"]) == 0
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         assert exit_code(["verify", *map(str, pair), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        spoken.append((said, found))
-        assert said.startswith(f"{INCOMPLETE}: a statement and its ledger, 3 of 30 planned releases\n  missing:")
+        spoken.append((output, found))
+        assert output.startswith(f"{INCOMPLETE}: a statement and its ledger, 3 of 30 planned releases\n  missing:")
         assert (found["verdict"], found["steps"], found["steps_planned"], found["missing_releases"]) == (
             INCOMPLETE, 3, 30, 27,
         )  # fmt: skip
-        flat = " ".join(said.split())
-        for words in (*found["requirements"], *found["unproved"], found["claim"], found["computed"]):
-            assert words in flat
-        assert max(map(len, said.splitlines())) <= 100
+        flat = " ".join(output.split())
+        for sentence in (*found["requirements"], *found["unproved"], found["claim"], found["computed"]):
+            assert sentence in flat
+        assert max(map(len, output.splitlines())) <= 100
     assert spoken[0] == spoken[1]
     statement.write_text(stated(of_plan(steps=2)))
     assert exit_code(["verify", str(statement), str(path)]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("FAILS: ") and "steps 30 in the ledger, 2 in the statement" in " ".join(said.split())
+    output = capsys.readouterr().out
+    assert output.startswith("FAILS: ") and "steps 30 in the ledger, 2 in the statement" in " ".join(output.split())
 
 
 def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
     spend(path, 30, PHASE, TARGET)
     statement, checkpoint = path.with_name("statement.md"), path.with_name("checkpoint.pt")
     checkpoint.write_bytes(b"weights" * 1000)
-    asked = ["report", "ledger", str(path), "--checkpoint", str(checkpoint), "-o", str(statement)]
-    assert exit_code(asked) == 0
+    requested = ["report", "ledger", str(path), "--checkpoint", str(checkpoint), "-o", str(statement)]
+    assert exit_code(requested) == 0
 
     def failed(*more):
         capsys.readouterr()
@@ -278,8 +276,8 @@ def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
     assert failed(checkpoint)[0] == set() and "a digest identifies the file, not its origin" in failed(checkpoint)[1]
     assert failed()[0] == set() and "is that of the checkpoint: you did not pass the file" in failed()[1]
     assert exit_code(["verify", str(statement)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert all(f"that the SHA-256 in the statement is that of the {name}" in said for name in both)
+    output = " ".join(capsys.readouterr().out.split())
+    assert all(f"that the SHA-256 in the statement is that of the {name}" in output for name in both)
     whole, weights = path.read_bytes(), checkpoint.read_bytes()
     checkpoint.write_bytes(weights[:-1])
     assert failed(checkpoint)[0] == {both["checkpoint"]}
@@ -300,5 +298,5 @@ def test_two_files_that_are_not_a_statement_and_a_ledger_are_refused_by_one_sent
         (path, other, path), (path, statement, path, path), (path, statement, "--delta", 1e-6),
     ):  # fmt: skip
         assert exit_code(["verify", *map(str, files)]) == 2
-        said = capsys.readouterr()
-        assert not said.out and said.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert not output.out and output.err.count("\n") == 1

@@ -1,7 +1,7 @@
 """Damaged privacy statements keep the laws of every command line."""
 
 from tests.contrib.statement.command_lines import statements
-from tests.differential.command_line_laws import check_case
+from tests.differential.command_line_rules import check_case
 from tests.differential.report import check_examples
 
 

@@ -19,9 +19,9 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
     whole = privproj.epsilon(mechanism, delta=1e-6, steps=588, sampling_rate=256 / 50000).value
     found = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=360)
     least = with_details(found).alternatives["smallest_harmless_max_batch_size"]
-    assert any("takes 27 % of delta" in words and str(least) in words for words in found.warnings)
+    assert any("takes 27 % of delta" in sentence and str(least) in sentence for sentence in found.warnings)
     kept = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=least)
-    assert any("takes less than 1 % of delta" in words for words in kept.warnings)
+    assert any("takes less than 1 % of delta" in sentence for sentence in kept.warnings)
     assert whole < kept.value < 1.002 * whole < found.value
     for ask in (
         privproj.delta(mechanism, epsilon=whole, **CAPPED, max_batch_size=340),
@@ -33,7 +33,7 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
 def test_where_a_cap_takes_all_of_delta_the_remedy_names_it():
     """Neither more noise nor a somewhat larger delta helps there."""
     found = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, **CAPPED, max_batch_size=260)
-    assert found.value == math.inf and any("or a larger max_batch_size" in words for words in found.warnings)
+    assert found.value == math.inf and any("or a larger max_batch_size" in sentence for sentence in found.warnings)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -81,19 +81,19 @@ def test_a_noise_multiplier_for_shuffled_batches_is_that_of_a_partition():
 
 @pytest.mark.full
 def test_a_noise_multiplier_of_a_projection_is_that_of_a_partition_too():
-    asked, run = {"epsilon": 1.0, "delta": 1e-6}, {"steps": 2}
-    found = privproj.sigma(M2(dim=512, rank=8), **asked, **run, **SHUFFLED)
-    assert found.value == privproj.sigma(M2(dim=512, rank=8), **asked, **run, sampling="partition").value
+    requested, run = {"epsilon": 1.0, "delta": 1e-6}, {"steps": 2}
+    found = privproj.sigma(M2(dim=512, rank=8), **requested, **run, **SHUFFLED)
+    assert found.value == privproj.sigma(M2(dim=512, rank=8), **requested, **run, sampling="partition").value
 
 
 def test_no_lower_bound_is_claimed_where_none_is_proved():
     fixed = M2(dim=512, rank=8, noise_multiplier=0.1, fixed_projection=True)
     found = privproj.epsilon(fixed, delta=1e-6, bound="gaussian", **SHUFFLED)
     assert with_details(found).lower_bound is None
-    assert any(words.startswith("No amplification is proved") for words in found.warnings)
+    assert any(sentence.startswith("No amplification is proved") for sentence in found.warnings)
     without = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="shuffle")
     assert not without.numerics
-    assert any("number of batches" in words for words in without.warnings)
+    assert any("number of batches" in sentence for sentence in without.warnings)
 
 
 def test_a_known_projection_has_a_lower_bound_too():

@@ -140,11 +140,11 @@ def test_the_gaussian_bound_of_many_layers_is_calibrated_like_gaussian_noise():
 
 def test_a_rule_that_leads_with_epsilon_is_calibrated_by_it(monkeypatch):
     """One epsilon a trial and not ten, to the least noise; each is a composition of its own."""
-    asked, whole = [], GoodEventCurve.epsilon
-    monkeypatch.setattr(GoodEventCurve, "epsilon", lambda self, x: asked.append(x) or whole(self, x))
+    requested, whole = [], GoodEventCurve.epsilon
+    monkeypatch.setattr(GoodEventCurve, "epsilon", lambda self, x: requested.append(x) or whole(self, x))
     question = {"bound": "good-event", "steps": 300, "sampling_rate": 0.02, "split": "even"}
     z = privproj.sigma(m2(None, change_rank=5), epsilon=1.0, delta=1e-5, **question).value
-    assert 0 < len(asked) <= 16
+    assert 0 < len(requested) <= 16
     assert eps_of(m2(z, change_rank=5), **question) <= 1.0
     assert eps_of(m2(z * (1.0 - 1e-6), change_rank=5), **question) > 1.0
 

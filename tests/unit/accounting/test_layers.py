@@ -77,8 +77,8 @@ def test_one_layer_is_the_plain_mechanism_for_the_published_bounds():
 @pytest.mark.parametrize("layer", ["64x8x1", "64x8x3", "768x16x100000", "4096x2048x224"])
 def test_per_layer_laws_of_every_size_are_finite_and_between_their_limits(layer):
     dim, rank, count = map(int, layer.split("x"))
-    law = stack(1.0, "per-layer", (Layer(dim=dim, rank=rank, count=count),))
-    value = privproj.delta(law, epsilon=0.5).value
+    distribution = stack(1.0, "per-layer", (Layer(dim=dim, rank=rank, count=count),))
+    value = privproj.delta(distribution, epsilon=0.5).value
     energy = math.sqrt(rank / dim)
     concentrated = privproj.delta(Gaussian(noise_multiplier=1 / energy), epsilon=0.5).value
     assert (

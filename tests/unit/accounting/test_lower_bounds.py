@@ -186,8 +186,8 @@ def test_an_answer_does_not_fail_with_its_lower_end():
 @pytest.mark.full
 def test_a_noise_multiplier_has_the_lower_end_of_its_own_epsilon():
     found = privproj.sigma(M2(dim=256, rank=8), epsilon=1.0, delta=1e-5, **SMALL)
-    asked = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=found.value), delta=1e-5, **SMALL)
-    assert with_details(found).lower_bound.value == with_details(asked).lower_bound.value < asked.value <= 1.0
+    requested = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=found.value), delta=1e-5, **SMALL)
+    assert with_details(found).lower_bound.value == with_details(requested).lower_bound.value < requested.value <= 1.0
 
 
 @pytest.mark.full

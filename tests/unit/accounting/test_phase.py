@@ -32,12 +32,13 @@ PHASES = [
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
 def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
-    asked = composition_of_phase(phase), Composition((phase,))
-    assert [question.is_plain for question in asked] == [True, False]
-    curves = [question.curve() for question in asked]
+    requested = composition_of_phase(phase), Composition((phase,))
+    assert [question.is_plain for question in requested] == [True, False]
+    curves = [question.curve() for question in requested]
     assert curves[0].epsilon(-11.0) == curves[1].epsilon(-11.0)
     results = [
-        build_result(query, "epsilon", 1.0, side=query.side(curve)) for query, curve in zip(asked, curves, strict=True)
+        build_result(query, "epsilon", 1.0, side=query.side(curve))
+        for query, curve in zip(requested, curves, strict=True)
     ]
     for name in ("side", "status", "data_assumptions", "source", "outcome", "bound_version"):
         assert getattr(results[0], name) == getattr(results[1], name), name
@@ -72,7 +73,7 @@ def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
     value = question.curve().epsilon(-11.0).upper
     found = build_result(question, "epsilon", value)
     assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.UNSUPPORTED)
-    assert any("NOT A GUARANTEE" in words for words in found.warnings) and found.upper is None
+    assert any("NOT A GUARANTEE" in text for text in found.warnings) and found.upper is None
 
 
 def test_the_weakest_status_is_that_of_the_run():
@@ -106,9 +107,9 @@ def test_options_of_a_run_are_named_where_one_is_unknown():
     ids=lambda value: getattr(value, "name", value),
 )
 def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, bound):
-    with pytest.raises(UnsupportedError) as refused:
+    with pytest.raises(UnsupportedError) as rejected:
         phase_of(mechanism, "first", bound=bound, **RUN).check()
     fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
-    advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}
-    assert "Omit the sampling" in str(refused.value) or advised is fixed
+    advised = fixed if "sampling=fixed with relation=replace" in str(rejected.value) else {"steps": RUN["steps"]}
+    assert "Omit the sampling" in str(rejected.value) or advised is fixed
     assert phase_of(mechanism, "first", bound=bound, **advised).curve().epsilon(-11.0).upper > 0.0

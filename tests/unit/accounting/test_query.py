@@ -168,7 +168,7 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
 
 SIZES = {"batch_size": 256, "dataset_size": 50_000, "epochs": 3}
 PLAIN = {"sampling_rate": 256 / 50_000, "steps": 588, "dataset_size": 50_000}
-DOORS = {
+ENTRY_POINTS = {
     "delta": lambda **run: privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0, **run).value,
     "compare": lambda **run: privproj.compare(Gaussian(noise_multiplier=1.0), delta=1e-5, **run).to_dict(),
     "gdp_mu": lambda **run: privproj.gdp_mu(Gaussian(noise_multiplier=1.0), **run).value,
@@ -183,13 +183,13 @@ DOORS = {
 """What takes the options of a run."""
 
 
-@pytest.mark.parametrize("door", full_if(DOORS, lambda door: door == "choose"))
-def test_every_door_takes_batch_size_data_set_size_and_epochs(door):
-    found, plain = DOORS[door](**SIZES), DOORS[door](**PLAIN)
+@pytest.mark.parametrize("entry_point", full_if(ENTRY_POINTS, lambda entry_point: entry_point == "choose"))
+def test_every_door_takes_batch_size_data_set_size_and_epochs(entry_point):
+    found, plain = ENTRY_POINTS[entry_point](**SIZES), ENTRY_POINTS[entry_point](**PLAIN)
     assert found == plain
 
 
-SCALAR_DOORS = {
+SCALAR_ENTRY_POINTS = {
     **{name: getattr(privproj, name) for name in ("sigma", "rank", "steps", "rate", "misalignment", "update_utility")},
     "epsilon": lambda mechanism, epsilon, delta: privproj.epsilon(mechanism, delta=delta),
     "delta": lambda mechanism, epsilon, delta: privproj.delta(mechanism, epsilon=epsilon),
@@ -202,14 +202,14 @@ SCALAR_DOORS = {
 
 
 @pytest.mark.parametrize("column", [[4, 16], (4, 16), range(4, 6), np.array([4, 16]), np.array([[4]])], ids=repr)
-@pytest.mark.parametrize("door", SCALAR_DOORS)
-def test_a_mechanism_with_arrays_names_the_doors_that_take_it(door, column):
+@pytest.mark.parametrize("entry_point", SCALAR_ENTRY_POINTS)
+def test_a_mechanism_with_arrays_names_the_doors_that_take_it(entry_point, column):
     several = M2(dim=2048, rank=column, noise_multiplier=0.5)
     assert not isinstance(several, M2)
     with pytest.raises(
         InvalidParameterError, match=r"rank must be one number, got an array\. For arrays use privproj\.epsilons"
     ):
-        SCALAR_DOORS[door](several, epsilon=1.0, delta=1e-5)
+        SCALAR_ENTRY_POINTS[entry_point](several, epsilon=1.0, delta=1e-5)
 
 
 @pytest.mark.parametrize("rows", [
@@ -238,15 +238,15 @@ def test_rows_are_a_table_and_columns(rows):
 ])  # fmt: skip
 def test_a_short_reason_is_the_first_clause_outside_parentheses(mechanism, run, short):
     rows = {row.bound.name: row for row in privproj.compare(mechanism, delta=1e-5, **run)}
-    for bound, words in short.items():
-        assert rows[bound].short == words and len(rows[bound].reason) > len(words)
+    for bound, sentence in short.items():
+        assert rows[bound].short == sentence and len(rows[bound].reason) > len(sentence)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "batch_size needs it")]
+    ("options", "sentence"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "batch_size needs it")]
 )
-def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_an_unknown_option_of_a_run_has_a_suggestion(options, sentence):
+    with pytest.raises(InvalidParameterError, match=sentence):
         privproj.epsilon(Gaussian(noise_multiplier=9.0), delta=1e-5, **options)
 
 
@@ -254,18 +254,18 @@ def test_one_line_of_what_is_no_guarantee_says_so():
     refuted = privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
     promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
-    assert all(words in str(promised) for words in promised.data_assumptions) and promised.data_assumptions
+    assert all(sentence in str(promised) for sentence in promised.data_assumptions) and promised.data_assumptions
 
 
 def test_an_answer_reads_as_one_line():
     release = M2(dim=64, rank=4, noise_multiplier=1.0)
-    asked = [
+    requested = [
         privproj.epsilon(release, log10_delta=-400),
         privproj.delta(release, epsilon=1.0),
         privproj.steps(release, epsilon=9.0, delta=1e-5),
         privproj.sigma(M2(dim=64, rank=4), epsilon=1.0, delta=1e-5),
     ]
-    for answer in asked:
+    for answer in requested:
         shown = answer.one_line
         assert "\n" not in shown and answer.bound in shown and str(answer.side) in shown
         number = float(shown.split(" = ")[1].split()[0])
@@ -336,13 +336,13 @@ def test_results_compare_with_numbers():
 
 
 def test_mechanism_errors_state_what_to_write():
-    for call, words in (
+    for call, sentence in (
         (lambda: Gaussian(0.9), r"Write Gaussian\(noise_multiplier=0.9\)"),
         (lambda: M2(768, 16), r"Write M2\(dim=\.\.\., rank=\.\.\., noise_multiplier=\.\.\.\)"),
         (lambda: privproj.sigma(Gaussian, epsilon=1.0, delta=1e-5), r"Write Gaussian\(\)"),
         (lambda: privproj.epsilon(Gaussian, delta=1e-5), r"Write Gaussian\(noise_multiplier=\.\.\.\)"),
     ):
-        with pytest.raises(InvalidParameterError, match=words):
+        with pytest.raises(InvalidParameterError, match=sentence):
             call()
 
 

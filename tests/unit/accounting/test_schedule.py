@@ -148,5 +148,5 @@ def test_requires_lists_every_requirement():
         (phase_of(Gaussian(noise_multiplier=2.0), "a", steps=3),), requirements=("the loader is audited",)
     )
     row = run.epsilon(delta=1e-5).as_dict()
-    said = [*row["mechanism"]["requirements"], *row["run"]["requirements"]]
-    assert len(row["requires"]) == len(said) and "the loader is audited" in row["requires"]
+    output = [*row["mechanism"]["requirements"], *row["run"]["requirements"]]
+    assert len(row["requires"]) == len(output) and "the loader is audited" in row["requires"]

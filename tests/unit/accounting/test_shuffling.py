@@ -15,7 +15,7 @@ from privproj.sampling import NeighboringRelation
 ZERO_OUT, REPLACE = NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE
 
 
-def law(mechanism):
+def distribution(mechanism):
     """The law of the squared shift of a known projection."""
     return ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2)
 
@@ -86,7 +86,7 @@ def test_two_epochs_of_one_batch_are_below_the_truth_of_two_releases():
 @pytest.mark.parametrize("mechanism", [Gaussian(noise_multiplier=0.9), M2(dim=60, rank=6, noise_multiplier=0.3)])
 def test_an_attack_that_is_simulated_does_what_is_claimed_of_it(mechanism, relation):
     batches, w, draw = 10, 2.0, np.random.default_rng(7)
-    cells = random_shift(law(mechanism)) if isinstance(mechanism, M2) else fixed_shift(0.9)
+    cells = random_shift(distribution(mechanism)) if isinstance(mechanism, M2) else fixed_shift(0.9)
     claimed = ShuffledEpochs(cells, batches, 1, relation).log_looks_so(w)
     high, low = (1.0, 0.0) if relation is REPLACE else (2.0, 1.0)
     root = np.full((400000, batches), 1.0 / 0.9)
@@ -106,7 +106,7 @@ def test_an_attack_that_is_simulated_does_what_is_claimed_of_it(mechanism, relat
 def test_a_known_projection_has_a_lower_bound_near_its_single_release_and_below_its_partition():
     for z, rank in ((0.05, 16), (0.3, 4)):
         mechanism = M2(dim=512, rank=rank, noise_multiplier=z)
-        cells = random_shift(law(mechanism))
+        cells = random_shift(distribution(mechanism))
         exact = privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1").value
         assert 0.9 * exact <= ShuffledEpochs(cells, 1, 1, ZERO_OUT).epsilon_at_least(math.log(1e-5)) <= exact
         sound_number = privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1", steps=3).value

@@ -67,8 +67,8 @@ def mechanism_at(kind, given, i):
 def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
     forth = privproj.deltas(kind, **given, epsilon=eps, bound=bound, **run)
-    asked = np.minimum(back.value, 1e9)
-    assert (privproj.deltas(kind, **given, epsilon=asked, bound=bound, **run).value <= deltas).all()
+    requested = np.minimum(back.value, 1e9)
+    assert (privproj.deltas(kind, **given, epsilon=requested, bound=bound, **run).value <= deltas).all()
     for i in range(len(eps)):
         mechanism = mechanism_at(kind, given, i)
         one = privproj.epsilon(mechanism, delta=deltas[i], bound=bound, **run)
@@ -78,7 +78,7 @@ def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bo
         )
         assert back.lower[i] <= one.value and (one.lower or 0.0) <= back.value[i]
         assert forth.lower[i] <= other.value and (other.lower or 0.0) <= forth.value[i]
-        assert privproj.delta(mechanism, epsilon=asked[i], bound=bound, **run).value <= deltas[i]
+        assert privproj.delta(mechanism, epsilon=requested[i], bound=bound, **run).value <= deltas[i]
         if 0.0 < forth.value[i] < 1.0:
             assert privproj.epsilon(mechanism, delta=forth.value[i], bound=bound, **run).value <= eps[i]
 
@@ -87,11 +87,11 @@ def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bo
 @pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(20, seed=1)))
 def test_what_columns_answer_holds_at_every_door(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
-    asked = np.minimum(back.value, 1e9)
-    assert (privproj.deltas(kind, **given, epsilon=asked, bound=bound, **run).value <= deltas).all()
+    requested = np.minimum(back.value, 1e9)
+    assert (privproj.deltas(kind, **given, epsilon=requested, bound=bound, **run).value <= deltas).all()
     for i in range(0, len(eps), 4):
         mechanism = mechanism_at(kind, given, i)
-        assert privproj.delta(mechanism, epsilon=asked[i], bound=bound, **run).value <= deltas[i]
+        assert privproj.delta(mechanism, epsilon=requested[i], bound=bound, **run).value <= deltas[i]
 
 
 @pytest.mark.parametrize("run", [{}, pytest.param({"sampling_rate": 0.01}, marks=pytest.mark.full)])
@@ -120,9 +120,9 @@ def test_what_calibrations_answer_meets_its_target_at_every_door(kind, bound, ru
         target = {"epsilon": eps[i], "delta": deltas[i]}
         one = {name: column[i] for name, column in shape.items()}
         noises = [float(found[i]), privproj.sigma(kind(**one), **target, bound=bound, **run).value]
-        asked = {**one, "noise_multiplier": noises}
-        assert (privproj.epsilons(kind, **asked, delta=deltas[i], bound=bound, **run).value <= eps[i]).all()
-        assert (privproj.deltas(kind, **asked, epsilon=eps[i], bound=bound, **run).value <= deltas[i]).all()
+        requested = {**one, "noise_multiplier": noises}
+        assert (privproj.epsilons(kind, **requested, delta=deltas[i], bound=bound, **run).value <= eps[i]).all()
+        assert (privproj.deltas(kind, **requested, epsilon=eps[i], bound=bound, **run).value <= deltas[i]).all()
         for noise in noises:
             mechanism = kind(**one, noise_multiplier=noise)
             assert privproj.epsilon(mechanism, delta=deltas[i], bound=bound, **run).value <= eps[i]
@@ -137,10 +137,10 @@ def test_what_calibrations_answer_meets_its_target_at_every_door(kind, bound, ru
 @pytest.mark.parametrize("count", [None, 2.0], ids=str)
 def test_every_noise_of_a_table_is_nearly_that_of_the_scalar_door(count):
     eps, deltas = np.array([[0.5], [1.0], [4.0]]), 10.0 ** -np.arange(2.0, 8.0)
-    asked = Gaussian(adaptive_clipping_sigma=count)
-    found = privproj.sigmas(asked, epsilon=eps, delta=deltas)
+    requested = Gaussian(adaptive_clipping_sigma=count)
+    found = privproj.sigmas(requested, epsilon=eps, delta=deltas)
     for i, j in np.ndindex(3, 6):
-        least = privproj.sigma(asked, epsilon=float(eps[i, 0]), delta=float(deltas[j]))
+        least = privproj.sigma(requested, epsilon=float(eps[i, 0]), delta=float(deltas[j]))
         assert found.outcome[i, j] == least.outcome and found.value[i, j] == pytest.approx(
             least.value or math.inf, rel=2e-9
         )
@@ -172,11 +172,11 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
     """One question is put for all rows that differ in noise alone."""
     given, _, _ = drawn(bound.mechanism.name, 6)
     for i in range(6):
-        said = set()
+        output = set()
         for noise in (1e-12, 0.3, 1.0, 1e12):
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = composition_of(mechanism, bound.name, {}).only
-            words = (
+            facts = (
                 phase.notes,
                 phase.data_assumptions,
                 phase.mechanism_requirements,
@@ -185,8 +185,8 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
             )
             checks = bound.check(mechanism), bound.is_exact(mechanism), bound.guarantees(mechanism)
             has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
-            said.add((*words, *checks, *has))
-        assert len(said) == 1
+            output.add((*facts, *checks, *has))
+        assert len(output) == 1
 
 
 def test_a_noise_that_a_group_takes_out_of_the_domain_on_the_way_is_no_error():
@@ -245,7 +245,7 @@ def test_lower_ends_are_of_what_was_asked_even_where_it_was_changed_since():
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "text"),
     [
         (
             lambda: privproj.epsilons(M2, dim=[64, 8, 64], rank=9, noise_multiplier=1.0, delta=[0.1, 0.1, 2]),
@@ -279,8 +279,8 @@ def test_lower_ends_are_of_what_was_asked_even_where_it_was_changed_since():
         (lambda: privproj.sigmas("wishart", dim=9, rank=2, misalignment=0.1, epsilon=1.0, delta=0.1), "mechanism"),
     ],
 )
-def test_the_first_bad_row_is_named_with_its_value(call, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_the_first_bad_row_is_named_with_its_value(call, text):
+    with pytest.raises(InvalidParameterError, match=text):
         call()
 
 
@@ -334,13 +334,13 @@ def test_every_name_of_an_answer_is_an_array_of_its_shape():
 
 
 def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
-    asked = {"dim": 2048, "rank": np.array([4, 16]), "noise_multiplier": [[0.5], [1.0]]}
+    requested = {"dim": 2048, "rank": np.array([4, 16]), "noise_multiplier": [[0.5], [1.0]]}
     for ask, target in (
         (privproj.epsilons, {"delta": 1e-5}),
         (privproj.deltas, {"epsilon": 1.0}),
         (privproj.epsilons, {"delta": [1e-5, 1e-6], "steps": 3}),
     ):
-        inside, beside = ask(M2(**asked), **target), ask(M2, **asked, **target)
+        inside, beside = ask(M2(**requested), **target), ask(M2, **requested, **target)
         assert inside.value.tolist() == beside.value.tolist() and inside.value.shape == (2, 2)
     one = privproj.epsilons(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=[1e-5, 1e-6])
     scalar = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=1e-6)
@@ -348,7 +348,7 @@ def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
         one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.data_assumptions == scalar.data_assumptions
     )
     with pytest.raises(InvalidParameterError, match="rank must be given once"):
-        privproj.epsilons(M2(**asked), rank=3, delta=1e-5)
+        privproj.epsilons(M2(**requested), rank=3, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="unknown parameter 'ranks' of M2"):
         privproj.epsilons(M2(ranks=[3]), delta=1e-5)
     with pytest.raises(InvalidParameterError, match=r"row 1: rank must be"):
@@ -376,18 +376,18 @@ def test_columns_become_a_frame_with_what_was_asked(run):
     assert len(repr(many)) < 300
 
 
-def rows_of(law, count=150, seed=3):
+def rows_of(distribution, count=150, seed=3):
     """The two answers of columns over the profile of a law, this profile, and rows with a log delta each."""
     draw = random.Random(seed)
-    delta_of, epsilon_of = answers_of(law)
+    delta_of, epsilon_of = answers_of(distribution)
     rows = [(10.0 ** draw.uniform(-0.7, 0.7), 1.0) for _ in range(count)]
     return delta_of, epsilon_of, [(row, math.log(10.0 ** draw.uniform(-12, -1))) for row in rows]
 
 
 def test_what_columns_answer_leaves_room_for_an_enclosure_of_another_arithmetic():
     """One that is half as wide again, wherever it holds the truth (C24, "Columns")."""
-    delta_of, epsilon_of, asked = rows_of(GAUSSIAN_KERNELS)
-    for row, log_delta in asked:
+    delta_of, epsilon_of, requested = rows_of(GAUSSIAN_KERNELS)
+    for row, log_delta in requested:
         eps = epsilon_of(log_delta, row)[1]
         lower, upper = GAUSSIAN_KERNELS.log_delta(eps, row[:1])
         wide = 1.5 * (upper - lower)
@@ -405,8 +405,10 @@ def test_a_delta_that_is_a_multiple_of_the_step_is_not_passed_in_print():
     for h in logs:
         delta, upper = math.exp(h), h - 6.5e-12
         assert delta_value(h) > delta
-        law = ProfileKernels(lambda eps, row, upper=upper: (upper - 1e-12, upper), lambda log_delta, row: (1.0, 0.0))
-        assert answers_of(law)[1](math.log(delta), (1.0, 1.0))[1] == math.inf
+        distribution = ProfileKernels(
+            lambda eps, row, upper=upper: (upper - 1e-12, upper), lambda log_delta, row: (1.0, 0.0)
+        )
+        assert answers_of(distribution)[1](math.log(delta), (1.0, 1.0))[1] == math.inf
 
 
 def test_noise_of_columns_leaves_the_next_epsilon_within_its_target():

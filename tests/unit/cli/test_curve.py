@@ -23,17 +23,17 @@ def test_curve_prints_every_bound(capsys, style, what):
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "text"),
     [
         ("--sampling shuffle", "shuffled batches"),
         ("--sampling fixed --sampling-rate .1 --steps 1", "replace"),
         ("", ""),
     ],
 )
-def test_a_curve_warns_of_what_its_run_brings_in(run, words, capsys):
+def test_a_curve_warns_of_what_its_run_brings_in(run, text, capsys):
     assert exit_code(f"curve gaussian --noise-multiplier 5 --points 2 {run}".split()) == 0
     warned = capsys.readouterr().err
-    assert warned.count("warning: The relation is") == bool(words) and words in warned
+    assert warned.count("warning: The relation is") == bool(text) and text in warned
 
 
 @pytest.mark.parametrize("what", ["delta", "trade-off"])
@@ -77,7 +77,7 @@ def test_one_mu_for_a_curve_stands_with_its_slack_and_its_regret(capsys, style):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("arguments", "code", "sentence"),
     [
         (f"{GDP} --points 3", 2, "--points must be omitted with --what gdp"),
         (f"{GDP} --delta 1", 2, "--delta must be a number from 0 to below 1"),
@@ -86,8 +86,8 @@ def test_one_mu_for_a_curve_stands_with_its_slack_and_its_regret(capsys, style):
         ("curve m2 --dim 64 --rank 60 --noise-multiplier 0.01 --what gdp", 4, ""),
     ],
 )
-def test_a_slack_has_its_domain(capsys, words, code, sentence):
-    assert exit_code(words.split()) == code
+def test_a_slack_has_its_domain(capsys, arguments, code, sentence):
+    assert exit_code(arguments.split()) == code
     assert sentence in capsys.readouterr().err
 
 
@@ -100,5 +100,5 @@ def test_all_bounds_that_have_a_mu_print_it(capsys):
 @pytest.mark.parametrize("bound", [(), ("--bound", "all")])
 def test_a_mechanism_without_a_sound_bound_is_refused_with_its_reason(bound, capsys):
     assert exit_code(["curve", "wishart-matrix", "--dim", "8", "--rank", "4", "--columns", "2", *bound]) == 3
-    said = capsys.readouterr()
-    assert said.out == "" and "is refuted and is not a guarantee" in said.err
+    output = capsys.readouterr()
+    assert output.out == "" and "is refuted and is not a guarantee" in output.err

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 from helpers import ROOT, SECONDS, full_if, ids, parsed
-from privproj_cli.explain import claims, data, entries, spelling, word_groups, all_entries
+from privproj_cli.explain import all_entries, claims, data, entries, spelling, word_groups
 from privproj_cli.main import command_groups
 
 from privproj import errors
@@ -19,7 +19,7 @@ from privproj.sampling import SCHEMES, NeighboringRelation, Sampling
 from privproj.training.algorithms import ALGORITHMS
 
 GROUPS = word_groups()
-WORDS = [entry for group in GROUPS for entry in group["word"]]
+TEXTS = [entry for group in GROUPS for entry in group["word"]]
 ENUMS: tuple[type[StrEnum], ...] = (Outcome, Status, Side, NeighboringRelation, Sampling)
 LABEL = re.compile(r"^  ([a-z]+(?: [a-z]+)?): ", re.MULTILINE)
 
@@ -258,10 +258,10 @@ def test_explain_states_mechanism_and_mistake_of_methods():
 
 
 def test_mechanism_without_an_entry_is_explained_by_its_summary(monkeypatch):
-    words = data("words")
-    for group in words["group"]:
+    arguments = data("words")
+    for group in arguments["group"]:
         group["word"] = [entry for entry in group["word"] if entry["name"] != "laplace"]
-    monkeypatch.setattr("privproj_cli.explain.data", lambda name: words if name == "words" else data(name))
+    monkeypatch.setattr("privproj_cli.explain.data", lambda name: arguments if name == "words" else data(name))
     (laplace,) = [entry for entry in entries(word_groups(), "laplace") if entry["kind"] == "mechanism"]
     assert laplace["means"] == "Plain Laplace mechanism."
 
@@ -284,7 +284,7 @@ def test_names_are_unique_among_entries_of_a_kind():
 
 
 def test_related_entries_exist():
-    for name in (name for entry in WORDS for name in entry.get("see", ())):
+    for name in (name for entry in TEXTS for name in entry.get("see", ())):
         assert entries(GROUPS, name)
 
 
@@ -299,8 +299,8 @@ def test_explain_prints_one_entry_or_lists_all(run):
     for other in ("NOISE-multiplier", "noise_multiplier", "NoiseMultiplier"):
         assert run(f"explain {other}") == (code, out, err)
     listed = " ".join(run("explain")[1].split())
-    assert all(entry["name"] in listed for entry in WORDS)
-    names = [name for entry in WORDS for name in (entry["name"], *entry.get("also", ()))]
+    assert all(entry["name"] in listed for entry in TEXTS)
+    names = [name for entry in TEXTS for name in (entry["name"], *entry.get("also", ()))]
     assert all(len(line) <= 100 for name in ("", *names[::5]) for line in run(f"explain -- {name}")[1].splitlines())
 
 
@@ -321,7 +321,7 @@ def test_explain_covers_claims_with_their_place():
 
 
 def test_explain_json_has_the_same_entries(run):
-    assert [e["name"] for e in json.loads(run("explain --json")[1])["results"]] == [e["name"] for e in WORDS]
+    assert [e["name"] for e in json.loads(run("explain --json")[1])["results"]] == [e["name"] for e in TEXTS]
     assert {e["name"] for e in json.loads(run("explain exact --json")[1])["results"]} == {
         "exact", *(f"{kind}.exact" for kind, name in bound_names() if name == "exact"),
     }  # fmt: skip

@@ -15,7 +15,7 @@ import privproj_cli
 import pytest
 from helpers import feature_rows, needs
 from privproj_cli.main import COMMANDS, command_groups, command_named, exit_code
-from privproj_cli.query import example_words
+from privproj_cli.query import example_arguments
 
 import privproj
 from privproj.io.files import as_toml
@@ -151,7 +151,7 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "words"),
+    ("line", "code", "sentence"),
     [
         (
             "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound gdp --sampling-rate 0.1 --steps 3 --json",
@@ -161,13 +161,13 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
         ("", 2, "the standard output"),
     ],
 )
-def test_an_answer_that_nobody_reads_is_one_sentence_and_a_refusal_keeps_its_exit_code(line, code, words):
+def test_an_answer_that_nobody_reads_is_one_sentence_and_a_refusal_keeps_its_exit_code(line, code, sentence):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "privproj", *line.split()]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
-    assert done.returncode == code and words in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == code and sentence in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -187,12 +187,12 @@ def test_without_docstrings_every_command_has_its_options():
         "    below = getattr(of, 'commands', {None: of})\n"
         "    print(name, *sorted(p for one in below.values() for p in (x.opts[0] for x in one.params)))"
     )
-    said = [
+    output = [
         subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False)
         for flags in ([], ["-OO"])
     ]
-    assert said[1].returncode == 0, said[1].stderr
-    assert said[0].stdout.count("--norm-floor") == 1 and said[0].stdout == said[1].stdout
+    assert output[1].returncode == 0, output[1].stderr
+    assert output[0].stdout.count("--norm-floor") == 1 and output[0].stdout == output[1].stdout
 
 
 def test_the_package_is_the_command():
@@ -230,17 +230,17 @@ def test_a_shell_completes_commands_bounds_and_words(line, offered, others, monk
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     with pytest.raises(SystemExit):
         exit_code([])
-    said = capsys.readouterr()
-    found = [found.partition(",")[2] for found in said.out.split()]
-    assert set(offered) <= set(found) and not set(others) & set(found) and said.err == ""
+    output = capsys.readouterr()
+    found = [found.partition(",")[2] for found in output.out.split()]
+    assert set(offered) <= set(found) and not set(others) & set(found) and output.err == ""
 
 
 @pytest.mark.parametrize("command", ["run", "remaining", "check", "verify", "ledger", *feature_rows("FILE_COMMANDS")])
 def test_a_shell_completes_names_of_files(command, monkeypatch, capsys):
-    words = f"privproj {command} "
+    arguments = f"privproj {command} "
     monkeypatch.setenv("_PRIVPROJ_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    monkeypatch.setenv("COMP_WORDS", arguments)
+    monkeypatch.setenv("COMP_CWORD", str(len(arguments.split(" ")) - 1))
     with pytest.raises(SystemExit):
         exit_code([])
     assert capsys.readouterr().out == "file,\n"
@@ -369,8 +369,8 @@ def test_the_help_lists_every_command_in_one_line_of_80_columns(run):
     assert all(len(line) <= 80 for line in lines)
     for title, commands in command_groups().items():
         assert f"{title}:" in lines
-        for name, words in commands.items():
-            assert [line.split() for line in lines].count([name, *words.split()]) == 1, name
+        for name, arguments in commands.items():
+            assert [line.split() for line in lines].count([name, *arguments.split()]) == 1, name
     assert "Exit codes:" in lines[-3] and "privproj explain" in lines[-1]
 
 
@@ -399,7 +399,7 @@ def test_the_short_help_shows_a_screen_of_options_and_what_every_question_needs(
         shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", run(f"{quantity} {name} --help")[1], re.M)
         everything = re.findall(r"^  (?:-\w, )?(--[\w-]+)", run(f"{quantity} {name} --help-all")[1], re.M)
         assert len(shown) <= 24 and set(shown) <= set(everything), (name, len(shown))
-        assert set(re.findall(r"--[\w-]+", " ".join(example_words(name, quantity)))) <= set(shown), name
+        assert set(re.findall(r"--[\w-]+", " ".join(example_arguments(name, quantity)))) <= set(shown), name
 
 
 def one_letter_less(name):
@@ -459,7 +459,7 @@ def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, ru
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         (f"epsilon {GAUSSIAN} --layer 768x16", "It is an option of m2"),
         (f"compare {GAUSSIAN} --change-rank 3", "It is an option of m2"),
@@ -471,10 +471,10 @@ def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, ru
         ("steps m2 --epochs 1", "`privproj steps m2` computes this value"),
     ],
 )
-def test_an_option_of_another_question_gets_no_suggestion_but_the_reason(line, said, run):
+def test_an_option_of_another_question_gets_no_suggestion_but_the_reason(line, output, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
-    assert said in err and "did you mean" not in err.lower()
+    assert output in err and "did you mean" not in err.lower()
 
 
 @pytest.mark.parametrize("line", ["--help", f"epsilon {GAUSSIAN} --delta 1e-5"])

@@ -43,7 +43,7 @@ FILES = {
     **feature_rows("FORGED_FILES"),
 }  # fmt: skip
 """Where a text of a file could be printed: a command, and the file that it reads."""
-WORDS = {
+TEXTS = {
     "a picture": ("curve", "gaussian", "--noise-multiplier", "1", "--plot", f"{FORGED}.svg"),
     "a report of checks": ("check", "in.json", "--junit", FORGED),
     "a file of checks": ("check", FORGED),
@@ -56,18 +56,18 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("door", [*FILES, *WORDS])
-def test_no_text_forges_a_line_or_steers_a_terminal(door, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("entry_point", [*FILES, *TEXTS])
+def test_no_text_forges_a_line_or_steers_a_terminal(entry_point, tmp_path, monkeypatch, capsys):
     """What could is refused where it is read: one line on standard error, and nothing else anywhere."""
     monkeypatch.chdir(tmp_path)
-    words, content = FILES[door] if door in FILES else (WORDS[door], {"phase": [M2_PHASE]})
+    arguments, content = FILES[entry_point] if entry_point in FILES else (TEXTS[entry_point], {"phase": [M2_PHASE]})
     content = json.dumps(content) if isinstance(content, dict) else content
-    name = "adapter_config.json" if "--from-peft" in words else "in.json"
+    name = "adapter_config.json" if "--from-peft" in arguments else "in.json"
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     before = sorted(tmp_path.iterdir())
-    assert exit_code([*words]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.endswith("\n") and said.err[:-1].isprintable()
+    assert exit_code([*arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.endswith("\n") and output.err[:-1].isprintable()
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import slow_if
 from privproj_cli.main import exit_code
-from privproj_cli.query import example_words
+from privproj_cli.query import example_arguments
 
 from privproj.mechanisms.registry import mechanism_names
 
@@ -125,32 +125,32 @@ def test_layers_on_the_command_line(run):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     ["rank wishart --dim 10 --misalignment .5 --epsilon 1e-3", "misalignment wishart --dim 10 --rank 1 --epsilon 1e-9"],
 )
-def test_a_query_that_finds_nothing_says_so(words, capsys):
-    assert exit_code([*words.split(), "--delta", "1e-12"]) == 4
+def test_a_query_that_finds_nothing_says_so(arguments, capsys):
+    assert exit_code([*arguments.split(), "--delta", "1e-12"]) == 4
     assert "nothing fits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("sentence", "output"),
     [
         ("--advantage 0.1", "smallest that meets advantage 0.1)"),
         ("--tpr 0.2 --fpr 0.01", "smallest that meets true positive rate 0.2 at false positive rate 0.01)"),
     ],
 )
-def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
-    line = f"sigma m2 --dim 64 --rank 4 {words}"
+def test_noise_for_an_attack_risk_names_the_risk(run, sentence, output):
+    line = f"sigma m2 --dim 64 --rank 4 {sentence}"
     shown = json.loads(run(f"{line} --json")[1])
     jsonschema.validate(shown, SCHEMA)
     assert shown["risk"] and shown["epsilon"] is None and shown["delta"] is None
     out = run(f"{line} --clip 2 -v")[1]
-    assert said in out.splitlines()[0] and "standard deviation" in out and "plain Gaussian" in out
+    assert output in out.splitlines()[0] and "standard deviation" in out and "plain Gaussian" in out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "output"),
     [
         ("--advantage 0.1 --delta 1e-5", "--delta must be omitted if advantage is given, got 1e-05"),
         ("--tpr 0.2", "missing --fpr"),
@@ -159,10 +159,10 @@ def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
         ("--advantage 10%", "Write 10 % as 0.1"),
     ],
 )
-def test_a_risk_and_another_target_are_one_clear_error(capsys, words, said):
-    assert exit_code(["sigma", "gaussian", *words.split()]) == 2
+def test_a_risk_and_another_target_are_one_clear_error(capsys, arguments, output):
+    assert exit_code(["sigma", "gaussian", *arguments.split()]) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert output in error and error.count("\n") == 1
 
 
 # --- bounds side by side ------------------------------------------------------------------------------
@@ -192,11 +192,11 @@ SMALL = {"m1": "--dim 9 --rank 30 --noise-multiplier 9", "m2": "--dim 64 --rank 
 """Questions that are answered sooner than the example of their mechanism."""
 
 
-def without(words, extra):
+def without(arguments, extra):
     """The options without those that the extra ones overrule or exclude."""
     names = {name for name in extra.split() if name.startswith("--")}
     names |= {"--dim", "--rank"} if "--layer" in names else set()
-    pairs = zip(words.split()[::2], words.split()[1::2], strict=True)
+    pairs = zip(arguments.split()[::2], arguments.split()[1::2], strict=True)
     return " ".join(f"{name} {value}" for name, value in pairs if name not in names)
 
 
@@ -220,11 +220,11 @@ def reasons_without_value(out):
 @pytest.mark.full
 @pytest.mark.parametrize("mechanism", slow_if(mechanism_names(), lambda name: name in ("mixing", "wishart")))
 def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
-    refused, asked = 0, SMALL.get(mechanism) or " ".join(example_words(mechanism, "compare"))
+    rejected, requested = 0, SMALL.get(mechanism) or " ".join(example_arguments(mechanism, "compare"))
     for extra in RUNS:
         if mechanism == "wishart" and "partition" in extra:
             continue  # half a minute, for words that other runs show
-        line = f"compare {mechanism} {without(asked, extra)} {extra} --delta 1e-5"
+        line = f"compare {mechanism} {without(requested, extra)} {extra} --delta 1e-5"
         code, out, _ = run(line)
         if code == 2:
             continue  # an option of another mechanism
@@ -233,15 +233,18 @@ def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
         missing = [row for row in rows if row["value"] is None and row.get("outcome") != "vacuous"]
         reasons = reasons_without_value(out)
         for row in missing:
-            words = reasons[row["bound"]]
-            assert len(words) <= 120 and not words.endswith("..."), (line, words)
-            assert not words.startswith((row["bound"], "this bound", "expected")), (line, words)
-            assert re.fullmatch(r"[a-z(`].*[^,;:.]", words) and words.count("(") == words.count(")"), (line, words)
+            sentence = reasons[row["bound"]]
+            assert len(sentence) <= 120 and not sentence.endswith("..."), (line, sentence)
+            assert not sentence.startswith((row["bound"], "this bound", "expected")), (line, sentence)
+            assert re.fullmatch(r"[a-z(`].*[^,;:.]", sentence) and sentence.count("(") == sentence.count(")"), (
+                line,
+                sentence,
+            )
             full = row.get("reason") or " ".join(row["warnings"])
             assert len(full) > 10
-        refused += len(missing)
+        rejected += len(missing)
         assert all(len(text) <= 100 for text in shown[1:]), line  # the headline is not wrapped in a pipe
-    assert refused or mechanism == "laplace"
+    assert rejected or mechanism == "laplace"
 
 
 def test_what_compare_prints(run):

@@ -4,9 +4,9 @@ import re
 
 import pytest
 from helpers import ROOT
-from privproj_cli.render import gap_text, round_outward, run_words
+from privproj_cli.render import describe_run, gap_text, round_outward
 
-from privproj.result import limit_words
+from privproj.result import limit_text
 from privproj.run import Run
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
@@ -111,7 +111,7 @@ def test_verbose_adds_a_lower_bound(run):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "words"),
+    ("ratio", "text"),
     [
         (1.0, "0.01 %"),
         (1.00751, "0.76 %"),
@@ -121,12 +121,12 @@ def test_verbose_adds_a_lower_bound(run):
         (2.01, "a factor of 2.1"),
     ],
 )
-def test_gap_is_rounded_up(ratio, words):
-    assert gap_text(ratio) == words
+def test_gap_is_rounded_up(ratio, text):
+    assert gap_text(ratio) == text
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "text"),
     [
         (Run(steps=20, sampling="balls-in-bins", batches=100), "20 epochs, each record in one of 100 batches, picked"),
         (Run(sampling="balls-in-bins", batches=9, batches_per_record=3), "one epoch, each record in 3 of 9 batches"),
@@ -139,8 +139,8 @@ def test_gap_is_rounded_up(ratio, words):
         (Run(steps=2, sampling_rate=0.01, max_batch_size=7, dataset_size=90), "per step, at most 7 of 90)"),
     ],
 )
-def test_a_run_is_said_in_words(run, words):
-    assert words in run_words(run.parameters())
+def test_a_run_is_said_in_words(run, text):
+    assert text in describe_run(run.parameters())
 
 
 @pytest.mark.parametrize("value", [0.98765, 1.00004, 123456.0, 3.2e-7, 9.99951e-12, 1.0])
@@ -154,11 +154,11 @@ def test_text_rounds_outward(value):
     [(1e-5, "1e-05", "1e-05"), (8e-6, "8e-06", "8e-06"), (1 / 3, "0.333333", "0.333334"), (2.0000001, "2", "2.00001")],
 )
 def test_a_limit_is_said_as_it_was_given_or_so_that_less_is_claimed(value, down, up):
-    assert (limit_words(value, up=False), limit_words(value, up=True)) == (down, up)
+    assert (limit_text(value, up=False), limit_text(value, up=True)) == (down, up)
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "text"),
     [
         ("epsilon gaussian --noise-multiplier 1 --delta 1.0000004e-5", "delta = 1.00001e-05"),
         ("sigma gaussian --epsilon 2.0000001 --delta 1e-5", "meets epsilon 2.00001 and"),
@@ -168,9 +168,9 @@ def test_a_limit_is_said_as_it_was_given_or_so_that_less_is_claimed(value, down,
          "|Q - Q'|_F <= 0.00333333 for"),
     ],
 )  # fmt: skip
-def test_what_is_said_claims_no_more_than_what_was_asked(line, words, run):
+def test_what_is_said_claims_no_more_than_what_was_asked(line, text, run):
     """Rounded to nearest, a promise asked for less, and a target was smaller, than what the number holds for."""
-    assert words in run(line)[1]
+    assert text in run(line)[1]
 
 
 def test_tiny_delta_is_not_shown_as_zero(run):

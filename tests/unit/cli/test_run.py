@@ -9,7 +9,7 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj.io.files import as_toml, read_data
 from privproj.io.run_file import from_data
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 
@@ -86,18 +86,18 @@ def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsy
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("words", ["--advantage 0.1", "--tpr 0.02 --fpr 0.01"])
-def test_a_run_file_is_calibrated_to_a_risk(tmp_path, words, capsys):
+@pytest.mark.parametrize("arguments", ["--advantage 0.1", "--tpr 0.02 --fpr 0.01"])
+def test_a_run_file_is_calibrated_to_a_risk(tmp_path, arguments, capsys):
     source, target = tmp_path / "a.toml", tmp_path / "b.toml"
     source.write_text(as_toml([{**GAUSSIAN, "steps": 9, "sampling_rate": 0.1}, {**GAUSSIAN, "steps": 2}]))
-    assert exit_code(["run", str(source), "--calibrate", *words.split(), "--json", "-o", str(target)]) == 0
+    assert exit_code(["run", str(source), "--calibrate", *arguments.split(), "--json", "-o", str(target)]) == 0
     shown = json.loads(capsys.readouterr().out)
     wanted = shown["risk"].get("advantage") or shown["risk"]["tpr"]
     assert shown["quantity"] in ("advantage", "tpr") and 0.99 * wanted < shown["value"] <= wanted
     # what was written, asked back, and a risk without --calibrate
     assert exit_code(["run", str(target), "--epsilon", "0", "--json"]) == 0
-    assert "advantage" not in words or json.loads(capsys.readouterr().out)["value"] <= wanted
-    assert exit_code(["run", str(target), *words.split()]) == 2
+    assert "advantage" not in arguments or json.loads(capsys.readouterr().out)["value"] <= wanted
+    assert exit_code(["run", str(target), *arguments.split()]) == 2
     assert "--calibrate" in capsys.readouterr().err
 
 

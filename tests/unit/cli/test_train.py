@@ -181,8 +181,8 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
     (tmp_path / "run" / "checkpoint.pt").unlink()
     capsys.readouterr()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert "the checkpoint of the 5 releases" in said and "Restore both" in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "the checkpoint of the 5 releases" in output and "Restore both" in output and output.count("\n") == 1
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 5
 
 
@@ -204,8 +204,8 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
     ledger = tmp_path / "run" / "ledger.jsonl"
     before = ledger.read_bytes()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert ("400 records instead of 2000" if rows == 400 else "other contents") in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert ("400 records instead of 2000" if rows == 400 else "other contents") in output and output.count("\n") == 1
     (tmp_path / "run" / "ledger.jsonl.data").unlink()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "without ledger.jsonl.data." in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "sentence"),
     [
         ("--data digits --mechanism m2 --epsilon 8", "--rank"),
         ("--data digits --mechanism m2 --rank 66 --epsilon 8", "rank"),
@@ -313,11 +313,11 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --sampling balls-in-bins", "two stages"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, words):
+def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, sentence):
     monkeypatch.chdir(tmp_path)
     assert exit_code(["train", *line.split()]) == 2
     shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.strip().count("\n") == 0 and words in shown.err
+    assert shown.out == "" and shown.err.strip().count("\n") == 0 and sentence in shown.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -325,8 +325,8 @@ def test_shuffled_batches_are_refused_and_leave_no_file(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     line = "train --data digits --mechanism dp-sgd --epsilon 8 --sampling shuffle"
     assert exit_code(line.split()) == 3
-    said = capsys.readouterr().err
-    assert "--sampling shuffle" in said and "balls-in-bins" in said and list(tmp_path.iterdir()) == []
+    output = capsys.readouterr().err
+    assert "--sampling shuffle" in output and "balls-in-bins" in output and list(tmp_path.iterdir()) == []
 
 
 def test_one_record_less_moves_no_other_between_training_and_test(tmp_path):
@@ -377,8 +377,8 @@ def test_numbers_of_any_width_and_order_of_bytes_are_read(tmp_path, kinds):
 def test_a_file_that_is_no_archive_is_not_told_to_be_loaded_unsafely(tmp_path, capsys):
     (tmp_path / "bad.npz").write_text("junk")
     assert train(f"train --data {tmp_path / 'bad.npz'} --mechanism dp-sgd --epsilon 8", tmp_path / "run") == 2
-    said = capsys.readouterr().err
-    assert "numpy.savez" in said and "unsafe" not in said
+    output = capsys.readouterr().err
+    assert "numpy.savez" in output and "unsafe" not in output
 
 
 # --- kills ------------------------------------------------------------------------------------------

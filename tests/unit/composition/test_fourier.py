@@ -75,13 +75,19 @@ def test_window_bound_covers_errors_of_the_masses(kind):
     # The error of cell 0 is absolute.
     largest = np.where(pair.cells == 0, pair.masses + pair.rounding, pair.masses * (1.0 + pair.rounding))
     masses = largest * np.exp(theta * pair.losses - tilted.logs[0])
-    law, low = np.array([1.0]), 0
+    distribution, low = np.array([1.0]), 0
     for bit in f"{run.steps:b}":
-        law, low = np.convolve(law, law), 2 * low
+        distribution, low = np.convolve(distribution, distribution), 2 * low
         if bit == "1":
-            law, low = np.convolve(law, np.bincount(pair.cells - pair.cells[0], masses)), low + int(pair.cells[0])
-    cells = low + np.arange(len(law))
-    assert law[cells < tilted.start].sum() + law[cells >= tilted.start + tilted.length].sum() <= tilted.tail
+            distribution, low = (
+                np.convolve(distribution, np.bincount(pair.cells - pair.cells[0], masses)),
+                low + int(pair.cells[0]),
+            )
+    cells = low + np.arange(len(distribution))
+    assert (
+        distribution[cells < tilted.start].sum() + distribution[cells >= tilted.start + tilted.length].sum()
+        <= tilted.tail
+    )
 
 
 @pytest.mark.parametrize(("mass", "eps", "theta"), [(1e-3, 0.1, 0.5), (1.0, 0.6, 6.0)])
@@ -116,13 +122,13 @@ def test_convolution_without_fourier_agrees():
     pair = shape.pairs(0.02).above
     dense = np.zeros(int(pair.cells[-1] - pair.cells[0]) + 1)
     dense[pair.cells - pair.cells[0]] = pair.masses
-    law = dense
+    distribution = dense
     for _ in range(3):
-        law = np.convolve(law, dense)
-    losses = pair.step * (4 * pair.cells[0] + np.arange(len(law)))
+        distribution = np.convolve(distribution, dense)
+    losses = pair.step * (4 * pair.cells[0] + np.arange(len(distribution)))
     whole = fourier.FourierComposition([(pair, 4)])
     for eps in (0.0, 0.31, 1.0, 4.0, 8.0):
-        direct = float(law[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
+        direct = float(distribution[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
         found = whole.delta(eps)
         assert abs(found.value - direct) <= found.error + 1e-12 * direct
 

@@ -147,8 +147,8 @@ def test_epsilon_near_infinite_losses_is_the_best_of_both_grids(mechanism, steps
     for level, step in enumerate(ways.spacings):
         with suppress(PrecisionError):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
-    lattice = next(upper for step, upper in seen.items() if step)
-    assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))
+    atoms = next(upper for step, upper in seen.items() if step)
+    assert found <= 1.001 * min(atoms, seen.get(0.0, atoms))
 
 
 def test_failed_repeated_squaring_is_not_repeated(monkeypatch):

@@ -74,7 +74,7 @@ def test_public_tables_enclose_profiles_and_are_close(rank, mu, eps):
 
 @pytest.mark.parametrize(("dim", "rank", "z"), [(1000, 256, 20.0), (40, 3, 2.0), (5, 1, 1.0)])
 def test_tables_of_projected_energy_enclose_profiles(dim, rank, z):
-    dist = known_projection.law(M1(dim=dim, rank=rank, noise_multiplier=z))
+    dist = known_projection.distribution(M1(dim=dim, rank=rank, noise_multiplier=z))
     tables_enclose(dist, dist.bins(), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 from scipy import special
-from unit.distributions.pairs import log_density, mean_over_w, one_pair
+from unit.distributions.pairs import mean_over_w, one_pair
 
 import privproj
 from privproj import M1, Wishart
@@ -30,7 +30,7 @@ def largest(dim, rank, m, ratio, eps):
     return max(one_pair(dim, rank, m * x, side * ratio, eps, 500) for x in near)
 
 
-def law_of(dim, rank, m, ratio, eps):
+def distribution_of(dim, rank, m, ratio, eps):
     """Upper end, lower end and reference."""
     found = UnequalNorms(dim, rank, m, ratio).log_delta(eps)
     return math.exp(found.upper), math.exp(found.lower), largest(dim, rank, m, ratio, eps)
@@ -50,7 +50,7 @@ def law_of(dim, rank, m, ratio, eps):
     ],
 )
 def test_unequal_norms_enclosure_contains_worst_pair(dim, rank, m, ratio, eps):
-    upper, lower, reference = law_of(dim, rank, m, ratio, eps)
+    upper, lower, reference = distribution_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6)
     assert lower <= reference * (1 + 5e-3), "the pair behind the lower end exists"
     assert upper <= lower * (1 + WIDTH)
@@ -68,7 +68,7 @@ def test_unequal_norms_enclosure_contains_worst_pair(dim, rank, m, ratio, eps):
 )
 def test_gains_at_nodes_with_tiny_gain(dim, rank, m, ratio, eps):
     """The gain starts within rounding of 0."""
-    upper, lower, reference = law_of(dim, rank, m, ratio, eps)
+    upper, lower, reference = distribution_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6) and lower <= upper <= lower * (1 + WIDTH)
     ends = UnequalNorms(dim, rank, m, ratio).delta_ends(np.array([eps]))
     assert ends[0] < ends[1], "the lower end is its own, and not cut to the upper one"
@@ -97,7 +97,7 @@ def test_parallel_vectors_at_epsilon_600():
     eps=st.floats(0, 4),
 )
 def test_upper_bound_exceeds_every_pair(dim, share, m, ratio, eps):
-    upper, _, reference = law_of(dim, max(1, round(dim * 10**share)), m, ratio, eps)
+    upper, _, reference = distribution_of(dim, max(1, round(dim * 10**share)), m, ratio, eps)
     assert reference <= upper * (1 + 1e-6) or upper < 1e-25
 
 
@@ -216,11 +216,11 @@ def test_unequal_norms_exceed_simulated_delta(dim, rank, m, ratio, eps):
     gaussians = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
     y = np.einsum("cdr,cr->cd", gaussians, gaussians[:, 0, :]) * ratio
 
-    def log_law(v):
+    def log_density(v):
         size = float(np.linalg.norm(v))
         return log_density(y / size, v / size, dim, rank) - dim * math.log(size)
 
-    gains = np.clip(-np.expm1(eps - log_law(first) + log_law(second)), 0.0, None)
+    gains = np.clip(-np.expm1(eps - log_density(first) + log_density(second)), 0.0, None)
     upper = math.exp(UnequalNorms(dim, rank, m, abs(math.log(ratio))).log_delta(eps).upper)
     assert gains.mean() - 5 * gains.std() / math.sqrt(count) <= upper
 

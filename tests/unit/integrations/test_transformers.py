@@ -290,7 +290,7 @@ def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     own = runs.trainer(tmp_path, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     own.add_callback(runs.Stop())
     assert own.train().global_step == own.private_optimizer._steps == 4
-    assert any("4 of 6" in words for words in own.epsilon().warnings)
+    assert any("4 of 6" in sentence for sentence in own.epsilon().warnings)
 
 
 # --- what is refused ----------------------------------------------------------------------------------
@@ -316,15 +316,15 @@ def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("privacy", "words"),
+    ("privacy", "sentence"),
     [
         ({**PRIVACY, "steps": 3}, "TrainingArguments"),
         ({**PRIVACY, "clip": 3}, "max_grad_norm"),
         ({"max_grad_norm": 1.0, "noise_multiplier": 1.0}, "delta"),
     ],
 )
-def test_trainer_takes_privacy_options_of_make_private(runs, privacy, words, tmp_path):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_trainer_takes_privacy_options_of_make_private(runs, privacy, sentence, tmp_path):
+    with pytest.raises(InvalidParameterError, match=sentence):
         runs.trainer(tmp_path, privacy=privacy)
 
 

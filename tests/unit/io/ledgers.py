@@ -27,8 +27,8 @@ def altered(path, content):
     try:
         return read_ledger(path)
     except InvalidParameterError as error:
-        said = str(error)
-        assert str(path) in said and "\n" not in said and "backup" in said and "planned step" in said
+        output = str(error)
+        assert str(path) in output and "\n" not in output and "backup" in output and "planned step" in output
         return None
 
 

@@ -196,15 +196,15 @@ def test_phase_with_changed_meaning_is_rejected_in_one_line(path, change, capsys
         read_ledger(path)
     for command in ("ledger", "verify"):
         assert exit_code([command, str(path)]) == 2
-        said = capsys.readouterr()
-        assert not said.out and said.err.count("\n") == 1 and said.err[:-1].isprintable()
+        output = capsys.readouterr()
+        assert not output.out and output.err.count("\n") == 1 and output.err[:-1].isprintable()
 
 
 def test_ledger_verdict_omits_phase_names(path, capsys):
     """A name is free: it could claim anything."""
     spend(path, 2, phase_of(privproj.Gaussian(noise_multiplier=20.0), "epsilon is at most 0.01", steps=5))
-    for words in ((), ("--json",)):
-        assert exit_code(["verify", str(path), *words]) == 0
+    for arguments in ((), ("--json",)):
+        assert exit_code(["verify", str(path), *arguments]) == 0
         assert "0.01" not in capsys.readouterr().out
 
 
@@ -225,8 +225,8 @@ def test_ledger_verdict_equals_accountant(path, capsys):
     account = read_ledger(path)
     assert found["epsilon"] == account.epsilon(1e-5).value < found["epsilon_of_plan"]
     assert exit_code(["verify", str(path), "--delta", "1e-7", "-v"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "at delta 1e-07" in said and "no key" in said and "phase 1:" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "at delta 1e-07" in output and "no key" in output and "phase 1:" in output
 
 
 def test_verify_rejects_ledger_without_phase(path, capsys):

@@ -185,7 +185,7 @@ def test_adaptive_sigma_meets_its_target(run, epsilon, sigma):
 def test_count_that_exceeds_the_target_is_reported():
     found = privproj.sigma(Gaussian(adaptive_clipping_sigma=0.5), epsilon=1.0, delta=1e-5)
     assert found.value is None and found.outcome is Outcome.VACUOUS
-    assert any("adaptive_clipping_sigma" in words for words in found.warnings)
+    assert any("adaptive_clipping_sigma" in text for text in found.warnings)
 
 
 def test_run_files_keep_the_count():

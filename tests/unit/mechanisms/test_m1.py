@@ -270,7 +270,7 @@ def test_column_exact_matches_simulation_of_both_parts():
 
 
 @pytest.mark.parametrize(
-    ("given", "bound", "words"),
+    ("given", "bound", "sentence"),
     [
         ({"columns": 3, "misalignment": 0.1}, "secret-projection", "columns=1"),
         ({"columns": 1}, "secret-projection", "misalignment"),
@@ -284,8 +284,8 @@ def test_column_exact_matches_simulation_of_both_parts():
         ),
     ],
 )
-def test_missing_parameters_of_m1_are_named(given, bound, words):
-    with pytest.raises((InvalidParameterError, UnsupportedError), match=words):
+def test_missing_parameters_of_m1_are_named(given, bound, sentence):
+    with pytest.raises((InvalidParameterError, UnsupportedError), match=sentence):
         eps_of(M1(dim=40, rank=50, noise_multiplier=3.0, **given), bound)
 
 
@@ -330,5 +330,5 @@ def test_column_published_rejects_several_columns():
 def test_column_assumptions_state_the_sensitivity(promised, sensitivity):
     """It follows from the promises, so it is no clip that a program has."""
     mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **promised)
-    words = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
-    assert f"the sensitivity is {sensitivity};" in words
+    sentence = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
+    assert f"the sensitivity is {sensitivity};" in sentence

@@ -59,8 +59,8 @@ def test_r1smg_query_states_refutation_and_exits_3(line, run):
 @pytest.mark.parametrize("line", ["explain r1smg", "bounds R1SMG"])
 def test_r1smg_catalogue_states_refutation(line, run):
     code, out, _ = run(line)
-    words = " ".join(out.split())
-    assert code == 0 and "Its claim is refuted" in words and "docs/not-a-guarantee.md" in words
+    text = " ".join(out.split())
+    assert code == 0 and "Its claim is refuted" in text and "docs/not-a-guarantee.md" in text
 
 
 def test_r1smg_evaluate_raises_refused():

@@ -98,14 +98,14 @@ def test_sketch_exact_rank1_matches_simulation():
     rest = rng.standard_normal((3, 4)) * 0.2
     floor = float(np.linalg.eigvalsh(rest @ rest.T)[0]) + noise**2
     full = np.column_stack([rest, column])
-    laws = [q @ q.T + noise**2 * np.eye(3) for q in (full, rest)]
+    distributions = [q @ q.T + noise**2 * np.eye(3) for q in (full, rest)]
     draws = rng.standard_normal((count, rank, full.shape[1])) @ full.T + noise * rng.standard_normal((count, rank, 3))
     logs = [
         -0.5 * np.einsum("crn,nm,crm->c", draws, np.linalg.inv(s), draws) - 0.5 * rank * np.linalg.slogdet(s)[1]
-        for s in laws
+        for s in distributions
     ]
     gains = np.clip(-np.expm1(0.4 - (logs[0] - logs[1])), 0, None)
-    nu = float(column @ np.linalg.solve(laws[1], column))
+    nu = float(column @ np.linalg.solve(distributions[1], column))
     exact = math.exp(sketch_profile(rank, nu).log_delta(0.4).upper)
     promised = privproj.evaluate(
         "sketch.exact-rank1.delta", rank=rank, gamma=floor / float(column @ column), epsilon=0.4
@@ -164,7 +164,7 @@ def test_lora_one_step_rejects_several_steps():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "text"),
     [
         ({"gamma": 5.0, "noise_sigma": 1.0}, "omitted if gamma is given"),
         ({"gamma": -1.0}, "gamma"),
@@ -173,8 +173,8 @@ def test_lora_one_step_rejects_several_steps():
         ({"gamma": 5.0, "layer_count": 0}, "layer_count"),
     ],
 )
-def test_invalid_sketch_parameters_are_named(given, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_invalid_sketch_parameters_are_named(given, text):
+    with pytest.raises(InvalidParameterError, match=text):
         eps_of(Sketch(rank=4, **given), "rdp-best")
 
 

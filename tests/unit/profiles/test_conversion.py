@@ -26,7 +26,7 @@ from privproj.profiles.conversion import (
 from privproj.targets import delta_target, full_target
 
 
-def obeys_both_laws(mechanism, bound, run, eps, delta):
+def is_consistent(mechanism, bound, run, eps, delta):
     """Check both round trips and return how many could be checked."""
     tried = 0
     found = privproj.epsilon(mechanism, delta=delta, bound=bound, **run).value
@@ -59,7 +59,7 @@ def test_conversions_of_one_release_are_exact_inverses(bound):
     for _ in range(4):
         eps, delta = 10 ** draw.uniform(-1.5, 0.9), 10 ** draw.uniform(-9, -1)
         with contextlib.suppress(UnsupportedError):  # beyond the range in which a rule is proved
-            tried += obeys_both_laws(mechanism_for(bound, z), bound.name, {}, eps, delta)
+            tried += is_consistent(mechanism_for(bound, z), bound.name, {}, eps, delta)
     assert tried
 
 
@@ -68,8 +68,7 @@ def test_conversions_of_a_run_are_exact_inverses(name):
     mechanism, run = RUNS[name]
     draw = random.Random(name)
     assert sum(
-        obeys_both_laws(mechanism, None, run, 10 ** draw.uniform(-1.5, 0.5), 10 ** draw.uniform(-9, -1))
-        for _ in range(4)
+        is_consistent(mechanism, None, run, 10 ** draw.uniform(-1.5, 0.5), 10 ** draw.uniform(-9, -1)) for _ in range(4)
     )
 
 
@@ -219,28 +218,28 @@ def test_printed_log10_delta_round_trip(log_delta):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("mechanism", "asked"),
+    ("mechanism", "requested"),
     [
         (privproj.Wishart(dim=391, rank=177, misalignment=5e-9), {"bound": "quantile", "steps": 3}),
         (privproj.M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), {"bound": "good-event", "split": 0.5}),
     ],
 )
-def test_conversions_are_exact_for_an_epsilon_delta_rule(mechanism, asked):
+def test_conversions_are_exact_for_an_epsilon_delta_rule(mechanism, requested):
     draw = random.Random(8)
     for _ in range(60):
         delta = 10 ** draw.uniform(-8, -1)
         delta = draw.choice([delta, 1.0 - delta])
-        eps = privproj.epsilon(mechanism, delta=delta, **asked).value
-        assert privproj.delta(mechanism, epsilon=eps, **asked).value <= delta
-        back = privproj.delta(mechanism, epsilon=1.1 * eps, **asked).value
-        assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **asked).value <= 1.1 * eps
+        eps = privproj.epsilon(mechanism, delta=delta, **requested).value
+        assert privproj.delta(mechanism, epsilon=eps, **requested).value <= delta
+        back = privproj.delta(mechanism, epsilon=1.1 * eps, **requested).value
+        assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **requested).value <= 1.1 * eps
 
 
 @pytest.mark.slow
 def test_good_event_delta_is_at_most_that_of_being_sampled():
     mechanism = privproj.M2(dim=840, rank=1, noise_multiplier=0.0365721, change_rank=1)
-    asked = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}
+    requested = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}
     for eps in (0.0, 0.2, 5.0):
-        back = privproj.delta(mechanism, epsilon=eps, **asked).value
+        back = privproj.delta(mechanism, epsilon=eps, **requested).value
         assert back <= 86 * 1.6e-9 * (1.0 + 1e-9)
-        assert privproj.epsilon(mechanism, delta=back, **asked).value <= eps
+        assert privproj.epsilon(mechanism, delta=back, **requested).value <= eps

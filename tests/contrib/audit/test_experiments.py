@@ -25,8 +25,8 @@ def sampled_scores(mechanism, steps, runs, rng):
 
 
 def audited(release, fault, runs=1000, **more):
-    scene = release.Scene(mechanism=M2, steps=6, fault=fault, seed=1)
-    return release.judge_scene(scene, scene.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
+    experiment = release.AuditExperiment(mechanism=M2, steps=6, fault=fault, seed=1)
+    return release.assess_experiment(experiment, experiment.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
 
 
 @pytest.mark.full
@@ -53,40 +53,42 @@ def test_correct_code_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
 @pytest.mark.full
 @pytest.mark.parametrize("mechanism", [M2, privproj.Gaussian(noise_multiplier=3.0)])
 def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mechanism):
-    scene = release.Scene(mechanism=mechanism, steps=5, seed=2)
-    real = scene.scores(600, 600)
-    law = sampled_scores(mechanism, 5, 20_000, np.random.default_rng(0))
-    for ours, known in zip(real, law, strict=True):
+    experiment = release.AuditExperiment(mechanism=mechanism, steps=5, seed=2)
+    real = experiment.scores(600, 600)
+    distribution = sampled_scores(mechanism, 5, 20_000, np.random.default_rng(0))
+    for ours, known in zip(real, distribution, strict=True):
         assert stats.ks_2samp(ours, known).pvalue > 1e-3
 
 
 @pytest.mark.slow
 def test_correct_code_is_not_refuted_in_twenty_seeds(release):
-    scene = release.Scene(mechanism=M2, steps=20)
+    experiment = release.AuditExperiment(mechanism=M2, steps=20)
     refuted = [
-        release.judge_scene(scene, sampled_scores(M2, 20, 2000, np.random.default_rng(seed)), 1e-3, 0.999, None).refuted
+        release.assess_experiment(
+            experiment, sampled_scores(M2, 20, 2000, np.random.default_rng(seed)), 1e-3, 0.999, None
+        ).refuted
         for seed in range(20)
     ]
     assert not any(refuted)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("no-noise", "did you mean 'half-noise'"), ("isotropic", "does not project")]
+    ("fault", "text"), [("no-noise", "did you mean 'half-noise'"), ("isotropic", "does not project")]
 )
-def test_faults_that_are_none(release, fault, words):
-    with pytest.raises(InvalidParameterError, match=words):
-        release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
+def test_faults_that_are_none(release, fault, text):
+    with pytest.raises(InvalidParameterError, match=text):
+        release.AuditExperiment(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
 
 
 def test_what_is_missing_of_a_scene_or_its_scores_is_named(release):
     with pytest.raises(InvalidParameterError, match="missing steps"):
-        release.Scene(mechanism=Z)
+        release.AuditExperiment(mechanism=Z)
     with pytest.raises(InvalidParameterError, match="missing epochs"):
-        release.LoaderScene(mechanism=Z, batches=2)
-    scene = release.Scene(mechanism=Z, steps=1)
+        release.LoaderExperiment(mechanism=Z, batches=2)
+    experiment = release.AuditExperiment(mechanism=Z, steps=1)
     for shapes in (((2, 5), (3, 5)), ((0, 5), (0, 5))):
         with pytest.raises(InvalidParameterError, match="same number of rows"):
-            release.judge_scene(scene, tuple(map(np.ones, shapes)), 1e-3, 0.99, 0.1)
+            release.assess_experiment(experiment, tuple(map(np.ones, shapes)), 1e-3, 0.99, 0.1)
 
 
 def test_one_run_finds_half_the_noise(release):
@@ -105,29 +107,29 @@ Z = privproj.Gaussian(noise_multiplier=1.2)
 
 
 def audited_loader(release, fault, runs, seed=1, confidence=0.999, **more):
-    scene = release.LoaderScene(mechanism=Z, batches=16, epochs=16, fault=fault, seed=seed)
-    return release.judge_scene(scene, scene.scores(runs, runs), 1e-3, confidence, more.get("claim"))
+    experiment = release.LoaderExperiment(mechanism=Z, batches=16, epochs=16, fault=fault, seed=seed)
+    return release.assess_experiment(experiment, experiment.scores(runs, runs), 1e-3, confidence, more.get("claim"))
 
 
 def test_recorded_epochs_hold_the_canary_once_unless_a_fault_is_planted(release):
-    scenes = {
-        fault: release.LoaderScene(mechanism=Z, batches=5, epochs=8, fault=fault, seed=0).record(10).reshape(-1, 5)
+    experiments = {
+        fault: release.LoaderExperiment(mechanism=Z, batches=5, epochs=8, fault=fault, seed=0).record(10).reshape(-1, 5)
         for fault in (None, *LOADER_FAULTS)
     }
     once = np.ones(80)
-    assert all(((found.sum(1) == once).all()) == (fault != "two-bins") for fault, found in scenes.items())
-    assert (scenes["two-bins"].sum(1) == 2.0).all()
-    first = scenes["same-assignment"][0]
-    assert (scenes["same-assignment"] == first).all() and not (scenes[None] == scenes[None][0]).all()
+    assert all(((found.sum(1) == once).all()) == (fault != "two-bins") for fault, found in experiments.items())
+    assert (experiments["two-bins"].sum(1) == 2.0).all()
+    first = experiments["same-assignment"][0]
+    assert (experiments["same-assignment"] == first).all() and not (experiments[None] == experiments[None][0]).all()
     # P(first batch) = 1/2 + 1/2 1/5 in place of 1/5: 48 of 80 in place of 16.
-    assert scenes["uneven"][:, 0].sum() > 35.0 > scenes[None][:, 0].sum()
+    assert experiments["uneven"][:, 0].sum() > 35.0 > experiments[None][:, 0].sum()
 
 
 def test_the_score_is_the_log_likelihood_ratio_of_the_run(release):
     """Of 2 epochs of 3 batches: all 9 ways in which the canary may lie, each as likely."""
-    scene = release.LoaderScene(mechanism=Z, batches=3, epochs=2, seed=0)
+    experiment = release.LoaderExperiment(mechanism=Z, batches=3, epochs=2, seed=0)
     present = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-    (found,) = scene.score_run(present, (np.full(3, 1.0 / 3.0),), np.random.default_rng(7))
+    (found,) = experiment.score_run(present, (np.full(3, 1.0 / 3.0),), np.random.default_rng(7))
     y = present + 1.2 * np.random.default_rng(7).standard_normal(present.shape)
     ways = [(i, j) for i in range(3) for j in range(3)]
     logs = [((y[0, i] - 0.5) + (y[1, j] - 0.5)) / 1.44 for i, j in ways]
@@ -161,4 +163,4 @@ def test_the_loader_as_it_is_is_not_refuted_and_a_tenth_of_its_epsilon_is(releas
 def test_faults_and_numbers_of_a_loader_that_are_none(release):
     for wrong in ({"fault": "half-noise"}, {"batches": 0}, {"epochs": 1.5}):
         with pytest.raises(InvalidParameterError):
-            release.LoaderScene(**{"mechanism": Z, "batches": 4, "epochs": 4, **wrong})
+            release.LoaderExperiment(**{"mechanism": Z, "batches": 4, "epochs": 4, **wrong})
