@@ -89,8 +89,8 @@ DRAWS = (
 )
 
 
-def question(rng, draw):
-    """A random epsilon, delta or sigma question, answered; None where the tool refuses or nothing fits."""
+def query(rng, draw):
+    """A random query for epsilon, delta or sigma with its result; None if it is not supported or has no result."""
     mechanism, bound = draw(rng)
     power = -depth(rng)
     try:
@@ -123,7 +123,7 @@ def measured(settings, seed):
     """One row for each bound: how many, how many unsafe, margins, times."""
     rng, rows = random.Random(seed), defaultdict(list)
     for i in range(settings):
-        found = question(rng, DRAWS[i % len(DRAWS)])
+        found = query(rng, DRAWS[i % len(DRAWS)])
         if found is None or found.outcome != "ok":
             rows["nothing to certify"].append(None)
             continue

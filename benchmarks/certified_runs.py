@@ -152,7 +152,7 @@ def _compare(data, power, long):
         "gap": certified / plain.value - 1 if plain.value > 0 else 0.0,
         "cells": max(window.size for window in run.grid.windows),
         "bits": run.bits,
-        "steps": sum(question.run.steps for question in requested.phases),
+        "steps": sum(query.run.steps for query in requested.phases),
         "seconds": round(seconds, 2),
         "seconds_float": round(seconds_float, 2),
     }

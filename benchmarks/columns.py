@@ -45,7 +45,7 @@ def main():
             continue
         if not (float(ball.lower()) <= ends[1][i] and ends[0][i] <= float(ball.upper())):
             outside.append((row, z, at, ends[0][i], ends[1][i], ball))
-    print(f"{points} points, {rejected} refused by the balls, {len(outside)} outside", *outside[:5], sep="\n")
+    print(f"{points} points, {rejected} rejected by ball arithmetic, {len(outside)} outside", *outside[:5], sep="\n")
 
 
 if __name__ == "__main__":

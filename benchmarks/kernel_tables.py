@@ -35,7 +35,7 @@ def main():
     mp.mp.dps = 60
     pieces = range(PIECES * 8 // 7 + 1)
     mills = [coefficients(lambda y: ratio(4 / y - 4) / y, k) for k in pieces]
-    print(written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Soundness."), end="")
+    print(written("MILLS", mills, "Coefficients of ``R/y``, accurate to 2e-16 (a proof depends on them)."), end="")
 
 
 if __name__ == "__main__":

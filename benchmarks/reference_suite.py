@@ -148,7 +148,7 @@ def relevant(row):
 def table(rows):
     """The Markdown table, one line for each bound."""
     lines = [
-        "| bound | settings | compared | digits | refused or vacuous | largest relative error | "
+        "| bound | settings | compared | digits | unsupported or vacuous | largest relative error | "
         "smallest margin (value) | smallest margin (lower) | worst setting |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

@@ -29,7 +29,8 @@ QUERIES = {
 
 # program whose last line is every module that a command has loaded
 LOADED = (
-    "import json, sys; from privproj_cli.main import exit_code; exit_code({arguments}); print(json.dumps([*sys.modules]))"
+    "import json, sys; from privproj_cli.main import exit_code; "
+    "exit_code({arguments}); print(json.dumps([*sys.modules]))"
 )
 
 

@@ -127,10 +127,10 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the problem and query of a failed entry, rewritten values, assumptions on the data and warnings."""
     if not entry.holds:
-        question = entry.parameters
-        arguments = ", ".join(f"{key}={value}" for key, value in question.items() if key != "mechanism")
+        query = entry.parameters
+        arguments = ", ".join(f"{key}={value}" for key, value in query.items() if key != "mechanism")
         yield "problem", entry.problem
-        yield "query", f"{entry.query} of {question['mechanism']}, {arguments}"
+        yield "query", f"{entry.query} of {query['mechanism']}, {arguments}"
     for key, now in entry.rewritten.items() if update else ():
         old = entry.expected.get(key)
         by = f" ({change_text(old, now)})" if key == "expect" and old is not None else ""

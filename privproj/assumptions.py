@@ -158,7 +158,7 @@ class Requirement(RequirementText):
     )
     SECRET_SKETCH = (
         "secret-sketch",
-        "The sketching matrix is secret, drawn anew for each release, and used once. Nothing else that was "
+        "The sketching matrix is secret and freshly sampled for each release, and used once. Nothing else that was "
         "computed from it is released.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (

@@ -227,7 +227,7 @@ def _answer_columns(
     same, columns, shape = _broadcast({**parameters, **run})
     size = math.prod(shape)
 
-    def question(i: int) -> tuple[Phase, Any]:
+    def row_query(i: int) -> tuple[Phase, Any]:
         with _naming_row(i, shape):
             row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
             target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
@@ -238,14 +238,14 @@ def _answer_columns(
     outcome = np.empty(size, object)
     outcome.fill(Outcome.OK)
     with expect_rows(size * ROW_WEIGHTS[quantity]):
-        answers = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
+        answers = read_columns(quantity, same, columns, size, lambda i: row_query(i)[0], threads)
         phases, sides = [*answers.phases], {*answers.sides}
         if quantity == "delta" and answers.small.any():
             sides.add(Side.UPPER)
         # Rows without a kernel are scalar queries; all of them are checked before the first is evaluated.
         alone = np.flatnonzero(answers.shape < 0)
         lower = np.zeros(len(alone))
-        for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
+        for k, (phase, target) in enumerate([row_query(i) for i in alone.tolist()]):
             i = int(alone[k])
             with _naming_row(i, shape):
                 try:

@@ -152,17 +152,6 @@ class Mechanism:
         """Return warnings for every result of this mechanism."""
         return []
 
-    def gain_words(self, *, of_noise: bool) -> str:
-        """Return what a comparison with simpler accounting of this mechanism compares.
-
-        Args:
-            of_noise: Whether noise multipliers are compared at equal privacy, rather than privacy at equal noise.
-
-        Returns:
-            The end of a sentence.
-        """
-        return "the same release by other accounting"
-
     def lift(self) -> Lift | None:
         """Return the utility of the update, or None if there is no update."""
         return None

@@ -15,7 +15,7 @@ from privproj.mechanisms.registry import mechanism_named
 from privproj.sampling import Sampling
 from tests.differential.features import feature_items
 from tests.differential.queries import BOUND_NAMES, MECHANISMS, quick_queries
-from tests.unit.io.forgers import chained_text
+from tests.unit.io.tampering import chained_text
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,17 @@ EXAMPLES = {"calls": 15, "lonely": 20, "runs": 40, "checks": 30, "ledgers": 40, 
 
 
 @pytest.mark.parametrize("strategy", EXAMPLES)
-def test_command_lines_keep_all_laws(strategy):
+def test_command_lines_keep_all_rules(strategy):
     check_examples(getattr(command_lines, strategy)(), check_case, EXAMPLES[strategy])
 
 
 @pytest.mark.slow
-def test_many_calls_keep_all_laws():
+def test_many_calls_keep_all_rules():
     check_examples(command_lines.calls(), check_case, 130)
 
 
 @pytest.mark.slow
-def test_hundred_thousand_command_lines_keep_all_laws(tmp_path, capsys):
+def test_hundred_thousand_command_lines_keep_all_rules(tmp_path, capsys):
     report = Report(running=tmp_path / "running.txt")
     run_examples(report, command_lines.everything(), check_case, examples=100_000, seed=1)
     with capsys.disabled():
@@ -43,11 +43,11 @@ def test_hundred_thousand_command_lines_keep_all_laws(tmp_path, capsys):
         (("epsilon", "gaussian", "--noise-multiplier", "1", "--delta", "1e-5", "--json", "--bound", "\0"), []),
     ],
 )
-def test_command_line_laws_hold_for_plain_calls(arguments, rules):
+def test_command_line_rules_hold_for_plain_calls(arguments, rules):
     assert broken(Case(arguments), call(Case(arguments))) == rules
 
 
-def test_command_line_laws_detect_wrong_output(monkeypatch):
+def test_command_line_rules_detect_wrong_output(monkeypatch):
     def wrong(text):
         print("epsilon = nan")
         with open("left", "w") as file:
@@ -61,7 +61,7 @@ def test_command_line_laws_detect_wrong_output(monkeypatch):
     }  # fmt: skip
 
 
-def test_command_line_laws_detect_exception_and_hang(monkeypatch):
+def test_command_line_rules_detect_exception_and_hang(monkeypatch):
     def endless(arguments):
         if arguments == ["raise"]:
             raise TypeError("here")
@@ -74,7 +74,7 @@ def test_command_line_laws_detect_exception_and_hang(monkeypatch):
         assert broken(Case(arguments), call(Case(arguments)))[0].startswith("traceback: ")
 
 
-def test_report_keeps_the_smallest_example_of_each_law():
+def test_report_keeps_smallest_example_of_each_rule():
     def check(number):
         check = Check("row", str(number))
         if number > 100:

@@ -27,7 +27,7 @@ COUNTS = settings(suppress_health_check=list(HealthCheck), print_blob=False)
 
 
 @pytest.mark.full
-def test_quick_queries_keep_all_laws():
+def test_quick_queries_keep_all_rules():
     report = Report()
 
     @settings(COUNTS, max_examples=250)
@@ -103,7 +103,7 @@ HARD = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("query", HARD.values(), ids=HARD)
-def test_hard_queries_keep_all_laws(query):
+def test_hard_queries_keep_all_rules(query):
     check = check_query(query)
     assert check.broken == []
     assert not check.flags & {"overtime", "usage"}
@@ -112,7 +112,7 @@ def test_hard_queries_keep_all_laws(query):
 # --- the reference itself ---------------------------------------------------------------------------
 
 
-def test_pair_composition_agrees_with_the_gaussian_closed_form():
+def test_pair_composition_agrees_with_gaussian_closed_form():
     """1000 Gaussian releases at ``z`` are one at ``z/sqrt(1000)``, for delta about 1e-5 and 1e-60."""
     for z, eps, at in ((20.0, 5.0, 1e-5), (2.0, 383.5, 1e-60)):
         direct, error = pairs.gaussian(math.sqrt(1000) / z).delta(eps)
@@ -138,13 +138,13 @@ def test_pair_composition_agrees_on_one_and_two_grids():
         (2, 1, 1e-12, 0.1, 1.21117485797798e-6), (768, 16, 1e-4, 8.0, 3.06193210923069e-16),
     ],
 )  # fmt: skip
-def test_wishart_pair_matches_the_table_of_the_specification(dim, rank, m, eps, expected):
+def test_wishart_pair_matches_table_of_specification(dim, rank, m, eps, expected):
     value, error = pairs.Wishart(dim, rank, m).delta(eps)
     assert abs(value - expected) <= error + 1e-12 * expected
     assert error <= 1e-5 * expected
 
 
-def test_pairs_have_the_mean_squared_sensitivity_of_theory():
+def test_pairs_have_mean_squared_sensitivity_of_theory():
     """The mean of ``S^2`` has a closed form for each pair, as the specification states it."""
     for pair, mean in (
         (pairs.m2_rank_one(2048, 16, 1.0), 16 / 2048), (pairs.sketched(5, 1.0), 1.0),
@@ -234,7 +234,7 @@ def test_exception_breaks_traceback_and_nan_breaks_number():
     ],
     ids=["monotone", "basic", "order"],
 )  # fmt: skip
-def test_scaled_result_breaks_law(rule, query, factor):
+def test_scaled_result_breaks_rule(rule, query, factor):
     def answer(query, **changes):
         result = evaluate(query, **changes)
         return replace(result, value=result.value * factor(query))
@@ -243,13 +243,13 @@ def test_scaled_result_breaks_law(rule, query, factor):
 
 
 @pytest.mark.slow
-def test_many_queries_keep_all_laws(capsys):
+def test_many_queries_keep_all_rules(capsys):
     report = run_examples(Report(), queries(), check_query, examples=20_000, seed=1)
     with capsys.disabled():
         print(f"\nqueries: {json.dumps(report.plain()['counts'])}")
     assert not report.failures, "\n\n".join(report.failures.values())
 
 
-def test_queries_cover_every_mechanism_with_a_guarantee():
+def test_queries_cover_every_mechanism_with_guarantee():
     fixed = {query.mechanism for query in HARD.values()} - (SHARE.keys() | PARAMETERS.keys())
     assert set(BOUNDS) - fixed == SHARE.keys() & PARAMETERS.keys()

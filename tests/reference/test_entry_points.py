@@ -100,7 +100,7 @@ RUN = {"dim": 64, "rank": 4, "noise_multiplier": 1, "sampling_rate": 0.01, "step
 SAMPLED = Setting("m2.mixture-rdp.epsilon", tuple(RUN.items()))
 
 
-def test_entry_points_test_detects_a_smaller_value(run, monkeypatch):
+def test_entry_points_test_detects_smaller_value(run, monkeypatch):
     check_entry_points(SAMPLED, run)
     plain = Composition.epsilon
     monkeypatch.setattr(Composition, "epsilon", lambda self, *, delta: plain(self, delta=1.001 * delta))

@@ -102,7 +102,7 @@ def tree(tmp_path):
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_no_other_feature_imports_a_feature(name):
+def test_no_other_feature_imports_feature(name):
     others = (ROOT / folder / "contrib" for folder in ("privproj", "tests"))
     for path in (path for folder in others for path in folder.rglob("*.py*") if path.suffix in (".py", ".pyi")):
         plugin = path.with_name("plugin.py")

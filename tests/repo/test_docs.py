@@ -124,7 +124,7 @@ LONG = [path for path in WRITTEN if any(map(is_costly, blocks(path)))]
 
 
 @pytest.mark.parametrize("path", QUICK, ids=lambda p: p.name)
-def test_docs_quick_commands_print_the_shown_output(path, tmp_path, monkeypatch, capsys):
+def test_docs_quick_commands_print_shown_output(path, tmp_path, monkeypatch, capsys):
     run_blocks([block for block in blocks(path) if not is_costly(block)], tmp_path, monkeypatch, capsys)
 
 
@@ -136,7 +136,7 @@ def marks(path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("path", [pytest.param(p, marks=marks(p)) for p in LONG], ids=lambda p: p.name)
-def test_docs_commands_print_the_shown_output(path, tmp_path, monkeypatch, capsys):
+def test_docs_commands_print_shown_output(path, tmp_path, monkeypatch, capsys):
     needs(*(name for block in blocks(path) for name in extras_of(block)))
     run_blocks(blocks(path), tmp_path, monkeypatch, capsys)
 
@@ -150,7 +150,7 @@ def programs():
 
 
 @pytest.mark.parametrize("block", [*programs()])
-def test_docs_programs_print_the_shown_output(block, capsys):
+def test_docs_programs_print_shown_output(block, capsys):
     needs(*extras_of(block))
     exec(compile(block, "page", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
@@ -185,7 +185,7 @@ def test_exit_codes_are_stated_once():
     assert [int(entry["name"]) for entry in entries] == list(EXIT_CODES)
 
 
-def test_check_session_rejects_a_changed_number():
+def test_check_session_rejects_changed_number():
     with pytest.raises(AssertionError):
         check_session("epsilon", ["epsilon = 1.001"], ["epsilon = 1.000"])
 
@@ -223,7 +223,7 @@ def test_notes_of_bounds_are_complete_and_name_claims():
         assert not bound.proof or bound.proof in arguments["claims"]
 
 
-def test_page_of_a_bound_without_a_note_links_its_proof(monkeypatch):
+def test_page_of_bound_without_note_links_its_proof(monkeypatch):
     monkeypatch.setattr(BOUNDS, "note", lambda bound: {})
     page = BOUNDS.page(find_bound(M2, "rank-free"))
     assert "When to use it" not in page and "Full proof: [C5](../proofs.md#c5)." in page

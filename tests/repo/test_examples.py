@@ -177,7 +177,7 @@ def test_example_of_archives_prints_expected_values(name, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OF_ARCHIVES)
-def test_example_without_archives_names_what_to_fetch(name, tmp_path):
+def test_example_without_archives_names_missing_files(name, tmp_path):
     needs(*OF_ARCHIVES[name][1:])
     done = run(name, tmp_path, str(tmp_path))
     assert done.returncode == 1 and not done.stdout
@@ -185,7 +185,7 @@ def test_example_without_archives_names_what_to_fetch(name, tmp_path):
 
 
 @pytest.mark.full
-def test_example_sweep_writes_the_given_file(tmp_path):
+def test_example_sweep_writes_given_file(tmp_path):
     needs("matplotlib")
     output_of("sweep_to_plot", tmp_path, "here.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["here.svg"]
@@ -194,7 +194,7 @@ def test_example_sweep_writes_the_given_file(tmp_path):
 # --- the scripts as text ----------------------------------------------------------------------------
 
 
-def test_examples_all_have_a_check():
+def test_examples_all_have_check():
     assert sorted([*CORE, *OF_EXTRAS, *OF_ARCHIVES]) == SCRIPTS
 
 

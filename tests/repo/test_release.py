@@ -45,7 +45,7 @@ def test_package_index_readme_keeps_commands_and_headings(readme_for_index):
     assert "pip install -q privproj &&" in readme_for_index and "pip install 'privproj[torch]'" in readme_for_index
 
 
-def test_license_is_an_expression_with_files():
+def test_license_is_expression_with_files():
     project = PROJECT["project"]
     assert project["license"] == CITATION["license"] == "Apache-2.0" and project["license-files"] == ["LICENSE"]
     assert (ROOT / "LICENSE").read_text().split()[:2] == ["Apache", "License"]
@@ -74,7 +74,7 @@ def test_installation_page_states_use_of_dependencies():
         assert re.search(rf"^\| {name} \| [\d.]+ \| {re.escape(sentence)} \|", page, re.MULTILINE)
 
 
-def test_installation_page_states_imports_of_a_query():
+def test_installation_page_states_imports_of_query():
     size = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))
     page = (ROOT / "docs" / "installation.md").read_text()
     for kind, sentence in size["QUERIES"].items():

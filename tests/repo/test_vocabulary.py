@@ -35,7 +35,8 @@ AVOID_IN_NAMES = {
     "law", "laws", "words", "question", "questions", "promise", "promises", "refused", "refusal", "scene", "scenes",
     "forger", "forgers", "forgery", "lattice", "said", "says", "told", "worth",
 }  # fmt: skip
-FILE_KEYS = {"question"}  # fields whose names are keys of a file format: the certificate
+FILE_KEYS = {"question"}  # fields of a record that are keys of a file format: the certificate
+LONGEST_TEST_NAME = 60  # characters
 TAG = re.compile(r"\b(Contract|Speed only|Soundness)\. *$", re.MULTILINE)
 ARTICLES = {"a", "an", "the", "this", "that", "what", "how", "where", "whether", "one", "each", "every", "all", "some",
             "whatever", "which", "when", "who", "why", "it", "its", "no", "not", "several", "many", "true"}  # fmt: skip
@@ -74,18 +75,20 @@ def words_to_avoid(source):
 
 
 def names_to_avoid(source):
-    """Return the identifiers that a program defines and that contain a home-made word; ``judge_x`` contains one."""
+    """Return the identifiers that a program defines and that contain a home-made word, and too long names of tests."""
     tree = ast.parse(source)
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for kind, name in ((ast.Name, "id"), (ast.Attribute, "attr")):
         nodes = (node for node in ast.walk(tree) if isinstance(node, kind) and isinstance(node.ctx, ast.Store))
         names |= {getattr(node, name) for node in nodes}
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name))
+    names -= FILE_KEYS & {node.target.id for node in nodes}
     return sorted(
         name
         for name in names
-        if name not in FILE_KEYS
-        and AVOID_IN_NAMES & {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+        if (name.startswith("test_") and len(name) > LONGEST_TEST_NAME)
+        or AVOID_IN_NAMES & {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
     )
 
 
@@ -151,6 +154,7 @@ def test_vocabulary_detects_words_in_docstrings_and_comments():
 
 def test_names_detects_words_in_identifiers_only():
     assert names_to_avoid("def judge_it(door):\n    self.asked = Scene = 1\n") == ["Scene", "asked", "door", "judge_it"]
+    assert names_to_avoid(f"def test_{'a' * 55}(): 0\ndef test_{'b' * 56}(): 0\n") == ["test_" + "b" * 56]
     assert names_to_avoid("x = 'door'\nlawn = flaws = judge(room)\n") == []
 
 

@@ -163,7 +163,7 @@ COSTLY = ("mixture-rdp", "beta-tail", "known-projection-rank1", "wishart", "per-
 
 
 @pytest.mark.parametrize("mechanism", full_if(MECHANISMS, lambda wording: any(word in wording for word in COSTLY)))
-def test_requirements_appear_exactly_where_they_apply(run, mechanism):
+def test_requirements_appear_only_for_runs_that_need_them(run, mechanism):
     answered = 0
     for wording in RUNS:
         for relation in RELATIONS:
@@ -258,7 +258,7 @@ def test_alignment_mean_states_number_of_records(run):
     assert run(f"epsilon wishart --dim 9 --rank 2 --misalignment 1e-5 {poisson} --delta .1")[0] == 3
 
 
-def test_laplace_noise_multiplier_is_a_scale(run):
+def test_laplace_noise_multiplier_is_scale(run):
     """With a standard deviation entered as the scale, epsilon would be sqrt(2) times too small."""
     out = " ".join(run("epsilon laplace --noise-multiplier 2 --relation replace --clip 3 --delta 1e-5 -v")[1].split())
     assert "noise multiplier = scale/(2C)" in out and "sigma/(2C)" not in out
@@ -336,7 +336,7 @@ def write_run(folder, name, cut=False):
 
 
 @pytest.mark.parametrize("name", full_if(RUNS_OF_TRAINING, lambda name: not name.startswith("one ")))
-def test_ledger_verify_and_run_list_the_same_requirements(run, tmp_path, name):
+def test_ledger_verify_and_run_list_same_requirements(run, tmp_path, name):
     """Only commands that read a ledger can state that nothing outside it is counted."""
     path, run_file = write_run(tmp_path, name)
     sets = [stated_of(run, path, f"{command} {path} --delta 1e-5") for command in ("ledger", "verify")]
@@ -370,7 +370,7 @@ def test_ledger_keeps_requirements_of_training(run, tmp_path):
 # --- sides ----------------------------------------------------------------------------------------
 
 
-def test_side_is_exact_only_for_the_true_value():
+def test_side_is_exact_only_for_true_value():
     shown = {
         "gaussian": privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=0.5),
         "public sketch": privproj.delta(

@@ -288,7 +288,7 @@ MEANS = {
     "rho": "the Renyi divergence of every order a > 1, in both orders of neighbors, is at most value times a (zCDP)",
     "renyi": "the Renyi divergence of this order, in both orders of neighbors, is at most value",
     "trade-off": "an attack with this false positive rate has at least the false negative rate value",
-    "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
+    "dp-accounting": "its epsilons and deltas are upper bounds up to the rounding of dp-accounting's composition",
 }
 
 # for each privacy definition, the function from a privacy loss and a list ``at`` to the values and their side

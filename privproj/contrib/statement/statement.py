@@ -350,7 +350,7 @@ END = "End of the privacy statement."  # last line of a statement in text and Ma
 ROUNDING_RTOL = 1e-6
 
 # the claim that every line is correct
-AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"
+AS_WRITTEN = "every word and number is what privproj writes for these parameters, up to rounding"
 
 # the claim in the text of a statement, ignoring spaces
 CLAIM = re.compile(

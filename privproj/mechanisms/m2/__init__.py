@@ -238,19 +238,6 @@ class M2(ClippedSum):
             ]
         return []
 
-    def gain_words(self, *, of_noise: bool) -> str:
-        """Return that the compared releases are smaller than that of DP-SGD.
-
-        Args:
-            of_noise: Whether noise multipliers are compared at equal privacy, rather than privacy at equal noise.
-
-        Returns:
-            The end of a sentence.
-        """
-        if self.unprojected:
-            return super().gain_words(of_noise=of_noise)
-        return ("noise" if of_noise else "the same noise, but") + " on a smaller release, which is no better model"
-
     def lift(self) -> Lift:
         """Return the utility of the update ``(d/r) Y Q^T`` (C38).
 

@@ -29,7 +29,7 @@ def test_symmetry(capsys):
 
 
 @pytest.mark.parametrize(("ceiling", "refuted", "noted"), [(1.0, False, True), (9.0, False, False), (1.0, True, False)])
-def test_an_audit_that_could_not_refute_says_so(ceiling, refuted, noted):
+def test_audit_with_too_few_trials_warns(ceiling, refuted, noted):
     found = AuditVerdict(auc=0.6, epsilon_lower=0.5, confidence=0.95, ceiling=ceiling, trials=40, claimed_epsilon=2.0,
                          delta=1e-3, profile_refuted=refuted)  # fmt: skip
     assert ("too few" in finding_from(found)[2].get("warning", "")) == noted

@@ -1,4 +1,4 @@
-"""The laws of the squared shift on the line, what bounds the trapezoidal rule over them, and their means."""
+"""Distributions of the squared sensitivity: densities, error of the trapezoidal rule, and means."""
 
 import mpmath as mp
 import pytest
@@ -64,7 +64,7 @@ def probability(shape, low, high):
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, SHARES, st.floats(-20.0, 20.0))
-def test_the_density_is_that_of_the_law(shape, share, s):
+def test_density_agrees_with_mpmath(shape, share, s):
     with mp.workdps(40), ctx.workprec(128):
         cut = cut_of(shape, share)
         wanted = density(shape, mp.mpf(cut), mp.mpf(s))
@@ -78,7 +78,7 @@ def test_the_density_is_that_of_the_law(shape, share, s):
 @example((0.5, 0.5), 1.0, 8.0, 1.2)
 @example((200.0, 0.5), 0.5, 0.0, 1.2)
 @example((200.0, 3.0), 1.0, 8.0, 1.2)
-def test_the_density_in_the_strip_is_bounded_by_the_real_one(shape, share, s, angle):
+def test_density_in_strip_is_bounded_by_real_one(shape, share, s, angle):
     a, m = shape[0], float(distribution_of(shape).steepness.mid())
     with mp.workdps(40):
         cut, cosine = mp.mpf(cut_of(shape, share)), mp.cos(angle)
@@ -99,8 +99,8 @@ def test_the_density_in_the_strip_is_bounded_by_the_real_one(shape, share, s, an
         ((5.0, None), 8.0, 2.0, 3.0),
     ],
 )
-def test_a_coarse_rule_is_no_further_off_than_it_says(shape, cut, scale, eps, nats):
-    """Where few digits are asked for its error is not small, and comes to three quarters of what is said."""
+def test_coarse_quadrature_error_is_within_its_bound(shape, cut, scale, eps, nats):
+    """With a coarse goal the error reaches three quarters of its bound."""
     with ctx.workprec(256):
         line = distribution_of(shape, scale).line(arb(eps), arb(cut))
         fine, rest = line.sum_nodes(50.0)
@@ -115,7 +115,7 @@ def test_a_coarse_rule_is_no_further_off_than_it_says(shape, cut, scale, eps, na
 @example(10.0, 30.0, 0.5, 0.3)
 @example(10.0, 15.0, 0.0, 1.2)
 @example(10.0, 2.0, 20.0, 1.2)
-def test_the_profile_in_the_strip_is_bounded(eps, size, s, angle):
+def test_profile_in_strip_is_bounded(eps, size, s, angle):
     with mp.workdps(60), ctx.workprec(128):
         inside = abs(profile(mp.mpf(eps), size / (1 + mp.exp(-mp.mpc(s, angle)))))
         most = dists._profile_growth(arb(eps), arb(size), arb(angle).cos()).exp() / arb(angle).cos().sqrt()
@@ -127,7 +127,7 @@ def test_the_profile_in_the_strip_is_bounded(eps, size, s, angle):
 @example((3.0, 0.5), 1.0, 6.0)
 @example((3.0, 0.5), 0.9, 6.0)
 @example((3.0, 20.0), 1.0, 3.0)
-def test_what_is_left_out_is_bounded(shape, share, s):
+def test_truncated_tails_are_within_their_bound(shape, share, s):
     distribution, cut = distribution_of(shape), cut_of(shape, share)
     with mp.workdps(30), ctx.workprec(128):
         place = cut / (1 + mp.exp(-mp.mpf(s)))
@@ -144,7 +144,7 @@ def test_what_is_left_out_is_bounded(shape, share, s):
 @example((3.0, 0.5), 1.0, 1.0, 10.0)
 @example((0.5, 3.0), 0.5, 1.0, 0.0)
 @example((4.0, None), 0.9, 1.0, 8.0)
-def test_a_mean_up_to_a_cut_is_the_integral(shape, share, scale, eps):
+def test_mean_up_to_cut_is_integral(shape, share, scale, eps):
     a, b = shape
     cut = cut_of(shape, share)
     distribution = (
@@ -162,7 +162,7 @@ def test_a_mean_up_to_a_cut_is_the_integral(shape, share, scale, eps):
 
 
 @pytest.mark.parametrize("goal", [10, 36, 64])
-def test_a_goal_is_reached_and_what_is_known_counts(goal):
+def test_quadrature_reaches_its_goal(goal):
     with ctx.workprec(128):
         distribution = distribution_of((8.0, 1016.0), 4.0)
         fine = distribution.expected_delta(arb(1.0))
@@ -173,7 +173,7 @@ def test_a_goal_is_reached_and_what_is_known_counts(goal):
     assert beside.rad() > found.rad()
 
 
-def test_the_inverse_law_is_that_of_the_inverse():
+def test_inverse_gamma_agrees_with_inverse():
     with mp.workdps(25), ctx.workprec(128):
         found = dists.BallGammaDistribution(arb(10.0), arb(20.0), inverse=True).expected_delta(arb(0.5))
         wanted = mp.quad(
@@ -184,7 +184,7 @@ def test_the_inverse_law_is_that_of_the_inverse():
 
 @settings(max_examples=15, deadline=None)
 @given(SHAPES, SHARES)
-def test_the_mean_beyond_a_point(shape, share):
+def test_mean_beyond_point(shape, share):
     a, b = shape
     cut = 0.9 * cut_of(shape, share)
     with ctx.workprec(256):
@@ -196,7 +196,7 @@ def test_the_mean_beyond_a_point(shape, share):
         )
 
 
-def test_no_tail_beyond_the_end_and_no_endless_rule():
+def test_no_tail_beyond_end_and_no_endless_rule():
     with pytest.raises(PrecisionError, match="u must be below 1"):
         distribution_of((3.0, 4.0)).tail(arb(1.0, 1e-20))
     with pytest.raises(PrecisionError, match=f"more than {integral.MOST_NODES}"):

@@ -49,14 +49,14 @@ def answered(name, epsilon=1.0):
     return privproj.evaluate(f"{name}.delta", epsilon=epsilon, **SETTINGS[name])
 
 
-def test_every_certifiable_bound_has_a_setting():
+def test_every_certifiable_bound_has_setting():
     assert set(SETTINGS) == set(certificate.provable_names())
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 4.0])
-def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
+def test_enclosure_holds_value_of_independent_code(name, epsilon):
     found = answered(name, epsilon)
     if found.outcome != "ok":
         assert (name, epsilon) == ("m2.beta-tail", 0.0)
@@ -89,7 +89,7 @@ def test_thousands_of_random_settings():
     assert all(row[0] for found in rows.values() for row in found)
 
 
-def test_an_answer_on_the_unsafe_side_is_refused():
+def test_certify_rejects_result_on_the_unsafe_side():
     found = answered("m2.rank-free")
     assert found.delta is not None
     with pytest.raises(ConvergenceError, match="unsafe side"):
@@ -112,7 +112,7 @@ def test_delta_zero_is_certified():
     assert certificate.verify(proof).holds
 
 
-def test_log10_delta_is_another_way_to_say_delta():
+def test_certify_accepts_log10_delta():
     release = privproj.M2(dim=2048, rank=16, noise_multiplier=0.5)
     same = privproj.epsilon(release, log10_delta=-5.0), privproj.epsilon(release, delta=1e-5)
     assert same[0].value == pytest.approx(same[1].value, rel=1e-12, abs=0)
@@ -135,7 +135,7 @@ def kept(path, content):
 QUERY = ("epsilon", "m2", "--dim", "2048", "--rank", "16", "--noise-multiplier", "0.5", "--delta", "1e-5")
 
 
-def test_a_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
+def test_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
     path = saved(tmp_path, *QUERY)
     assert "certified:" in capsys.readouterr().out
     assert exit_code(["verify", str(path)]) == 0
@@ -209,7 +209,7 @@ def a_little_less(upper):
         ("epsilon", "one", 2),
     ],
 )
-def test_a_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, capsys, key, value, code):
+def test_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, capsys, key, value, code):
     content = json.loads(proof_text)
     content["certificate"][key] = value(content["certificate"][key]) if callable(value) else value
     assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == code
@@ -219,8 +219,8 @@ def test_a_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, caps
 
 @pytest.mark.parametrize("name", ["gaussian.analytic", "m2.beta-tail-sharp", "sketch.exact-rank1"])
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name, relation):
-    """An edited relation passes only where the tool, asked under that relation, proves as small a delta."""
+def test_certificate_agrees_under_another_relation(name, relation):
+    """An edited relation passes only if privproj proves this delta under that relation."""
     own = certificate.certify(answered(name))
     (phase,) = own.question["phase"]
     edited = replace(own, question={"phase": [{**phase, "relation": relation}]})
@@ -252,7 +252,7 @@ def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name
      lambda text: text.replace("joint", "joint\\n"), lambda text: text + "{}", lambda text: "\ufeff" + text,
      lambda text: text.replace('{', '{"more": 1, ', 1)],
 )  # fmt: skip
-def test_what_could_be_read_in_two_ways_is_refused(proof_text, tmp_path, change, capsys):
+def test_ambiguous_certificates_are_rejected(proof_text, tmp_path, change, capsys):
     path = tmp_path / "proof.json"
     path.write_text(change(proof_text))
     assert path.read_text() != proof_text and exit_code(["verify", str(path)]) == 2
@@ -261,7 +261,7 @@ def test_what_could_be_read_in_two_ways_is_refused(proof_text, tmp_path, change,
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe{\x00}\x00", b"\x80", b" " * (1 << 21)])
-def test_bytes_that_are_no_text_are_refused(tmp_path, data):
+def test_undecodable_bytes_are_rejected(tmp_path, data):
     path = tmp_path / "proof.json"
     path.write_bytes(data)
     assert exit_code(["verify", str(path)]) == 2 == exit_code(["verify", str(tmp_path)])
@@ -277,7 +277,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path, data):
         ('"noise_multiplier"', '"noise-multiplier"'),
     ],
 )
-def test_a_question_in_other_words_than_those_of_the_tool_is_refused(proof_text, tmp_path, capsys, old, new):
+def test_certificate_query_must_have_canonical_form(proof_text, tmp_path, capsys, old, new):
     """It may read as the same question: nothing may be added to it, left out of it or said otherwise."""
     assert old in proof_text
     (tmp_path / "proof.json").write_text(proof_text.replace(old, new))
@@ -292,7 +292,7 @@ def proof_text():
     return json.dumps(certificate.certify(found).record)
 
 
-def test_the_order_of_keys_and_the_spelling_of_numbers_do_not_matter(proof_text, tmp_path, capsys):
+def test_order_of_keys_and_spelling_of_numbers_do_not_matter(proof_text, tmp_path, capsys):
     content = json.loads(proof_text)["certificate"]
     turned = {**content, "question": {"phase": [dict(reversed(content["question"]["phase"][0].items()))]}}
     text = json.dumps({"certificate": dict(reversed(turned.items()))}, indent=5).replace("1e-05", "0.000010")
@@ -358,7 +358,7 @@ def states_the_truth(content, output):
 
 
 @pytest.mark.parametrize("name", CHEAP)
-def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path, capsys):
+def test_no_edited_certificate_passes_unless_it_states_truth(name, tmp_path, capsys):
     draw, path = random.Random(name), tmp_path / "proof.json"
     content = certificate.certify(answered(name)).record
     codes = []
@@ -374,7 +374,7 @@ def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path,
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"certificate": {}}', '{"certificate": 3}', "\x00"])
-def test_what_is_no_certificate_is_said_to_be_none(tmp_path, text):
+def test_verify_names_files_that_are_not_certificates(tmp_path, text):
     path = tmp_path / "proof.json"
     path.write_text(text)
     assert exit_code(["verify", str(path)]) == 2
@@ -394,13 +394,13 @@ TWO_SHAPES = ("--layer", "64x8x2", "--layer", "64x4")
         ("epsilon", "m1", "--dim", "100", "--rank", "16", "--noise-multiplier", "3", "--delta", "1e-5"),
     ],
 )
-def test_what_cannot_be_certified_is_refused(arguments, capsys):
+def test_certify_rejects_uncertifiable_results(arguments, capsys):
     assert exit_code(["certify", *arguments]) == 3
     output = capsys.readouterr().err
     assert "a certificate" in output or "cannot be certified" in output
 
 
-def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tmp_path, capsys):
+def test_shuffled_epoch_is_certified_as_one_release(tmp_path, capsys):
     path = str(tmp_path / "proof.json")
     shuffled = "epsilon gaussian --noise-multiplier 5 --delta 1e-5 --sampling shuffle --batches 9"
     assert exit_code(["certify", *shuffled.split(), "-o", path]) == 0
@@ -410,7 +410,7 @@ def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tm
 
 
 @pytest.mark.parametrize(("schema", "remedy"), [(5, "Certify again"), (99, "Update privproj"), ("4", "Certify again")])
-def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tmp_path, capsys, schema, remedy):
+def test_certificate_of_another_schema_error_has_remedy(proof_text, tmp_path, capsys, schema, remedy):
     content = json.loads(proof_text)
     content["certificate"]["schema"] = schema
     assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == 2
@@ -418,20 +418,20 @@ def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tm
     assert f"got {schema!r}" in output and remedy in output
 
 
-def test_a_missing_extra_is_named(monkeypatch, capsys):
+def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "flint", None)
     assert exit_code(["certify", *QUERY]) == 2
     assert "privproj[certify]" in capsys.readouterr().err
 
 
-def test_json_carries_the_proof(capsys):
+def test_json_carries_proof(capsys):
     assert exit_code(["certify", *QUERY, "--json"]) == 0
     proof = json.loads(capsys.readouterr().out)["numerics"]["certified"]
     assert 0.0 < float(proof["lower"]) <= float(proof["upper"]) <= 1e-5
 
 
-def test_certificate_is_refused_with_text_far_behind_it(proof_text, tmp_path, capsys):
+def test_certificate_with_trailing_text_is_rejected(proof_text, tmp_path, capsys):
     """What is not read is not checked."""
     path = tmp_path / "proof.json"
     path.write_text(proof_text + " " * files.LARGEST_FILE + "epsilon is 0.001")
@@ -439,7 +439,7 @@ def test_certificate_is_refused_with_text_far_behind_it(proof_text, tmp_path, ca
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_certify_refuses_a_risk():
+def test_certify_refuses_risk():
     with pytest.raises(privproj.UnsupportedError, match="an attack risk cannot be certified"):
         certificate.certify(privproj.sigma(privproj.Gaussian(), advantage=0.1))
 

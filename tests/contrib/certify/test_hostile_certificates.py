@@ -7,6 +7,6 @@ from tests.differential.command_line_rules import check_case
 from tests.differential.report import check_examples
 
 
-def test_verify_hostile_certificates_keep_all_laws():
+def test_verify_hostile_certificates_keep_all_rules():
     needs("flint")
     check_examples(certificates(), check_case, 20)

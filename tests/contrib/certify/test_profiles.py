@@ -42,7 +42,7 @@ def reaches(lower, upper):
 @example(16, 1.0, 300.0)
 @example((1_000_000, 16), 0.004, 14.0)
 @example((100_000, 2_000), 0.1, 14.0)
-def test_ends_of_rank_one_hold_the_integral(shape, noise, eps):
+def test_ends_of_rank_one_hold_integral(shape, noise, eps):
     profile = BallRandomSensitivity(shape, noise)
     with ctx.workprec(192):
         lower, upper = profile.ends(arb(eps))
@@ -80,7 +80,7 @@ def test_ends_of_any_rank_lie_between_dual_values_and_tangents(shape, noise, eps
 @example((2048, 16), 0.155974, 1.0, 1.0)
 @example((2048, 16), 0.155974, 1.0, 1.5)
 @example((2048, 16), 0.155974, 1.0, 3.0)
-def test_any_tangent_that_is_used_gives_a_bound(shape, noise, eps, tangent):
+def test_any_tangent_that_is_used_gives_bound(shape, noise, eps, tangent):
     profile, plain = BallAnyRank(shape, noise), BallAnyRank(shape, noise)
     with ctx.workprec(128):
         profile.witness = lambda eps: {"tangent": float(gaussian.inflection(arb(eps))) * tangent}
@@ -88,7 +88,7 @@ def test_any_tangent_that_is_used_gives_a_bound(shape, noise, eps, tangent):
         assert not lower > best[1] and not upper < best[0]
 
 
-def test_a_tangent_below_the_inflection_is_refused_or_lifted():
+def test_tangent_below_inflection_is_rejected_or_lifted():
     profile = BallAnyRank((2048, 16), 0.155974)
     with ctx.workprec(128):
         low = {"tangent": 0.9 * float(gaussian.inflection(arb(1.0)))}

@@ -101,7 +101,7 @@ def test_compose_equals_dp_accounting_for_each_event(event, relation):
         pld = stock._pld.self_compose(2) if repeated else stock._pld
         assert curve.epsilon(log_delta).upper == pytest.approx(pld.get_epsilon_for_delta(1e-3), rel=1e-8, abs=1e-8)
         assert curve.epsilon(log_delta).upper >= pld.get_epsilon_for_delta(1e-3) - 1e-12
-        # delta, but for what is added for rounding
+        # delta, except the allowance for rounding
         assert math.exp(curve.log_delta(0.2).upper) - curve.noise == pytest.approx(
             pld.get_delta_for_epsilon(0.2), rel=1e-9, abs=curve.floor
         )

@@ -117,7 +117,7 @@ def test_filter_budget_is_largest_that_meets_target(epsilon, log10_delta, order)
 # --- the count ------------------------------------------------------------------------------------
 
 RELEASES = st.tuples(st.floats(0.3, 50.0), st.sampled_from([1.0, 1.0, 0.1, 0.01]), st.integers(1, 40), st.booleans())
-"""Noise, rate, steps, and whether the filter is asked before."""
+"""Noise, rate, steps, and whether ``fits`` is called first."""
 
 
 def true_cost(noise, rate, order):
@@ -152,7 +152,7 @@ def test_filter_never_overspends(plan, order, remaining):
             assert counted <= mpmath.mpf(budget.spent) <= mpmath.mpf(remaining)
             assert mpmath.mpf(budget.spent) <= counted * (1 + mpmath.mpf(10) ** -9) + mpmath.mpf(10) ** -300
             assert Fraction(budget.spent) + Fraction(budget.left) <= Fraction(remaining) * (1 + Fraction(1, 10**15))
-    assert sum(question.run.steps for question in budget.phases) == steps
+    assert sum(query.run.steps for query in budget.phases) == steps
 
 
 @settings(max_examples=20)
@@ -169,7 +169,7 @@ def test_filter_ignores_order_and_grouping_of_steps(plan, seed):
     assert whole.epsilon_of_spent(1e-5) == pieces.epsilon_of_spent(1e-5)
 
 
-def test_filter_sum_is_exact_where_floats_would_overspend():
+def test_filter_sum_is_exact_if_floats_would_overspend():
     """Added as floats, with rounding to nearest, many small costs after a large one would be lost."""
     large, small = Gaussian(noise_multiplier=1.0), Gaussian(noise_multiplier=1e9)
     used = Filter(order=2, budget=2.0)
@@ -217,7 +217,7 @@ def test_filter_counts_adaptive_clipping_with_sum(relation):
     assert counted[5.0] == pytest.approx(2.5 * shift**2, rel=1e-12, abs=0)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- unsupported uses ------------------------------------------------------------------------------
 
 PLAIN = Gaussian(noise_multiplier=2.0)
 
@@ -298,7 +298,7 @@ def test_filter_result_lists_counted_releases():
 
 
 def admission(moves, **budget):
-    """Which states of a game a filter admits, asked of the filter itself."""
+    """Return the states of a game that a filter admits."""
 
     def admits(state):
         requested = Filter(**budget)
@@ -340,7 +340,7 @@ def test_best_adversary_of_gaussian_filter_equals_fixed_plan():
     )
 
 
-def test_composed_profile_of_adaptive_run_is_not_a_guarantee():
+def test_composed_profile_of_adaptive_run_is_not_guarantee():
     """After a first release either second one completes the same delta; who may choose gains half as much again."""
     epsilon, first, loud, rare = 2.0, (0.5, 1.0), (0.5, 1.0), (1.801704467, 0.05)
     planned = [adversary.at(adversary.composed([first, second], "remove"), epsilon) for second in (loud, rare)]
@@ -391,8 +391,8 @@ def test_adaptive_audit_does_not_refute_filter(kind):
     assert measured <= delta
 
 
-def test_epsilon_of_spent_is_not_a_guarantee_after_stopping():
-    """Whoever may stop when the loss is above the epsilon so far breaks that claim; the budget's epsilon stands."""
+def test_epsilon_of_spent_is_not_guarantee_after_stopping():
+    """An adversary who stops at a large loss breaks the current epsilon, but not the epsilon of the budget."""
     noise, steps, delta = 2.0, 16, 1e-2
     so_far = [
         privproj.epsilon(Gaussian(noise_multiplier=noise), delta=delta, steps=t).value for t in range(1, steps + 1)

@@ -5,8 +5,8 @@ import os
 
 import pytest
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import PHASE, RELEASE, SECOND, TARGET, spend
+from unit.io.tampering import chained, entries_of
 
 import privproj
 from privproj.accounting.schedule import phase_of

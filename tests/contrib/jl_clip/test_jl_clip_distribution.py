@@ -16,7 +16,7 @@ def distribution(probes, z=1.0):
 
 
 @pytest.mark.parametrize(("probes", "eps"), [(4, 3.9), (4, 4.1), (12, 40.0)])
-def test_both_integrals_enclose_the_reference(probes, eps):
+def test_both_integrals_enclose_reference(probes, eps):
     # Up to eps = probes one integrand is taken, beyond it the other.
     found = distribution(probes).expected_profile(eps)
     exact = mp.log(reference.value("jl-clip.exact.delta", digits=20, probes=probes, noise_multiplier=1, epsilon=eps))
@@ -24,7 +24,7 @@ def test_both_integrals_enclose_the_reference(probes, eps):
 
 
 @pytest.mark.parametrize("probes", [1, 2, 5, 30, 10**6])
-def test_a_table_encloses_the_integral(probes):
+def test_table_encloses_integral(probes):
     for z in (0.1, 2.0):
         eps = np.array([0.0, 1e-3, 0.5, 3.0, 40.0])
         below, above = rank_one_profile(distribution(probes, z)).table(eps)
@@ -35,7 +35,7 @@ def test_a_table_encloses_the_integral(probes):
 
 
 @pytest.mark.parametrize("probes", [5, 30, 10**6])
-def test_bins_hold_the_whole_law(probes):
+def test_bins_hold_all_mass(probes):
     bins = distribution(probes).bins()
     assert bins.mass.sum() == pytest.approx(1.0, rel=1e-10)
     assert np.all(np.diff(bins.edges) > 0.0) and np.all(bins.mean >= bins.edges[:-1])
@@ -52,7 +52,7 @@ def test_finer_bins_come_closer():
 
 
 @pytest.mark.parametrize("probes", [3, 12, 1000])
-def test_the_majorant_is_above_the_mean_and_its_table_encloses_it(probes):
+def test_majorant_is_above_mean_and_its_table_encloses_it(probes):
     eps = np.array([0.0, 0.3, 2.0, 20.0])
     profile = any_rank_profile(distribution(probes))
     below, above = profile.table(eps)

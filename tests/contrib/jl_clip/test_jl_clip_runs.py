@@ -47,7 +47,7 @@ def test_profile_without_kernels_is_enclosed_within_3_percent():
         pytest.param(JLClip(noise_multiplier=4.0, probes=6), 100, 0.01, -11, marks=pytest.mark.full),
     ],
 )
-def test_epsilon_near_infinity_is_the_best_of_both_methods(mechanism, steps, rate, log10_delta):
+def test_epsilon_near_infinity_is_best_of_both_methods(mechanism, steps, rate, log10_delta):
     """Doubling puts losses beyond 171 nats at infinity, which lattices follow."""
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}

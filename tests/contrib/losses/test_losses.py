@@ -55,7 +55,7 @@ def delta_of(pair, eps):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_privacy_loss_dominates_run(name):
-    """At epsilons off the lattice, in both orders, and the law above is a law."""
+    """At epsilons off the grid, in both directions; the upper masses are a distribution."""
     loss, rng = loss_of(name), random.Random(name)
     last = loss.epsilon(delta=1e-9).value
     above = loss.above
@@ -168,7 +168,7 @@ def test_conversion_has_bound_and_assumptions():
     assert promised.data_assumptions and str(promised.status) == "conditional" and promised.requirements
     plain = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "mu").rests_on
     assert (plain.data_assumptions, str(plain.status)) == ((), "proved")
-    # Divergences are those of another bound than the one by which the run is asked.
+    # The divergences come from another bound than that of the run.
     divergence = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "renyi", at=2).rests_on
     assert (plain.bound, divergence.bound) == ("m2.rank-free", "m2.mixture-rdp")
 
@@ -203,12 +203,12 @@ def check_conversions(kind, noise, steps, rate):
         assert truth <= ours.get_delta_for_epsilon(eps)
         assert truth <= max(distribution_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
         assert truth <= math.exp(loss.curve().log_delta(eps).upper)
-        # An attack at this epsilon, by dp-accounting's law: no false negative rate that we promise may exceed its own.
+        # An attack at this epsilon, by dp-accounting: our false negative rate must not exceed its rate.
         assert convert(loss, "trade-off", at=0.05).value <= 1.0 - 0.05 + 1e-12
     for delta in (1e-3, 1e-6):
         found = ours.get_epsilon_for_delta(delta)
         assert least.get_epsilon_for_delta(delta) * (1 - 1e-6) - 1e-9 <= found
-        if kind != "laplace":  # whose losses end in an atom, which a lattice moves
+        if kind != "laplace":  # its losses end in an atom, which a grid moves
             assert found <= 1.05 * most.get_epsilon_for_delta(delta) + 1e-3
     if kind != "laplace":
         theirs = RdpAccountant(orders=[2, 8, 32]).compose(

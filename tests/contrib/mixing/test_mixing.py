@@ -1,4 +1,4 @@
-"""Gaussian mixing in two stages: the mechanism itself in both orders, a rule that is not enough, what is refused."""
+"""Gaussian mixing in two stages: both directions, an insufficient rule, and unsupported queries."""
 
 import math
 from statistics import NormalDist
@@ -31,7 +31,7 @@ def promised(rank, gamma, eigen_noise, eps):
 
 
 def likelihoods(rows, eigen, sketch, mechanism, norm):
-    """The log density of both releases on these rows, but for constants that all data share."""
+    """The log density of both releases on these rows, up to a common constant."""
     spread = mechanism.eigen_noise * norm**2
     gram = rows.T @ rows
     covariance = gram + np.maximum(mechanism.gamma * norm**2 - eigen, 0.0)[:, None, None] * np.eye(rows.shape[1])
@@ -140,7 +140,7 @@ def test_mixing_releases_compose():
         ({"sampling_rate": 0.1, "sampling": "fixed"}, "relation"),
     ],
 )
-def test_unsupported_mixing_queries_are_refused(run, text):
+def test_unsupported_mixing_queries_are_rejected(run, text):
     with pytest.raises(UnsupportedError, match=text):
         privproj.epsilon(Mixing(rank=4, gamma=20.0, eigen_noise=2.0), delta=1e-5, **run)
 
@@ -157,6 +157,6 @@ def test_invalid_mixing_parameters_are_named(name):
         Mixing(**given).noise_variance(1.0, 0.0)
 
 
-def test_refused_poisson_sampling_advises_to_leave_it_out():
+def test_poisson_sampling_error_advises_to_omit_it():
     with pytest.raises(UnsupportedError, match="Omit the sampling"):
         privproj.epsilon(Mixing(rank=100, gamma=65.0, eigen_noise=7.0), delta=1e-5, sampling_rate=0.01, steps=2000)

@@ -1,4 +1,4 @@
-"""The door of selections: three questions that agree, what stands beside an answer, and dp-accounting's event."""
+"""Private selection: agreement of three queries, other bounds, and dp-accounting's event."""
 
 import math
 import random

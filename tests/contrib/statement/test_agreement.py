@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import spend
+from unit.io.tampering import chained, entries_of
 
 import privproj
 from privproj.accounting.schedule import Composition, phase_of
@@ -78,7 +78,7 @@ def agrees(text, content):
 
 
 @pytest.mark.full
-def test_every_kind_of_statement_agrees_with_the_ledger_of_its_run(path):
+def test_every_kind_of_statement_agrees_with_ledger_of_its_run(path):
     """That of a question, of a run file and of a training run."""
     spend(path, 30, PHASE, TARGET)
     for data in (of_plan(), run_data(Composition((PHASE,))), account_data(read_ledger(path))):
@@ -89,7 +89,7 @@ def test_every_kind_of_statement_agrees_with_the_ledger_of_its_run(path):
 
 
 @pytest.mark.parametrize("releases", [0, 1, 29])
-def test_a_ledger_that_ends_before_its_plan_agrees_as_far_as_it_goes(path, releases):
+def test_unfinished_ledger_agrees_with_statement(path, releases):
     spend(path, releases, PHASE, TARGET)
     for known in ({}, {"dataset_size": 3000}):  # of which a ledger says nothing unless batches are capped
         assert compared(stated(of_plan(**known)), path.read_bytes()) == (INCOMPLETE, set())
@@ -98,7 +98,7 @@ def test_a_ledger_that_ends_before_its_plan_agrees_as_far_as_it_goes(path, relea
     assert compared(both, path.read_bytes()) == (INCOMPLETE, set())
 
 
-def test_a_ledger_with_more_releases_than_the_statement_counts_does_not_agree(path):
+def test_ledger_with_extra_releases_disagrees(path):
     spend(path, 10, PHASE, TARGET)
     early = stated(account_data(read_ledger(path)))
     assert compared(early, path.read_bytes()) == (INCOMPLETE, set())
@@ -111,7 +111,7 @@ def test_a_ledger_with_more_releases_than_the_statement_counts_does_not_agree(pa
     assert compared(whole, path.read_bytes())[1] >= {SAME_RUN, COUNTED, COVERED}
 
 
-def test_a_statement_of_less_noise_or_more_steps_is_about_another_run(path):
+def test_statement_with_other_parameters_disagrees(path):
     """Although it claims more epsilon than was spent: what it says was done is not what the ledger says."""
     spend(path, 30, PHASE, TARGET)
     for changes in ({"steps": 31}, {"sampling_rate": 0.2}):
@@ -131,13 +131,13 @@ def test_a_statement_of_less_noise_or_more_steps_is_about_another_run(path):
     ],
     ids=["fewer steps", "another rate", "a group", "another relation", "fixed batches"],
 )
-def test_a_statement_of_another_run_does_not_agree(path, changes, failed):
+def test_statement_of_another_run_does_not_agree(path, changes, failed):
     spend(path, 30, PHASE, TARGET)
     word, found = compared(stated(of_plan(PHASE, **changes)), path.read_bytes())
     assert word == "fails" and found >= failed
 
 
-def test_verify_adds_requirements_of_the_ledger(path, capsys):
+def test_verify_adds_requirements_of_ledger(path, capsys):
     """A rate and steps that a statement of a plan gives as constants came from the size of the data."""
     spend(path, 30, PHASE, TARGET)
     for data, is_stated in ((of_plan(public_size=False), False), (of_plan(), True)):
@@ -165,14 +165,14 @@ def test_another_bound_or_mechanism_does_not_agree(path):
     )
 
 
-def test_a_statement_at_a_larger_delta_than_the_target_does_not_agree(path):
+def test_statement_at_larger_delta_than_target_does_not_agree(path):
     """A stricter one does, with the epsilon that belongs to it."""
     spend(path, 30, PHASE, TARGET)
     assert compared(stated(of_plan(), 1e-3), path.read_bytes()) == ("fails", {SAME_DELTA})
     assert agrees(stated(of_plan(), 1e-7), path.read_bytes())
 
 
-def test_two_files_agree_only_where_each_holds(path):
+def test_files_agree_only_if_each_is_verified(path):
     spend(path, 30, PHASE, TARGET)
     text, content = stated(of_plan()), path.read_bytes()
     lied = text.replace("epsilon is at most", "epsilon is about")
@@ -184,8 +184,8 @@ def test_two_files_agree_only_where_each_holds(path):
     assert compared(text, seeded.read_bytes()) == ("fails", {LEDGER_HOLDS})
 
 
-def test_a_ledger_that_claims_a_smaller_plan_does_not_agree(path):
-    """Whoever cuts a run of 30 releases to 3, and its plan too, computes the hashes again."""
+def test_ledger_that_claims_smaller_plan_does_not_agree(path):
+    """An owner shortens a run of 30 releases and its plan to 3, and recomputes the hashes."""
     spend(path, 30, PHASE, TARGET)
     entries = entries_of(path.read_bytes())[:5]
     entries[1]["phase"]["steps"] = 3
@@ -195,14 +195,14 @@ def test_a_ledger_that_claims_a_smaller_plan_does_not_agree(path):
         assert compared(stated(data), content) == ("fails", {SAME_RUN})
 
 
-def test_a_phase_without_a_release_is_no_part_of_the_comparison(path):
+def test_phase_without_release_is_no_part_of_comparison(path):
     """It was given up before its first one, so nothing of it exists."""
     spend(path, 0, SECOND, None)
     spend(path, 30, PHASE, None)
     assert compared(stated(of_plan()), path.read_bytes()) == ("holds", set())
 
 
-def test_a_filter_agrees_with_its_own_budget_alone(path):
+def test_filter_agrees_with_its_own_budget_alone(path):
     budget = {"epsilon": 6.0, "delta": DELTA, "order": 8}
     spend(path, 12, PHASE, budget)
     spend(path, 5, SECOND, {})
@@ -215,7 +215,7 @@ def test_a_filter_agrees_with_its_own_budget_alone(path):
     assert compared(stated(run_data(Composition((PHASE, SECOND)))), path.read_bytes())[1] >= {SAME_RUN, COVERED}
 
 
-def test_a_public_subspace_has_to_be_named(path):
+def test_public_subspace_has_to_be_named(path):
     book = Ledger(path, PHASE, TARGET, ("public_subspace",))
     book.close()
     spend(path, 30, PHASE, TARGET)
@@ -232,7 +232,7 @@ def test_epochs_of_balls_in_bins_are_counted_in_releases(path):
         assert compared(text, path.read_bytes()) == (word, set())
 
 
-def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, capsys):
+def test_file_order_is_free_and_json_agrees_with_text(path, capsys):
     spend(path, 3, PHASE, TARGET)
     statement = path.with_name("statement.md")
     statement.write_text(f"# Model card\n\n{stated(of_plan())}\n")
@@ -258,7 +258,7 @@ def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, c
     assert output.startswith("FAILS: ") and "steps 30 in the ledger, 2 in the statement" in " ".join(output.split())
 
 
-def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
+def test_files_are_those_whose_digests_statement_names(path, capsys):
     spend(path, 30, PHASE, TARGET)
     statement, checkpoint = path.with_name("statement.md"), path.with_name("checkpoint.pt")
     checkpoint.write_bytes(b"weights" * 1000)
@@ -288,7 +288,7 @@ def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
     assert failed()[0] == set() and failed(checkpoint)[0] == {both["checkpoint"]}
 
 
-def test_two_files_that_are_not_a_statement_and_a_ledger_are_refused_by_one_sentence(path, tmp_path, capsys):
+def test_two_files_of_other_kinds_give_one_error(path, tmp_path, capsys):
     spend(path, 3, PHASE, TARGET)
     statement, other = path.with_name("statement.md"), path.with_name("other")
     statement.write_text(stated(of_plan()))

@@ -5,5 +5,5 @@ from tests.differential.command_line_rules import check_case
 from tests.differential.report import check_examples
 
 
-def test_verify_hostile_statements_keep_all_laws():
+def test_verify_hostile_statements_keep_all_rules():
     check_examples(statements(), check_case, 20)

@@ -20,7 +20,7 @@ def stated(text):
 
 @pytest.mark.parametrize("cut", slow_if([False, True], bool))
 @pytest.mark.parametrize("name", full_if(RUNS_OF_TRAINING, lambda name: not name.startswith("one ")))
-def test_statements_list_the_requirements_of_the_run(run, tmp_path, name, cut):
+def test_statements_list_requirements_of_run(run, tmp_path, name, cut):
     """A ledger that is cut has the requirements of the whole run."""
     path, run_file = write_run(tmp_path, name, cut)
     of_ledger, of_run = tmp_path / "of-ledger", tmp_path / "of-run"
@@ -34,7 +34,7 @@ def test_statements_list_the_requirements_of_the_run(run, tmp_path, name, cut):
 
 
 @pytest.mark.full
-def test_train_writes_a_statement_with_its_requirements(tmp_path, monkeypatch, capsys):
+def test_train_writes_statement_with_its_requirements(tmp_path, monkeypatch, capsys):
     needs("torch", "opacus", "sklearn")
     monkeypatch.chdir(tmp_path)
     line = "train --data digits --mechanism dp-sgd --epsilon 2 --delta 1e-5 --steps 3 --insecure-seed 1 --output run"

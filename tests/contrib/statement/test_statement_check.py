@@ -64,7 +64,7 @@ def checked(tmp_path, capsys, text):
     "arguments",
     [*QUERIES.values(), *(pytest.param(arguments, marks=pytest.mark.full) for arguments in COSTLY.values())],
 )
-def test_what_the_tool_writes_holds(tmp_path, capsys, arguments, style):
+def test_written_statements_are_verified(tmp_path, capsys, arguments, style):
     code, found = checked(tmp_path, capsys, reported(capsys, style, *arguments))
     assert code == 0 and found["verdict"] == "holds" and not found["differences"] and not found["lines_outside"]
 
@@ -84,7 +84,7 @@ planned = true
 
 
 @pytest.mark.parametrize("style", SOME)
-def test_a_run_is_written_anew_and_its_phases_are_numbered(tmp_path, capsys, style):
+def test_statement_run_is_rewritten_with_numbered_phases(tmp_path, capsys, style):
     (tmp_path / "run.toml").write_text(RUN)
     text = reported(capsys, style, "run", str(tmp_path / "run.toml"), "--delta", "1e-5")
     assert "so private" not in text and "phase 1" in text and "phase 2" in text
@@ -105,7 +105,7 @@ def trained(style="markdown", **changes):
 
 
 @pytest.mark.parametrize("style", SOME)
-def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, capsys, style):
+def test_training_statement_agrees_with_its_account(tmp_path, capsys, style):
     text = trained(style)
     code, found = checked(tmp_path, capsys, text)
     assert code == 0 and found["result"]["value"] > 0
@@ -130,13 +130,13 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
      {"phase": [{}, {}]}],
     ids=str,
 )  # fmt: skip
-def test_an_account_in_other_words_gives_no_statement(changes):
+def test_account_must_have_canonical_form(changes):
     with pytest.raises(InvalidParameterError):
         trained(**changes)
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style):
+def test_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style):
     text = reported(capsys, style, *QUERIES["gaussian"])
     stated = re.search(r"epsilon is at most (\S+) at", text)[1]
     value = privproj.epsilon(privproj.Gaussian(noise_multiplier=2.0), delta=1e-5).value
@@ -156,7 +156,7 @@ def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style
         assert code == 1 and not found["claims"][AS_WRITTEN]
 
 
-def test_parameters_are_bound_to_the_words(tmp_path, capsys):
+def test_statement_text_is_bound_to_its_parameters(tmp_path, capsys):
     """Edited at the end alone, they give another statement; edited in the words alone, too."""
     text = reported(capsys, "text", *QUERIES["gaussian"])
     for old, new in (
@@ -181,7 +181,7 @@ def test_parameters_are_bound_to_the_words(tmp_path, capsys):
         ("analytic", "anal\\u0079tic"),
     ],
 )
-def test_parameters_in_other_words_do_not_hold(tmp_path, capsys, old, new):
+def test_statement_parameters_must_have_canonical_form(tmp_path, capsys, old, new):
     """Even where they mean the same."""
     text = reported(capsys, "text", "gaussian", Z, "2", "--steps", "7", "--delta", "1e-5")
     assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] in (1, 2)
@@ -217,13 +217,13 @@ def test_parameters_in_other_words_do_not_hold(tmp_path, capsys, old, new):
     ],
     ids=lambda sentence: ascii(sentence)[:40],
 )  # fmt: skip
-def test_parameters_and_marks_that_are_none_are_refused(tmp_path, capsys, old, new):
+def test_invalid_parameters_and_markers_are_rejected(tmp_path, capsys, old, new):
     text = reported(capsys, "text", "gaussian", Z, "2.0", "--delta", "1e-5")
     assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 2
 
 
 @pytest.mark.parametrize("more", ["", '"older": 1, '])
-def test_a_statement_of_another_version_is_refused_with_what_to_do(tmp_path, capsys, more):
+def test_statement_of_another_version_error_has_remedy(tmp_path, capsys, more):
     """Whatever its form: its words and numbers may differ from those of this version."""
     text = reported(capsys, "markdown", *QUERIES["gaussian"])
     other = text.replace("0.1.0", "0.0.9").replace('"style"', f'{more}"style"')
@@ -232,7 +232,7 @@ def test_a_statement_of_another_version_is_refused_with_what_to_do(tmp_path, cap
 
 
 @pytest.mark.parametrize("style", ["text", "markdown"])
-def test_a_statement_is_part_of_a_larger_file_and_what_stands_outside_is_not_covered(tmp_path, capsys, style):
+def test_text_around_a_statement_is_not_covered(tmp_path, capsys, style):
     text = reported(capsys, style, *QUERIES["gaussian"])
     card = f"# Model card\n\nEpsilon is 0.001.\n\n{text}\nAnd certified.\n"
     code, found = checked(tmp_path, capsys, card)
@@ -249,7 +249,7 @@ def test_a_statement_is_part_of_a_larger_file_and_what_stands_outside_is_not_cov
     assert checked(tmp_path, capsys, card + card)[0] == 2
 
 
-def test_a_narrow_terminal_writes_the_same_statement(tmp_path, capsys, monkeypatch):
+def test_narrow_terminal_writes_same_statement(tmp_path, capsys, monkeypatch):
     """It is compared with what a wide one writes."""
     monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: 60)
     text = reported(capsys, "text", *QUERIES["gaussian"])
@@ -257,7 +257,7 @@ def test_a_narrow_terminal_writes_the_same_statement(tmp_path, capsys, monkeypat
     assert checked(tmp_path, capsys, text)[0] == 0
 
 
-def test_nothing_may_stand_outside_of_a_page(tmp_path, capsys):
+def test_nothing_may_stand_outside_of_page(tmp_path, capsys):
     """A style or a script could change what it shows."""
     text = reported(capsys, "html", *QUERIES["gaussian"])
     for outside in (f"<style>p {{ display: none }}</style>\n{text}", f"{text}<script></script>\n", f"{text}\n"):
@@ -266,7 +266,7 @@ def test_nothing_may_stand_outside_of_a_page(tmp_path, capsys):
     assert code == 1 and [line["expected"] for line in found["differences"]] == ["</pre></footer></body></html>"]
 
 
-def test_line_ends_of_another_system_do_not_matter_and_other_spaces_do(tmp_path, capsys):
+def test_line_ends_are_ignored_and_spaces_are_not(tmp_path, capsys):
     text = reported(capsys, "markdown", *QUERIES["gaussian"])
     assert checked(tmp_path, capsys, text.replace("\n", "\r\n"))[0] == 0
     for old, new in (
@@ -279,12 +279,12 @@ def test_line_ends_of_another_system_do_not_matter_and_other_spaces_do(tmp_path,
 
 
 @pytest.mark.parametrize("side", [1.0 - 3e-9, 1.0 + 3e-9])
-def test_rounding_of_another_machine_makes_no_forgery(tmp_path, capsys, side):
+def test_platform_rounding_does_not_fail_verification(tmp_path, capsys, side):
     """At a noise where epsilon is nearly a number of four digits, so that the last one differs by a unit."""
     z = privproj.sigma(privproj.Gaussian(), epsilon=2.0, delta=1e-5).value
     data = {"run": {"phase": [{"mechanism": "gaussian", "noise_multiplier": z, "bound": "analytic"}]}}
     own = statement_from(data, 1e-5, "text")
-    z *= own.result.epsilon / 2.0 / side  # so that epsilon here is 2 (1 +- 3e-9) but for terms of a relative 1e-9
+    z *= own.result.epsilon / 2.0 / side  # so that epsilon here is 2 (1 +- 3e-9) up to a relative 1e-9
     text = reported(capsys, "text", "gaussian", Z, repr(z), "--delta", "1e-5")
     stated = re.search(r"epsilon is at most (\S+) at", text)[1]
     for other in ("2.000", "2.001"):
@@ -303,13 +303,13 @@ def test_shares_are_rounded_up(tmp_path, capsys):
     assert "false positive rate 0.1 %" in sentence
 
 
-def test_a_delta_and_a_rate_are_said_with_all_digits(tmp_path, capsys):
+def test_statement_prints_delta_and_rate_with_all_digits(tmp_path, capsys):
     arguments = ("gaussian", Z, "2", "--sampling-rate", "0.0100000049", "--steps", "1", "--delta", "1.0000049e-5")
     flat = " ".join(reported(capsys, "text", *arguments).split())
     assert "at delta 1.0000049e-05." in flat and "at rate 0.0100000049 " in flat
 
 
-def test_the_statement_of_a_run_under_a_filter_is_about_its_budget(tmp_path, capsys):
+def test_statement_of_run_under_filter_is_about_its_budget(tmp_path, capsys):
     entries = [phase_of(privproj.Gaussian(noise_multiplier=z), "a", steps=5).as_dict() for z in (9.0, 12.0)]
     account = Account(((entries[0], 3), (entries[1], 5)), {"epsilon": 4.0, "delta": 1e-5, "order": 6})
     text = written(statement_from(account_data(account), 1e-5, "markdown"))

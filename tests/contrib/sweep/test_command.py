@@ -75,7 +75,7 @@ def test_corners_include_every_end_of_every_axis():
     assert len(points_of(**axes)) == 2 ** len(axes) <= MOST_CORNERS
 
 
-def test_corners_fall_back_to_a_valid_point():
+def test_corners_fall_back_to_valid_point():
     found = points_of(steps=10, delta=1e-5, sampling_rate=[-1.0, 0.5, 2.0], group_size=[2, 1])
     assert list(found) == ["sampling_rate=0.5 group_size=2"]
 
@@ -83,8 +83,8 @@ def test_corners_fall_back_to_a_valid_point():
 def test_corners_of_rate_and_steps_queries_are_runs():
     independently = "Each record is in each batch independently"
     for query, given in (("rate", {"steps": 10}), ("steps", {"sampling_rate": 0.1})):
-        (question, *_) = points_of(query, delta=1e-5, epsilon=[1, 2], **given).values()
-        text = " ".join(build_result(question, query, 1.0).requirements)
+        (composition, *_) = points_of(query, delta=1e-5, epsilon=[1, 2], **given).values()
+        text = " ".join(build_result(composition, query, 1.0).requirements)
         assert independently in text and "do not depend on earlier outputs" in text
 
 
@@ -111,7 +111,7 @@ def test_sweep_warns_of_delta_above_one_over_dataset_size():
     assert found.code == 0 and "below 1/N" in " ".join(found.left["out.csv"].decode().split())
 
 
-def test_sweep_on_full_disk_names_the_file(tmp_path, monkeypatch, capsys):
+def test_sweep_on_full_disk_names_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("grid.json").write_text(json.dumps(GRID_FILE))
 
@@ -132,7 +132,7 @@ def test_sweep_into_missing_folder_names_it(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", ["-", ""])
-def test_sweep_output_needs_a_file_name(tmp_path, monkeypatch, capsys, name):
+def test_sweep_output_needs_file_name(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     Path("grid.json").write_text(json.dumps(GRID_FILE))
     assert exit_code(["sweep", "grid.json", "-o", name]) == 2

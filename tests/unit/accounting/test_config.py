@@ -11,7 +11,7 @@ from tests.differential.command_lines import Case
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 
 
-# --- one door -------------------------------------------------------------------------------------
+# --- files and command line -------------------------------------------------------------------------------------
 
 REJECTED = [
     {**GAUSSIAN, "epochs": 3},
@@ -77,7 +77,7 @@ def as_files(given):
 
 
 @pytest.mark.parametrize("given", REJECTED, ids=str)
-def test_what_the_command_line_refuses_files_refuse(given):
+def test_file_rejects_what_command_line_rejects(given):
     assert call(Case(tuple(arguments_of(given)))).code == 2
     for case in as_files(given):
         seen = call(case)
@@ -86,14 +86,14 @@ def test_what_the_command_line_refuses_files_refuse(given):
 
 
 @pytest.mark.parametrize("given", ANSWERED, ids=str)
-def test_what_the_command_line_answers_files_answer_alike(given):
+def test_file_and_command_line_give_equal_results(given):
     spoken = json.loads(call(Case((*arguments_of(given), "--json"))).out)["value"]
     run, check = map(call, as_files(given))
     assert json.loads(run.out)["value"] == spoken
     assert f"epsilon = {spoken!r}  (" in check.out
 
 
-def test_a_size_alone_serves_a_warning_at_every_door():
+def test_dataset_size_alone_gives_warning_everywhere():
     given = {**GAUSSIAN, "dataset_size": 10**6}
     spoken = call(Case(arguments_of(given)))
     assert spoken.code == 0 and "below 1/N" in " ".join(spoken.out.split())
@@ -107,7 +107,7 @@ COMMANDS = ["compare", *feature_rows("QUERIES"), "sigma --epsilon 1", "choose --
 
 
 @pytest.mark.parametrize("arguments", full_if(COMMANDS, lambda arguments: "choose" in arguments))
-def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(arguments):
+def test_every_command_warns_of_large_delta(arguments):
     command, *more = arguments.split()
     about = ["--layer", "64x4"] if command == "choose" else ["gaussian"]
     about += ["--noise-multiplier", "2"] if command in ("compare", *feature_rows("QUERIES")) else []
@@ -123,7 +123,7 @@ def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(argu
 
 
 @pytest.mark.parametrize("text", ["1e-400", "-1e-400", "0.000e5", "0.0"])
-def test_a_number_of_a_file_that_underflows_is_not_taken_for_zero(text):
+def test_number_of_file_that_underflows_is_not_taken_for_zero(text):
     data = f'[[bound]]\nquery = "delta"\nmechanism = "gaussian"\nnoise_multiplier = 1\nepsilon = {text}\nat_most = 1\n'
     seen = call(Case(("check", "a.toml"), {"a.toml": data.encode()}))
     assert seen.code == (2 if "1" in text else 0)

@@ -11,7 +11,7 @@ REQUESTED = "choose --layer 96x8 --epsilon 2 --delta 1e-5 --sampling-rate .02 --
 
 
 @pytest.mark.full
-def test_the_table_says_the_same_as_its_json(run):
+def test_choose_table_agrees_with_json(run):
     code, text, _ = run(REQUESTED)
     _, out, _ = run(f"{REQUESTED} --json")
     rows = json.loads(out)["choices"]
@@ -24,14 +24,14 @@ def test_the_table_says_the_same_as_its_json(run):
         assert sentence in text
 
 
-def test_what_a_reader_of_any_row_should_know_is_said(run):
+def test_choose_prints_requirements_of_rows(run):
     _, text, _ = run("choose --layer 96x8 --epsilon 2 --delta 1e-3 --batch-size 50 --dataset-size 1000 --epochs 1")
     assert "delta is not below 1/N = 0.001" in text
     assert "warning:" in run("choose --layer 96x8 --epsilon 2 --delta 1e-5 --sampling shuffle --batches 9 --steps 1")[1]
 
 
 @pytest.mark.full
-def test_the_title_is_whole_in_a_pipe_and_fits_a_terminal(run, monkeypatch):
+def test_title_is_whole_in_pipe_and_fits_terminal(run, monkeypatch):
     title = run(REQUESTED)[1].splitlines()[0]
     monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: 70)
     lines = run(REQUESTED)[1].partition("\nalgorithm")[0].splitlines()
@@ -39,7 +39,7 @@ def test_the_title_is_whole_in_a_pipe_and_fits_a_terminal(run, monkeypatch):
 
 
 @pytest.mark.full
-def test_what_is_missed_is_never_written_as_a_power_of_ten(run):
+def test_projection_error_is_never_in_scientific_notation(run):
     """About 100 in a column of two digits was 1e+02."""
     rows = run("choose --layer 768x8 --epsilon 8 --delta 1e-5")[1].splitlines()[2:8]
     assert len(rows) == 6 and not any("e+" in row for row in rows)
@@ -48,7 +48,7 @@ def test_what_is_missed_is_never_written_as_a_power_of_ten(run):
     )
 
 
-def test_several_ranks_and_a_picture(run, tmp_path):
+def test_several_ranks_and_picture(run, tmp_path):
     needs("matplotlib")
     code, out, _ = run(f"{REQUESTED} --rank 4 --rank 8 --rank 32 --plot {tmp_path / 'error.svg'} --json")
     assert code == 0 and {row["rank"] for row in json.loads(out)["choices"]} == {None, 4, 8, 32}
@@ -78,7 +78,7 @@ def test_bad_input_is_one_sentence(run, sentence, output):
      "steps m2 --dim 96 --rank 8 --noise-multiplier .5 --sampling-rate .1 --epsilon 2 --delta 1e-5",
      "delta m1 --dim 96 --rank 8 --noise-multiplier 9 --epsilon 1"],
 )  # fmt: skip
-def test_verbose_result_of_a_projection_has_its_utility(run, sentence):
+def test_verbose_result_of_projection_has_its_utility(run, sentence):
     assert "  utility:   effective noise multiplier" in run(f"{sentence} -v")[1] and "utility" not in run(sentence)[1]
     numerics = json.loads(run(f"{sentence} --json")[1])["numerics"]
     assert numerics["effective_noise_multiplier"] >= numerics["dp_sgd_noise_multiplier"] * 0.998
@@ -91,15 +91,15 @@ def test_verbose_result_of_a_projection_has_its_utility(run, sentence):
      "--noise-multiplier 1e9 --delta 1e-3", "delta m2 --dim 96 --rank 8 --noise-multiplier 1e6 --epsilon 1",
      "delta m2 --dim 96 --rank 8 --noise-multiplier .5 --epsilon 0"],
 )  # fmt: skip
-def test_an_answer_that_no_query_takes_as_a_target_is_answered_without_it(run, sentence):
+def test_result_unusable_as_target_omits_utility(run, sentence):
     code, text, _ = run(sentence)
     assert code == 0 and "worth:" not in text
 
 
-def test_a_release_that_is_not_projected_has_no_worth_line(run):
+def test_unprojected_release_has_no_utility_line(run):
     assert "worth:" not in run("epsilon m2 --dim 96 --rank 96 --noise-multiplier 2 --delta 1e-12")[1]
 
 
-def test_an_answer_without_a_projection_or_without_a_number_has_no_worth(run):
+def test_result_without_projection_has_no_utility(run):
     assert "worth:" not in run("epsilon gaussian --noise-multiplier 1 --delta 1e-5")[1]
     assert "worth:" not in run("rank m2 --dim 96 --noise-multiplier 1e-3 --epsilon .1 --delta 1e-5")[1]

@@ -257,7 +257,7 @@ def test_explain_states_mechanism_and_mistake_of_methods():
 # --- entries ------------------------------------------------------------------------------------------
 
 
-def test_mechanism_without_an_entry_is_explained_by_its_summary(monkeypatch):
+def test_mechanism_without_entry_is_explained_by_its_summary(monkeypatch):
     arguments = data("words")
     for group in arguments["group"]:
         group["word"] = [entry for entry in group["word"] if entry["name"] != "laplace"]
@@ -275,7 +275,7 @@ def test_entries_are_whole_sentences():
         assert all(text.endswith((".", ".)")) for text in texts), entry["name"]
 
 
-def test_names_are_unique_among_entries_of_a_kind():
+def test_names_are_unique_among_entries_of_kind():
     own = [entry for entry in all_entries(GROUPS) if entry["kind"] not in ("command", "JSON key")]
     pairs = [
         (entry["kind"], spelling(name)) for entry in own for name in (entry["name"], *entry.get("also", ()))
@@ -304,7 +304,7 @@ def test_explain_prints_one_entry_or_lists_all(run):
     assert all(len(line) <= 100 for name in ("", *names[::5]) for line in run(f"explain -- {name}")[1].splitlines())
 
 
-def test_explain_accepts_the_text_of_a_warning(run):
+def test_explain_accepts_text_of_warning(run):
     code, out, _ = run("explain delta is not below 1/N")
     assert code == 0 and out.startswith("large delta  (warning)")
 
@@ -320,7 +320,7 @@ def test_explain_covers_claims_with_their_place():
         assert found["see"] == [f"{b.mechanism.name}.{b.name}" for b in registry() if b.proof == name]
 
 
-def test_explain_json_has_the_same_entries(run):
+def test_explain_json_has_same_entries(run):
     assert [e["name"] for e in json.loads(run("explain --json")[1])["results"]] == [e["name"] for e in TEXTS]
     assert {e["name"] for e in json.loads(run("explain exact --json")[1])["results"]} == {
         "exact", *(f"{kind}.exact" for kind, name in bound_names() if name == "exact"),
@@ -348,7 +348,7 @@ def test_bounds_example_works(run, bound):
     assert run(bound.example.removeprefix("privproj "))[0] == 0
 
 
-def test_bounds_of_a_mechanism_are_listed(run):
+def test_bounds_of_mechanism_are_listed(run):
     code, out, _ = run("bounds sketch-public")
     assert code == 0 and [line.split()[:2] for line in out.splitlines()[1:]] == [
         ["sketch-public", "rank-free"], ["sketch-public", "exact-rank1"], ["sketch-public", "operator-norm"]

@@ -54,12 +54,12 @@ def test_every_option_with_one_value_is_guarded():
     ("text", "sentence"),
     [("1%", "10 % as 0.1"), ("100,000", "100k as 1e5"), ("100k", "1e5"), ("10^-5", "1e-5"), ("x%", "a number")],
 )
-def test_a_number_as_people_write_it_gets_a_remedy(run, text, sentence):
+def test_number_as_people_write_it_gets_remedy(run, text, sentence):
     code, out, err = run(f"epsilon gaussian --noise-multiplier 1 --delta '{text}'")
     assert (code, out) == (2, "") and sentence in err
 
 
-def test_the_options_of_a_function_are_its_parameters_in_its_own_words():
+def test_function_options_have_docstring_texts():
     found = {option.name: option for option in options_from(lora_noise)}
     assert list(found) == list(signature(lora_noise).parameters)
     assert found["rank"].required and not found["variance"].required

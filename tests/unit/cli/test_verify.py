@@ -72,7 +72,7 @@ def test_verify_takes_no_two_documents_of_one_kind(document):
 
 
 def rejected(path, capsys):
-    """Check that a file is refused by one sentence."""
+    """Check that a file is rejected with one sentence."""
     assert exit_code(["verify", str(path)]) == 2, path
     output = capsys.readouterr()
     assert not output.out and output.err.startswith(("error: FILE must be", "error: certificate: content must be"))
@@ -95,7 +95,7 @@ def test_verify_refuses_malformed_files_in_one_line(tmp_path, capsys, content):
     rejected(tmp_path / "file", capsys)
 
 
-def test_verify_refuses_what_is_not_a_file(tmp_path, capsys):
+def test_verify_rejects_special_files(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "nowhere").symlink_to("missing")

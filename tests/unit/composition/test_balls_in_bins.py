@@ -71,7 +71,7 @@ def test_add_sum_bounds_convex_means_on_both_sides(data):
         assert dist.masses.sum() + dist.far_mass == pytest.approx(1.0, rel=1e-12)
 
 
-def test_compiled_add_sum_equals_the_plain_kernel():
+def test_compiled_add_sum_equals_plain_kernel():
     draw = np.random.default_rng(3)
     x, y, points = (np.sort(draw.exponential(3.0, 40)) for _ in range(3))
     points[0] = 0.0
@@ -146,7 +146,7 @@ def epsilon_by_batches(z, batches):
 
 
 @pytest.mark.parametrize("z", [0.4, 1.0, 5.0])
-def test_epoch_epsilon_decreases_with_the_number_of_batches(z):
+def test_epoch_epsilon_decreases_with_number_of_batches(z):
     values = [epsilon_by_batches(z, batches) for batches in (1, 2, 5, 30, 400)]
     for few, many in pairwise(values):
         assert many.value < few.lower
@@ -218,7 +218,7 @@ def test_epochs_of_little_noise_are_at_most_as_many_releases(z):
         ({"bound": "rdp"}, "does not support balls-in-bins"),
     ],
 )
-def test_bound_without_a_batch_theorem_raises(run, text):
+def test_bound_without_batch_theorem_raises(run, text):
     with pytest.raises(UnsupportedError, match=text):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", batches=10, **run)
 

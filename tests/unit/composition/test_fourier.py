@@ -35,7 +35,7 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
         assert one.error < 1e-6 * one.value
 
 
-def test_any_tilt_gives_a_sound_answer():
+def test_any_tilt_gives_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.describe_coarsely(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
@@ -63,7 +63,7 @@ def pair_of(cells, masses, step, rounding=0.0):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "cell 0 is empty"])
-def test_window_bound_covers_errors_of_the_masses(kind):
+def test_window_bound_covers_errors_of_masses(kind):
     """The masses of the proved pair may exceed the computed ones by their rounding, in each release (C19, i)."""
     run = Run(steps=1000)
     shape = dominating_pairs.describe_coarsely(gaussian(10.0), run)
@@ -91,7 +91,7 @@ def test_window_bound_covers_errors_of_the_masses(kind):
 
 
 @pytest.mark.parametrize(("mass", "eps", "theta"), [(1e-3, 0.1, 0.5), (1.0, 0.6, 6.0)])
-def test_delta_error_includes_errors_of_the_masses(mass, eps, theta):
+def test_delta_error_includes_errors_of_masses(mass, eps, theta):
     """The error of cell 0 is absolute, and exceeds its mass if most of the mass is at infinity (C19, iii)."""
     h, rounding = 0.5, 1e-5
     whole = fourier.FourierComposition([(pair_of([0, 1], [0.0, mass], h, rounding), 2)])
@@ -101,7 +101,7 @@ def test_delta_error_includes_errors_of_the_masses(mass, eps, theta):
     assert found.value < largest <= found.value + found.error
 
 
-def test_error_covers_exponents_of_the_scale(monkeypatch):
+def test_error_covers_exponents_of_scale(monkeypatch):
     """At this loss all four products with the tilt round in one direction, by a part in 4e12 of delta (C19, viii)."""
     # The other errors are made small.
     monkeypatch.setattr(fourier, "PROBABILITY_OUTSIDE_WINDOW", 1e-25)
@@ -162,7 +162,7 @@ def test_composition_is_invariant_to_order_and_splits():
 @pytest.mark.parametrize("n", [2**17, 3 * 2**20])
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("middle", [0, 1280, 8192, -1])
-def test_transform_in_bins_equals_the_plain_sum(n, step, middle):
+def test_transform_in_bins_equals_plain_sum(n, step, middle):
     """Compare with products in 64 bits of mantissa, if available, with exact angles; the error is (iv)."""
     draw = np.random.default_rng(n + step)
     cells = np.cumsum(draw.integers(1, 2 * step + 1, 900)) - 900 * step // 3

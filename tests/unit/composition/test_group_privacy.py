@@ -222,7 +222,7 @@ def test_bound_without_group_step_uses_group_privacy(mechanism, run):
         (PublicSketch(rank=16, noise_multiplier=4.0), ("exact-rank1", "rank-free")),
     ],
 )
-def test_group_of_rank_one_is_at_most_the_any_rank_bound(mechanism, names, run):
+def test_group_of_rank_one_is_at_most_any_rank_bound(mechanism, names, run):
     """It is at least the bound of copies of one record, whose difference has rank one and the joint shift (C17)."""
     size, delta = 12, 1e-6
     one, any_rank = (privproj.epsilon(mechanism, bound=name, group_size=size, delta=delta, **run) for name in names)
@@ -249,7 +249,7 @@ def test_group_step_uses_rank_one_bound_for_one_record_only(size):
     assert of_rank_one.value < of_any.value
 
 
-def test_group_difference_of_vectors_is_a_vector():
+def test_group_difference_of_vectors_is_vector():
     mechanism, requested = (
         M2(dim=1024, rank=16, columns=1, noise_multiplier=1.0),
         {"bound": "exact-rank1", "delta": 0.4},
@@ -260,7 +260,7 @@ def test_group_difference_of_vectors_is_a_vector():
 
 
 @pytest.mark.parametrize("sampling", ["partition", "shuffle"])
-def test_gaussian_epoch_is_worst_with_the_group_in_one_batch(sampling):
+def test_gaussian_epoch_is_worst_with_group_in_one_batch(sampling):
     size, epochs, delta = 4, 3, 1e-6
     found = of_group(size, 8.0, sampling=sampling, sampling_rate=1.0, steps=epochs, delta=delta)
     assert (found.side, found.status, found.numerics) == ("upper bound", "conditional", {})
@@ -280,7 +280,7 @@ def test_gaussian_epoch_is_worst_with_the_group_in_one_batch(sampling):
     )
 
 
-def test_group_without_a_bound_raises():
+def test_group_without_bound_raises():
     """One of its records has no epsilon either, so group privacy does not apply."""
     mechanism = Gaussian(noise_multiplier=1e-10)
     assert privproj.epsilon(mechanism, log10_delta=-1e5, group_size=440).outcome == "vacuous"
@@ -331,12 +331,12 @@ def test_fixed_size_group_step_requires_dataset_size():
     run = {"sampling": "fixed", "sampling_rate": 0.01, "steps": 1000, "delta": 1e-5, "group_size": 3}
     converted = privproj.epsilon(Gaussian(noise_multiplier=1.0), **run).value
     known = [privproj.epsilon(Gaussian(noise_multiplier=1.0), dataset_size=n, **run).value for n in (1000, 10**7)]
-    # Among very many records each is sampled almost independently; the mirror image replaces the add direction.
+    # Among very many records each is sampled almost independently; the reflected pair replaces the add direction.
     poisson = of_group(3, 1.0).value
     assert known[0] < known[1] < converted and poisson <= known[1] <= 1.3 * poisson
 
 
-def test_copies_of_a_record_are_below_and_close_to_every_bound():
+def test_copies_of_record_are_below_and_close_to_every_bound():
     run = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 2000, "group_size": 5}
     found = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.155974), **run)
     below = lower_bound(found)
@@ -367,7 +367,7 @@ def test_group_phases_and_inverses_agree():
 
 
 @pytest.mark.parametrize("quantity", ["sigma", "steps", "rate"])
-def test_calibration_meets_the_target_for_a_group(quantity):
+def test_calibration_meets_target_for_group(quantity):
     run = {"sampling_rate": 0.01, "steps": 200}
     mechanism = Gaussian() if quantity == "sigma" else Gaussian(noise_multiplier=2.0)
     requested = {
@@ -419,7 +419,7 @@ def test_group_privacy_is_used_if_group_epsilon_is_huge():
         assert back.log10_delta <= log10_delta and back.log10_delta > 1.001 * log10_delta
 
 
-def test_group_privacy_search_finds_the_first_root():
+def test_group_privacy_search_finds_first_root():
     """The delta of one record is constant far out, as with a bad event, and its factor grows."""
 
     def refuse():

@@ -103,7 +103,7 @@ def test_far_atoms_dominate_at_infinity_and_less_if_removed():
 
 @pytest.mark.full
 @pytest.mark.parametrize("delta", [1e-14, 1e-16, 1e-18])
-def test_lower_bound_keeps_mass_at_the_end_of_the_support(delta):
+def test_lower_bound_keeps_mass_at_end_of_support(delta):
     """A release without a sampled record has the least loss."""
     found = privproj.epsilon(Gaussian(noise_multiplier=0.2), delta=delta, steps=100, sampling_rate=1e-7)
     assert found.lower < found.value < 1.01 * found.lower

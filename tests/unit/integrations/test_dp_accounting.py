@@ -221,7 +221,7 @@ COUNTS = phase_of(Laplace(noise_multiplier=9.0), "counts")
 
 
 @pytest.mark.parametrize("phases", [[SAMPLED], [SAMPLED, COUNTS], [COUNTS, BINS]], ids=len)
-def test_event_of_schedule_costs_the_same(phases):
+def test_event_of_schedule_costs_same(phases):
     whole = Composition(tuple(phases), 1e-2, "dp-accounting")
     found = ProjectionPLDAccountant(**FINE).compose(event_of(whole)).get_epsilon(1e-5)
     assert found == pytest.approx(whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0)

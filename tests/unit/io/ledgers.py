@@ -22,7 +22,7 @@ def spend(path, steps, phase=PHASE, target=TARGET):
 
 
 def altered(path, content):
-    """What an altered ledger is read as; None where it is refused by one sentence that names the file and a remedy."""
+    """Return the account of an altered ledger; None if it is rejected with one sentence and a remedy."""
     path.write_bytes(content)
     try:
         return read_ledger(path)

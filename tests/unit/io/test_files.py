@@ -28,7 +28,7 @@ WRITERS = {
     "a report of checks": ("check", "bounds.json", "--junit", "out"),
     **feature_rows("WRITERS"),
 }
-"""Every door that writes a file, by what it writes."""
+"""Every command that writes a file, by kind of file."""
 READERS = {
     "check": ("check", "FILE"),
     "run": ("run", "FILE", "--delta", "1e-5"),
@@ -37,7 +37,7 @@ READERS = {
     "verify": ("verify", "FILE"),
     **feature_rows("READERS"),
 }
-"""Every door that reads a file of text."""
+"""Every command that reads a text file."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def needed(entry_point):
-    """Skip where the extra of a door is missing."""
+    """Skip if the extra of a command is missing."""
     needs(*{"a picture": ("matplotlib",), **feature_rows("EXTRAS")}.get(entry_point, ()))
 
 
@@ -169,7 +169,7 @@ DEEP = {
     "lists": ("toml", b"a = " + b"[" * 100_000),
     "events": ("json", f'{{"phase": [{{"event": {EVENTS}}}]}}'.encode()),
 }
-"""What makes a parser slow, or leaves no room on its stack: the ending of a file, and its content."""
+"""Files that make a parser slow or overflow its stack: suffix and content."""
 
 
 @pytest.mark.parametrize("kind", DEEP)
@@ -204,7 +204,7 @@ def test_endless_pipe_is_rejected(tmp_path):
 
 
 def test_ledger_does_not_exceed_largest_size(tmp_path, monkeypatch):
-    """The release that would make it too long is refused, and the ledger stays readable."""
+    """A release that would make the ledger too long is rejected, and the ledger stays readable."""
     path = tmp_path / "ledger.jsonl"
     spend(path, 3)
     size = path.stat().st_size

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, chained_text, entries_of
 from unit.io.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
+from unit.io.tampering import chained, chained_text, entries_of
 
 import privproj
 from privproj.accounting.schedule import phase_of

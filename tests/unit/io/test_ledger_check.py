@@ -1,11 +1,11 @@
-"""A ledger as a document: what the writer writes holds, and nothing else does, whoever computes the hashes again."""
+"""Verification of ledgers: written ledgers pass; altered ones fail even with recomputed hashes."""
 
 import json
 
 import pytest
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import PHASE, SECOND, TARGET, spend
+from unit.io.tampering import chained, entries_of
 
 import privproj
 from privproj.accounting.schedule import phase_of
@@ -45,7 +45,7 @@ def test_verify_ledger_holds_for_written_ledger(path):
     assert found.account == read_ledger(path)
 
 
-def test_forger_computes_hashes_of_writer(path):
+def test_altered_ledger_hashes_equal_those_of_writer(path):
     spend(path, 7)
     spend(path, 2, SECOND)
     assert chained(entries_of(path.read_bytes())) == path.read_bytes()
@@ -92,7 +92,7 @@ def test_excess_releases_break_target(path):
 
 
 def test_verify_fails_for_more_releases_than_planned(path, capsys):
-    """Whoever claims a smaller plan than the run had can hide no release that is in the file."""
+    """A smaller claimed plan cannot hide a release in the file."""
     spend(path, 5, QUIET, None)
     assert not failing(path.read_bytes())
     entries = entries_of(path.read_bytes())

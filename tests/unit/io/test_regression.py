@@ -29,7 +29,7 @@ ENTRIES = [
 
 
 WISHART = {"mechanism": "wishart", "dim": 1000, "rank": 16, "misalignment": 8e-6, "delta": 1e-5, "at_most": 1}
-"""A bound that promises something of the data."""
+"""A bound with an assumption on the data."""
 
 
 def expected(entry):

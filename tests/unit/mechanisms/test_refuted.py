@@ -63,6 +63,6 @@ def test_r1smg_catalogue_states_refutation(line, run):
     assert code == 0 and "Its claim is refuted" in text and "docs/not-a-guarantee.md" in text
 
 
-def test_r1smg_evaluate_raises_refused():
+def test_r1smg_evaluate_raises_unsupported():
     with pytest.raises(UnsupportedError, match="Use gaussian"):
         privproj.evaluate("r1smg.published.epsilon", dim=100, noise_multiplier=2.0, delta=1e-5)

@@ -37,7 +37,7 @@ def test_sketch_bounds_are_ordered(gamma, rank, n, log10_delta):
 
 
 @pytest.mark.parametrize(("gamma", "alpha"), [(1.3, 1.1), (2, 1.9), (3, 2.0), (3, 3.7), (10, 9.0), (1000, 4.0)])
-def test_one_eigenvalue_is_the_worst_spectrum(gamma, alpha):
+def test_one_eigenvalue_is_worst_spectrum(gamma, alpha):
     """``D_alpha`` of random pairs of covariances, from its definition, against both curves at the spectrum's norm."""
     rng = np.random.default_rng(7)
     mechanism = Sketch(rank=2, gamma=gamma)
@@ -178,7 +178,7 @@ def test_invalid_sketch_parameters_are_named(given, text):
         eps_of(Sketch(rank=4, **given), "rdp-best")
 
 
-def test_unsupported_sketch_queries_are_refused():
+def test_unsupported_sketch_queries_are_rejected():
     with pytest.raises(UnsupportedError, match="gamma must be above 1"):
         eps_of(Sketch(rank=4, gamma=0.9), "rdp-best")
     with pytest.raises(UnsupportedError, match="5/2"):

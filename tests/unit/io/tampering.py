@@ -1,4 +1,4 @@
-"""How a forger edits a saved document: values, keys, lines and letters; and a chain of hashes computed again."""
+"""Edits of a saved document (values, keys, lines and characters), with a recomputed hash chain."""
 
 import copy
 import json
@@ -82,7 +82,7 @@ def value_at(value, path):
 
 
 def others(draw, value):
-    """Another value that a forger could put in the place of this one."""
+    """Return another value to replace this one."""
     if isinstance(value, bool) or value is None:
         return draw.choice([not value, None, 0, 1, "true", 0.0])
     if isinstance(value, int | float):
@@ -188,7 +188,7 @@ class Document:
 
 
 def count_codes(name, document, mutants, seed, tmp_path, capsys):
-    """Verify forgeries of a document, judge each that is accepted, and return their exit codes with counts."""
+    """Verify altered documents, assess each that is accepted, and return the exit codes with counts."""
     text, draw, codes, path = document.make(), random.Random(f"{name} {seed}"), Counter(), tmp_path / "document"
     path.write_text(text)
     assert exit_code(["verify", str(path)]) == 0, capsys.readouterr()
@@ -231,7 +231,7 @@ def tampering_tests(documents):
             print(f"\n{name}: {json.dumps(dict(sorted(codes.items())))}")
 
     @pytest.mark.parametrize("name", documents)
-    def test_judge_detects_lies(name, tmp_path, capsys):
+    def test_assess_detects_false_statements(name, tmp_path, capsys):
         document = documents[name]
         text = document.make()
         (tmp_path / "document").write_text(text)
@@ -244,4 +244,8 @@ def tampering_tests(documents):
             with pytest.raises(AssertionError):
                 document.assess(re.sub(old, new, text), verdict)
 
-    return test_accepted_forgeries_are_true, test_thousands_of_accepted_forgeries_are_true, test_judge_detects_lies
+    return (
+        test_accepted_forgeries_are_true,
+        test_thousands_of_accepted_forgeries_are_true,
+        test_assess_detects_false_statements,
+    )

@@ -1,12 +1,12 @@
-"""Tampered ledgers: each is refused or fails, or what it states is still true.
+"""Tampered ledgers: each is rejected or fails, or its statement is still true.
 
-The judge knows nothing of the code that verifies: it reads an accepted forgery and recomputes what it states, by mpmath
-or by the accountant, from the parameters in the forgery.
+``assess`` shares no code with the verification: it recomputes the statement of an accepted document by mpmath
+or by the accountant, from the parameters in the document.
 """
 
 import mpmath as mp
 import reference
-from unit.io.forgers import Document, chained, edited, entries_of, tampering_tests
+from unit.io.tampering import Document, chained, edited, entries_of, tampering_tests
 
 from privproj.schedule import from_data
 
@@ -110,5 +110,5 @@ DOCUMENTS = {
 (
     test_accepted_forgeries_are_true,
     test_thousands_of_accepted_forgeries_are_true,
-    test_judge_detects_lies,
+    test_assess_detects_false_statements,
 ) = tampering_tests(DOCUMENTS)

@@ -1,11 +1,11 @@
-"""Tampered certificates: each is refused or not proved, or what it states is still true."""
+"""Tampered certificates: each is rejected or not proved, or its statement is still true."""
 
 import json
 
 import mpmath as mp
 import reference
 from helpers import needs
-from unit.io.forgers import Document, edited, tampering_tests
+from unit.io.tampering import Document, edited, tampering_tests
 
 import privproj
 from privproj.schedule import from_data
@@ -93,5 +93,5 @@ DOCUMENTS = {name: Document(make, assess_certificate, forge, LIES, cost) for nam
 (
     test_accepted_forgeries_are_true,
     test_thousands_of_accepted_forgeries_are_true,
-    test_judge_detects_lies,
+    test_assess_detects_false_statements,
 ) = tampering_tests(DOCUMENTS)

@@ -1,9 +1,9 @@
-"""Tampered privacy statements: each is refused or fails, or what it states is still true."""
+"""Tampered privacy statements: each is rejected or fails, or its statement is still true."""
 
 import json
 import re
 
-from unit.io.forgers import DIGITS, Document, edited, tampering_tests
+from unit.io.tampering import DIGITS, Document, edited, tampering_tests
 
 from privproj import Gaussian, Laplace
 from privproj.accounting.schedule import phase_of
@@ -100,5 +100,5 @@ DOCUMENTS = {name: Document(make, assess_statement, forge, LIES, cost) for name,
 (
     test_accepted_forgeries_are_true,
     test_thousands_of_accepted_forgeries_are_true,
-    test_judge_detects_lies,
+    test_assess_detects_false_statements,
 ) = tampering_tests(DOCUMENTS)
