@@ -341,15 +341,17 @@ def utility_text(utility: "Utility") -> list[str]:
 
 def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
-    from privproj.io.run_file import phase_kind, releases_text
+    from privproj.io.run_file import listed, phase_kind, releases_text
 
     lines = fit_line("", headline(result))
     lines += label_lines({"assumes": result.data_assumptions, "bound": bound_text(result)})
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
-        if not verbose and not phase_kind(phase):
+        if not phase_kind(phase):
             text = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
-        lines += fit_line(f"  {phase['name'] + ':':<10} ", text)
+            parameters = listed(phase, *Run().parameters(), "name", "mechanism", "requirements")
+            text = f"{text} ({parameters})" if verbose else text
+        lines += label_lines({phase["name"]: text}) if verbose else fit_line(f"  {phase['name'] + ':':<10} ", text)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:

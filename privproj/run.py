@@ -369,7 +369,7 @@ def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
     if run["sampling_rate"] is None:
         return f"{steps}, sampled as each phase says"
     if run["sampling"] is None:
-        return f"{steps} on the whole data set"
+        return f"{steps} on the whole dataset"
     rate = run["sampling_rate"]
     largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
     rate_text = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"

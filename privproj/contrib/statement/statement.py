@@ -78,7 +78,7 @@ AUTHOR_ENTRIES = {
     "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "TEXT", is_rare=True),
     "author": Parameter(LINE, "Who makes the statement; unchecked.", "TEXT"),
     "model": Parameter(LINE, "What is released, with its version; unchecked.", "TEXT"),
-    "data": Parameter(LINE, "The data set; unchecked.", "TEXT", is_rare=True),
+    "data": Parameter(LINE, "The dataset; unchecked.", "TEXT", is_rare=True),
     "versions": Parameter(LINE, "The programs that trained; unchecked.", "TEXT", is_rare=True),
     "ledger": Parameter(DIGEST, "The ledger, of which the SHA-256 is said.", "FILE", is_rare=True),
     "checkpoint": Parameter(DIGEST, "The checkpoint, of which the SHA-256 is said.", "FILE", is_rare=True),

@@ -299,7 +299,7 @@ def test_order_of_keys_and_spelling_of_numbers_do_not_matter(proof_text, tmp_pat
     (tmp_path / "proof.json").write_text(text)
     assert text != proof_text and exit_code(["verify", str(tmp_path / "proof.json")]) == 0
     output = capsys.readouterr().out
-    for sentence in ("add-remove", "group size 1", "one release on the whole data set", "rank-free", "proved", "m2 ("):
+    for sentence in ("add-remove", "group size 1", "one release on the whole dataset", "rank-free", "proved", "m2 ("):
         assert sentence in output
 
 

@@ -294,7 +294,7 @@ def plain(release, steps):
 
 
 def two_kinds(eps):
-    """Sampled Gaussian releases, and M2 on the whole data set."""
+    """Sampled Gaussian releases, and M2 on the whole dataset."""
     both = (
         [(runs.poisson_gaussian_moments(1, 0.05, add=add), 100), (runs.m2_moments(64, 4, 0.5), 10)]
         for add in (False, True)

@@ -74,7 +74,7 @@ def test_filter_labels_have_explanations(run, tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(plan(3.0)))
     groups = word_groups()
-    text = run(f"filter {path} --epsilon 4 --delta 1e-5")[1]
+    text = run(f"filter {path} --epsilon 4 --delta 1e-5 -v")[1]
     labels = re.findall(r"^  ([a-z]+(?: [a-z]+)?): ", text, re.MULTILINE)
-    assert {"filter", "report", "fixed plan"} <= set(labels)
-    assert all(entries(groups, label) for label in ("filter", "report", "fixed plan"))
+    assert {"spent", "filter", "fixed plan"} <= set(labels)
+    assert all(entries(groups, label) for label in ("spent", "filter", "fixed plan"))

@@ -20,7 +20,7 @@ def test_heavy_tailed_runs_are_enclosed_within_5_percent(z, rate, steps, delta):
 
 
 def test_little_and_much_noise_together_are_enclosed():
-    """On the whole data set there is no end of the support, and both orders are one."""
+    """On the whole dataset there is no end of the support, and both orders are one."""
     accountant = privproj.Accountant()
     accountant.step(JLClip(noise_multiplier=0.1, probes=10**6))
     accountant.step(Gaussian(noise_multiplier=30.0))

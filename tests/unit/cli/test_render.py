@@ -44,7 +44,7 @@ def test_default_text_has_at_most_six_labels(run):
         f"ledger {ROOT / 'examples' / 'ledger.jsonl'}",
     ],
 )
-def test_default_output_has_at_most_8_lines_and_75_terms(run, line):
+def test_default_output_is_short(run, line):
     out = run(line)[1]
     assert len(out.splitlines()) <= 8 and len(out.split()) <= 75
 

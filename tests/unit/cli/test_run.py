@@ -110,7 +110,7 @@ def test_run_file_has_one_mu(tmp_path, slack, capsys):
     found = json.loads(capsys.readouterr().out)
     schedule = from_data(read_data(str(file)))
     assert found["value"] == privproj.gdp_mu(schedule, **({"delta": 1e-5} if slack else {})).value
-    # at least that of the two releases on the whole data set, at most that of all on the whole data set
+    # at least that of the two releases on the whole dataset, at most that of all on the whole dataset
     each = 1.0 / GAUSSIAN["noise_multiplier"]
     assert 2**0.5 * each < found["value"] < 11**0.5 * each
     for epsilon in (0.5, 2.0):

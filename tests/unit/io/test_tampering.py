@@ -61,7 +61,7 @@ def assess_ledger(text, output):
 
 
 def epsilon_of(phases, delta):
-    """Epsilon of these phases; in mpmath where all are Gaussian on the whole data set, z^-2 = sum of T/z^2."""
+    """Epsilon of these phases; in mpmath where all are Gaussian on the whole dataset, z^-2 = sum of T/z^2."""
     plain = [
         p["mechanism"] == "gaussian" and p["sampling_rate"] == 1.0 and p["relation"] == "add-remove" for p in phases
     ]
