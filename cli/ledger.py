@@ -198,7 +198,10 @@ def remaining_text(
         round_outward(summary["epsilon_spent"]),
         f"{plan.side}, budget {summary['epsilon']:g}, delta = {summary['delta']:g}",
     )
-    lines = [first or f"epsilon spent = {spent}  ({budget})", *render.label_lines({"assumes": summary["data_assumptions"]})]
+    lines = [
+        first or f"epsilon spent = {spent}  ({budget})",
+        *render.label_lines({"assumes": summary["data_assumptions"]}),
+    ]
     if summary["epsilon_planned"] is not None:
         lines.append(f"  planned:   epsilon {round_outward(summary['epsilon_planned'])} after all phases")
     lines += render.label_lines(labels or {})

@@ -10,11 +10,14 @@ neighboring relation of the run. It may be omitted only in the query that solves
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 from unicodedata import category
 
 from privproj.errors import InvalidParameterError
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 SMALLEST_NOISE = 1e-12  # smallest accepted noise multiplier
 
@@ -25,6 +28,24 @@ LARGEST_EPSILON = 1e9  # largest accepted epsilon
 MOST_WHOLE = 10**15  # largest accepted integer unless declared otherwise
 
 MOST_CHARACTERS = 60  # characters, longest value that an error message shows
+
+
+def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
+    """Return a decorator: a positional argument that the function does not take raises an error that shows ``call``."""
+
+    def decorate(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+        most: int = function.__code__.co_argcount  # pyright: ignore[reportFunctionMemberAccess]
+
+        @wraps(function)
+        def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+            if len(args) > most:
+                name = f"arguments of {function.__name__}"
+                raise InvalidParameterError(name, quoted(args[most:]), "given by name", f"write {call}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def real(

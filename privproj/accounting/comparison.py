@@ -13,6 +13,7 @@ from privproj.errors import InvalidParameterError, PrivprojError, QueryError
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import Baseline, baselines_of, bounds_of
+from privproj.parameters import arguments_by_name
 from privproj.result import Result, Rows, Status
 from privproj.run import RunOptions
 from privproj.sampling import scheme_of
@@ -54,6 +55,7 @@ class Comparison:
         return {**facts, "data_assumptions": "; ".join(result.data_assumptions), "reason": self.reason}
 
 
+@arguments_by_name("compare(mechanism, delta=1e-5)")
 def compare(
     mechanism: Mechanism,
     *,

@@ -18,7 +18,7 @@ from privproj.errors import InvalidParameterError, QueryError, UnsupportedError
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
 from privproj.mechanisms.base import Lift
 from privproj.mechanisms.m2 import read_layers
-from privproj.parameters import integer
+from privproj.parameters import arguments_by_name, integer
 from privproj.result import Result, Rows
 from privproj.run import RunOptions
 from privproj.sampling import IN_EPOCHS
@@ -75,6 +75,7 @@ class Utility:
         return {name: getattr(self, name) for name in names}
 
 
+@arguments_by_name("update_utility(mechanism, epsilon=1.0, delta=1e-5)")
 def update_utility(
     mechanism: Mechanism,
     *,
@@ -207,6 +208,7 @@ class _Way(NamedTuple):
     rank: int | None = None
 
 
+@arguments_by_name('choose(layers="768x16", epsilon=1.0, delta=1e-5)')
 def choose(
     *,
     layers: str | Layer | Iterable[str | Layer],

@@ -29,7 +29,7 @@ from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import NEXT_UP_RELATIVE_STEP
 from privproj.numerics.jit import expect_rows, over_rows
-from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
+from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, arguments_by_name, integer
 from privproj.profiles.conversion import LEAST_LOG_VALUE
 from privproj.profiles.privacy_profile import Kernel
 from privproj.result import Outcome, Side, Status
@@ -131,6 +131,7 @@ class ColumnResult:
         return {**arguments, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
 
+@arguments_by_name("deltas(mechanism, epsilon=[1.0, 2.0])")
 def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest deltas that the bound proves for many releases, rounded up.
 
@@ -158,6 +159,7 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     return _answer_columns("delta", mechanism, **arguments)
 
 
+@arguments_by_name("epsilons(mechanism, delta=[1e-5, 1e-6])")
 def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest epsilons that the bound proves for many releases, rounded up.
 
@@ -187,6 +189,7 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     return _answer_columns("epsilon", mechanism, **arguments)
 
 
+@arguments_by_name("sigmas(mechanism, epsilon=[1.0, 2.0], delta=1e-5)")
 def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the approximately smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 

@@ -1,6 +1,7 @@
-"""Questions about whole runs: the reference run, groups, sampling, absurd questions."""
+"""Queries for whole runs: the reference run, groups, sampling, and extreme queries."""
 
 import html
+import re
 
 import numpy as np
 import pytest
@@ -369,3 +370,29 @@ def test_printed_result_names_its_requirements(run):
     (line,) = [line for line in str(result).split("\n") if line.startswith("  requires:")]
     assert line.split(":", 1)[1].strip().split(", ") == result.as_dict()["requires"]
     assert len(result.requirements) >= 3 and ", ".join(result.as_dict()["requires"]) in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        (privproj.epsilon, "epsilon(mechanism, delta=1e-5)"),
+        (privproj.delta, "delta(mechanism, epsilon=1.0)"),
+        (privproj.sigma, "sigma(mechanism, epsilon=1.0, delta=1e-5)"),
+        (privproj.compare, "compare(mechanism, delta=1e-5)"),
+        (privproj.epsilons, "epsilons(mechanism, delta=[1e-5, 1e-6])"),
+        (privproj.gdp_mu, "gdp_mu(mechanism, delta=1e-5)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.parametrize("mechanism", [Gaussian, Gaussian(noise_multiplier=1.0)], ids=["class", "instance"])
+def test_positional_target_error_shows_a_call(function, call, mechanism):
+    with pytest.raises(InvalidParameterError, match=re.escape(f"must be given by name, got (1e-05,). Write {call}.")):
+        function(mechanism, 1e-5)
+
+
+def test_shown_calls_are_valid():
+    mechanism = Gaussian(noise_multiplier=1.0)
+    assert privproj.epsilon(mechanism, delta=1e-5).value > 1.0 > privproj.delta(mechanism, epsilon=1.0).value
+    assert privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5).value > 1.0
+    assert privproj.choose(layers="768x16", epsilon=1.0, delta=1e-5)
+    assert (privproj.sigmas(Gaussian(), epsilon=[1.0, 2.0], delta=1e-5).value > 1.0).all()
