@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 
 import pytest
-from helpers import ROOT, SECONDS, full_if, ids, parsed
+from helpers import ROOT, SECONDS, full_if, ids, needs, parsed
 from privproj_cli.explain import all_entries, claims, data, entries, spelling, word_groups
 from privproj_cli.main import command_groups
 
@@ -99,6 +99,17 @@ JSON_COMMANDS = [
     "ledger {ledger} --json",
     "verify {ledger} --json",
     "bounds rank-free --json",
+    "explain m2 --json",
+    "check {check} --json",
+    "sweep {grid} -o {table} --json",
+    "compare m2 --dim 64 --rank 4 --noise-multiplier 3 --delta 1e-5 --json",
+    "curve gaussian --noise-multiplier 1 --style json",
+    "curve gaussian --noise-multiplier 1 --what trade-off --style json",
+    "curve gaussian --noise-multiplier 1 --what gdp --style json",
+    "verify {statement} --json",
+    "verify {statement} {ledger} --json",
+    "certify epsilon gaussian --noise-multiplier 1 --delta 1e-5 --json",
+    "audit symmetry --dim 16 --columns 4 --rank 4 --json",
     "lora-noise --rank 16 --entry 0.1 --row-norm 1 --json",
 ]
 
@@ -119,10 +130,20 @@ def test_explain_covers_json_keys(line, run, tmp_path):
 
 def run_of(line, run, tmp_path):
     """Return the output of a command on an example ledger or run file; skips without the feature of the command."""
-    if not any(line.split()[0] in commands for commands in command_groups().values()):
+    present = {name for commands in command_groups().values() for name in commands}
+    if not {line.split()[0], *(["report"] if "{statement}" in line else [])} <= present:
         pytest.skip("a command of an optional feature")
-    named = {"ledger": ROOT / "examples" / "ledger.jsonl", "run": tmp_path / "run.toml"}
+    named = {"ledger": ROOT / "examples" / "ledger.jsonl", "table": tmp_path / "table.csv"}
+    named |= {name: tmp_path / f"{name}.toml" for name in ("run", "check", "grid")}
+    query = 'mechanism = "gaussian"\nquery = "epsilon"\ndelta = 1e-5\n'
     named["run"].write_text('[[phase]]\nname = "phase"\nmechanism = "gaussian"\nnoise_multiplier = 3\n')
+    named["check"].write_text(f"[[bound]]\n{query}noise_multiplier = 3\nat_most = 9\n")
+    named["grid"].write_text(f"{query}[grid]\nnoise_multiplier = [1, 2]\n")
+    if "{statement}" in line:
+        named["statement"] = tmp_path / "statement.md"
+        assert run(f"report ledger {named['ledger']} -o {named['statement']}")[0] == 0
+    if line.startswith("certify"):
+        needs("flint")
     return run(line.format(**named))[1]
 
 
