@@ -93,8 +93,8 @@ class Requirement(RequirementText):
     CENTERED_COUNT = (
         "centered-count",  # C31
         "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i "
-        "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. A sum of b_i, even "
-        "minus a constant, changes by up to 1 and needs twice the noise.",
+        "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. In a sum of b_i, "
+        "one record contributes up to 1, which needs twice the noise. Subtracting a constant does not help.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",

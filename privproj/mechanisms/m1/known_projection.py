@@ -39,7 +39,7 @@ def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
 KNOWN_PROJECTION = Bound(
     name="known-projection",
     mechanism=M1,
-    summary="differences of any rank, no assumption on the data",
+    summary="neighboring sums may differ by a matrix of any rank; no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), g_p the convex majorant of "
     "the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
@@ -54,7 +54,7 @@ KNOWN_PROJECTION = Bound(
 KNOWN_PROJECTION_RANK1 = Bound(
     name="known-projection-rank1",
     mechanism=M1,
-    summary="exact for differences of rank one if the adversary sees the projection",
+    summary="exact if neighboring sums differ by a matrix of rank one and the adversary sees the projection",
     formula="delta(eps) = E[h_eps(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), h_eps(x) the Gaussian delta at "
     "sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",
