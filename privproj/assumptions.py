@@ -125,7 +125,7 @@ class Requirement(RequirementText):
     )
     FRESH_PROJECTION_PER_BATCH = (
         "fresh-projection-per-batch",
-        "Each batch has a new projection of its own. The batches of one epoch must not share one.",
+        "A new projection is drawn for each batch. The batches of one epoch must not share one.",
     )
     INDEPENDENT_LAYER_PROJECTIONS = (
         "independent-layer-projections",  # C6: with one projection the captured shares add up

@@ -262,10 +262,10 @@ class Phase:
             copies = (copies_of_record(mu, self.run.sampling_rate, self.run.group_size) for mu in sure)
             return tuple(copies), self._whole_run
         mechanism, run = self.for_relation()
-        promised = getattr(self.mechanism, "change_rank", None)
-        if promised is not None:
+        assumed = getattr(self.mechanism, "change_rank", None)
+        if assumed is not None:
             # A difference of full norm is that of K copies of one record, so its rank is at most the assumed rank.
-            mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
+            mechanism = replace(mechanism, change_rank=assumed)  # pyright: ignore[reportCallIssue]
         return self.bound.worst_differences(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:

@@ -203,8 +203,8 @@ def test_example_is_short_and_states_how_to_run_it(name):
     text = (FOLDER / f"{name}.py").read_text()
     tree = ast.parse(text)
     sentence = ast.get_docstring(tree)
-    for promised in ("Needs:", f"python examples/{name}.py", "Prints "):
-        assert promised in sentence
+    for assumed in ("Needs:", f"python examples/{name}.py", "Prints "):
+        assert assumed in sentence
     code = [line for line in text.splitlines()[tree.body[0].end_lineno :] if line.strip()]
     assert 15 <= len(code) <= 60
     assert 'if __name__ == "__main__":\n    main()\n' in text

@@ -715,8 +715,8 @@ def _verdict_on(claim: Certificate, composition: Composition) -> CertificateVerd
     result = replace(build_result(composition, "delta", None, side=side), value=value, epsilon=claim.epsilon)
     result = replace(result, interval=Enclosure(-math.inf, value))
     claims = {
-        "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
-        "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
+        "delta is proved again to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
+        "delta is proved again to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
         "the target is met": ball_meets(claim.target, claim.upper),
     }
     return CertificateVerdict(claims, lower, upper, result)

@@ -32,7 +32,7 @@ from privproj.targets import delta_target
 from privproj.version import __version__
 
 DRAWN_AFTER = "Limits of any attack"
-ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it anew from the line below, and compares."
+ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it again from the line below and compares."
 
 
 def produce(

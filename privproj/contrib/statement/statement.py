@@ -440,9 +440,9 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
 
 # --- a statement and the ledger of its run ------------------------------------------------------------
 
-STATEMENT_HOLDS = "the statement alone holds"  # claim: the check of the statement by itself holds
+STATEMENT_HOLDS = "the statement alone holds"  # claim: the check of the statement alone holds
 
-LEDGER_HOLDS = "the ledger alone is as privproj writes it"  # claim: the check of the ledger by itself holds
+LEDGER_HOLDS = "the ledger alone is as privproj writes it"  # claim: the check of the ledger alone holds
 
 # claim: the ledger is about the run of the statement, with the phases in the same order; names of phases may differ
 SAME_RUN = "each phase of the ledger is that phase of the statement: mechanism, bound, noise, plan, sampling, relation"
@@ -450,10 +450,10 @@ SAME_RUN = "each phase of the ledger is that phase of the statement: mechanism, 
 COUNTED = "the statement counts every release of the ledger"  # claim: no phase released more than the statement counts
 
 # claim: the epsilon of the statement covers the releases, by the accounting of the ledger
-COVERED = "the statement's epsilon is no less than that of the ledger's releases, at the statement's delta"
+COVERED = "the statement's epsilon is at least that of the ledger's releases, at the statement's delta"
 
 # claim: the statement is about the target of the run
-SAME_DELTA = "the statement's delta is no larger than that of the ledger's target"
+SAME_DELTA = "the statement's delta is at most that of the ledger's target"
 
 # claim: the statement omits no assumption of the number, except :data:`OF_THE_LEDGER`
 SAME_FOUNDATION = "the statement names the assumptions and requirements of the number of the ledger"

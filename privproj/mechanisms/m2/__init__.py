@@ -20,7 +20,7 @@ LAYER_TEXT = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Layers of one shape, each with a projection of its own from ``dim`` to ``rank``.
+    """Layers of one shape, each with its own projection from ``dim`` to ``rank``.
 
     Args:
         dim: The side that is projected, from 1 to 1e12.
@@ -192,7 +192,7 @@ class M2(ClippedSum):
         if self.columns is not None and self.columns < longest:
             expected = f"at least {longest}, the other side of a layer"
             raise InvalidParameterError(
-                "columns", self.columns, expected, "columns applies to layers without a size :M of their own"
+                "columns", self.columns, expected, "columns applies only to layers without their own size :M"
             )
         shares = [layer.share for layer in self.layers if layer.share is not None]
         are_whole = len(shares) == len(self.layers) and abs(sum(shares) - 1.0) <= 1e-9
@@ -298,7 +298,7 @@ class M2(ClippedSum):
 
     @property
     def projects_apart(self) -> bool:
-        """Whether several projected layers have clipping norms of their own.
+        """Whether several projected layers have their own clipping norms.
 
         Their captured shares then average, which requires independent projections (C6).
         """

@@ -164,12 +164,12 @@ def test_convert_rejects_unsupported_runs(ask, error):
 
 
 def test_conversion_has_bound_and_assumptions():
-    promised = convert(Wishart(dim=100, rank=9, misalignment=1e-6), "mu").rests_on
-    assert promised.data_assumptions and str(promised.status) == "conditional" and promised.requirements
-    plain = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "mu").rests_on
+    assumed = convert(Wishart(dim=100, rank=9, misalignment=1e-6), "mu").basis
+    assert assumed.data_assumptions and str(assumed.status) == "conditional" and assumed.requirements
+    plain = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "mu").basis
     assert (plain.data_assumptions, str(plain.status)) == ((), "proved")
     # The divergences come from another bound than that of the run.
-    divergence = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "renyi", at=2).rests_on
+    divergence = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "renyi", at=2).basis
     assert (plain.bound, divergence.bound) == ("m2.rank-free", "m2.mixture-rdp")
 
 

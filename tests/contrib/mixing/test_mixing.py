@@ -24,7 +24,7 @@ def largest_eigen_noise(share):
     return -NormalDist().inv_cdf(share)
 
 
-def promised(rank, gamma, eigen_noise, eps):
+def assumed(rank, gamma, eigen_noise, eps):
     """Delta of the first stage and a sketch at ``gamma`` together, by composition."""
     phases = [(gaussian(eigen_noise), Run()), (sketch_profile(rank, 1.0 / gamma), Run())]
     return math.exp(compose_phases(phases).log_delta(eps).upper)
@@ -79,7 +79,7 @@ def test_failure_probability_without_record_is_not_enough():
     """With the margin ``Z Phi^-1(1 - d')`` of the eigenvalue, delta is not that of the sketch plus ``d'`` (C33)."""
     rank, gamma, eigen_noise, failure, eps = 1, 0.5, 0.5, 1e-3, 20.0
     margin = eigen_noise * largest_eigen_noise(failure)
-    spent = promised(rank, gamma, eigen_noise, eps) + failure
+    spent = assumed(rank, gamma, eigen_noise, eps) + failure
     # One record on empty data: without noise in the second stage it shows, and without it all that is released is 0.
     mechanism, rng = Mixing(rank=rank, gamma=gamma + margin, eigen_noise=eigen_noise), np.random.default_rng(1)
     silent = sum(mechanism.noise_variance(1.0 + eigen_noise * rng.standard_normal(), 1.0) == 0.0 for _ in range(4000))
@@ -94,7 +94,7 @@ def test_failure_probability_without_record_is_not_enough():
 def test_two_stage_is_below_every_split_of_delta(failure, eps):
     mechanism = Mixing(rank=100, gamma=65.0, eigen_noise=7.0)
     left = mechanism.gamma - 1.0 - mechanism.eigen_noise * largest_eigen_noise(failure)
-    assert delta(mechanism, eps) <= promised(100, left, 7.0, eps) + failure
+    assert delta(mechanism, eps) <= assumed(100, left, 7.0, eps) + failure
 
 
 def test_two_stage_with_large_gamma_is_gaussian():

@@ -147,8 +147,8 @@ def test_full_rank_difference_is_tried_if_shape_allows():
     exact = 0.5 * special.erf(math.sqrt(4 / 64) / z / math.sqrt(8)) * 2  # Gaussian delta at epsilon 0
     assert least_delta(slim, eps) < 0.99 * least_delta(spread, eps) < 0.99 * exact
     assert privproj.delta(spread, epsilon=eps).value < 1.02 * least_delta(spread, eps)
-    promised = M2(dim=64, rank=4, noise_multiplier=z, change_rank=5)
-    assert least_delta(promised, eps) == least_delta(slim, eps)
+    assumed = M2(dim=64, rank=4, noise_multiplier=z, change_rank=5)
+    assert least_delta(assumed, eps) == least_delta(slim, eps)
     # at a small delta rank one stays the worst, also after the other change was tried
     found = privproj.epsilon(M2(dim=300, rank=1, noise_multiplier=0.3), delta=1e-5, steps=20)
     assert 1.01 < found.value / with_details(found).lower_bound.value < 1.08

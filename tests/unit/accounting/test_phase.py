@@ -77,10 +77,10 @@ def test_refuted_bound_is_marked_in_run_as_it_is_alone(name):
 
 
 def test_weakest_status_is_that_of_run():
-    proved, promised = PHASES[1], phase_of(Gaussian(noise_multiplier=3.0), "second", group_size=2)
+    proved, assumed = PHASES[1], phase_of(Gaussian(noise_multiplier=3.0), "second", group_size=2)
     assert build_result(Composition((proved,)), "epsilon", 1.0).status is Status.PROVED
     grouped = phase_of(Gaussian(noise_multiplier=9.0), "third", group_size=2)
-    assert build_result(Composition((promised, grouped)), "epsilon", 1.0).status is Status.CONDITIONAL
+    assert build_result(Composition((assumed, grouped)), "epsilon", 1.0).status is Status.CONDITIONAL
 
 
 def test_unprintable_phase_name_is_rejected():

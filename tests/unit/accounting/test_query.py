@@ -254,8 +254,8 @@ def test_unknown_option_of_run_has_suggestion(options, sentence):
 def test_repr_without_guarantee_states_it():
     refuted = privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
-    promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
-    assert all(sentence in str(promised) for sentence in promised.data_assumptions) and promised.data_assumptions
+    assumed = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
+    assert all(sentence in str(assumed) for sentence in assumed.data_assumptions) and assumed.data_assumptions
 
 
 def test_answer_reads_as_one_line():

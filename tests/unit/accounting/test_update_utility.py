@@ -1,4 +1,4 @@
-"""What an update is worth beside DP-SGD's: limits, orders, and the release simulated (C38)."""
+"""Utility of an update compared with DP-SGD: limits, order, and simulated releases (C38)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What to train with, as text, JSON and a picture; the worth of one answer."""
+"""The table of ``choose`` as text, JSON and a picture; the utility line of a query."""
 
 import json
 
@@ -93,13 +93,13 @@ def test_verbose_result_of_projection_has_its_utility(run, sentence):
 )  # fmt: skip
 def test_result_unusable_as_target_omits_utility(run, sentence):
     code, text, _ = run(sentence)
-    assert code == 0 and "worth:" not in text
+    assert code == 0 and "utility:" not in text
 
 
 def test_unprojected_release_has_no_utility_line(run):
-    assert "worth:" not in run("epsilon m2 --dim 96 --rank 96 --noise-multiplier 2 --delta 1e-12")[1]
+    assert "utility:" not in run("epsilon m2 --dim 96 --rank 96 --noise-multiplier 2 --delta 1e-12")[1]
 
 
 def test_result_without_projection_has_no_utility(run):
-    assert "worth:" not in run("epsilon gaussian --noise-multiplier 1 --delta 1e-5")[1]
-    assert "worth:" not in run("rank m2 --dim 96 --noise-multiplier 1e-3 --epsilon .1 --delta 1e-5")[1]
+    assert "utility:" not in run("epsilon gaussian --noise-multiplier 1 --delta 1e-5")[1]
+    assert "utility:" not in run("rank m2 --dim 96 --noise-multiplier 1e-3 --epsilon .1 --delta 1e-5")[1]

@@ -210,10 +210,10 @@ def test_ledger_verdict_omits_phase_names(path, capsys):
 
 def test_ledger_verdict_names_data_assumption(path, capsys):
     release = privproj.M2(dim=64, rank=4, noise_multiplier=9.0)
-    for bound, promised in (("exact-rank1", True), ("rank-free", False)):
+    for bound, assumed in (("exact-rank1", True), ("rank-free", False)):
         spend(path.with_name(bound), 1, phase_of(release, "m2", bound), None)
         assert exit_code(["verify", str(path.with_name(bound)), "--delta", "1e-5"]) == 0
-        assert ("assumes:   every record changes" in capsys.readouterr().out) == promised
+        assert ("assumes:   every record changes" in capsys.readouterr().out) == assumed
 
 
 def test_ledger_verdict_equals_accountant(path, capsys):

@@ -320,15 +320,15 @@ def test_column_published_rejects_several_columns():
 
 
 @pytest.mark.parametrize(
-    ("promised", "sensitivity"),
+    ("assumed", "sensitivity"),
     [
         ({"residual_misalignment": 8e-6}, "0.004"),
         ({"residual_misalignment": 0.0, "shift_in_span": 0.3}, "0.3"),
         ({"residual_misalignment": 0.02, "residual_norm": 3.0, "changed_columns": 4}, "1.2"),
     ],
 )
-def test_column_assumptions_state_sensitivity(promised, sensitivity):
+def test_column_assumptions_state_sensitivity(assumed, sensitivity):
     """It follows from the assumptions, so it is not a clipping norm of the program."""
-    mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **promised)
+    mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **assumed)
     sentence = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
     assert f"the sensitivity is {sensitivity};" in sentence

@@ -168,13 +168,13 @@ def test_change_rank_is_limited_by_shape():
     with pytest.raises(InvalidParameterError, match="columns"):
         privproj.epsilon(mechanism, delta=1e-5, bound="beta-tail")
     by_shape = privproj.epsilon(M2(dim=64, rank=4, columns=8, noise_multiplier=1.0), delta=1e-5, bound="beta-tail")
-    promised = privproj.epsilon(
+    assumed = privproj.epsilon(
         M2(dim=64, rank=4, columns=8, change_rank=2, noise_multiplier=1.0), delta=1e-5, bound="beta-tail"
     )
     assert (by_shape.status, by_shape.data_assumptions) == ("proved", ())
-    assert promised.status == "conditional"
-    assert "at most 2" in promised.data_assumptions[0]
-    assert promised.value < by_shape.value
+    assert assumed.status == "conditional"
+    assert "at most 2" in assumed.data_assumptions[0]
+    assert assumed.value < by_shape.value
     one_column = privproj.epsilon(M2(dim=64, rank=4, columns=1, noise_multiplier=1.0), delta=1e-5, bound="exact-rank1")
     assert one_column.status == "proved"
 

@@ -107,11 +107,11 @@ def test_sketch_exact_rank1_matches_simulation():
     gains = np.clip(-np.expm1(0.4 - (logs[0] - logs[1])), 0, None)
     nu = float(column @ np.linalg.solve(distributions[1], column))
     exact = math.exp(sketch_profile(rank, nu).log_delta(0.4).upper)
-    promised = privproj.evaluate(
+    assumed = privproj.evaluate(
         "sketch.exact-rank1.delta", rank=rank, gamma=floor / float(column @ column), epsilon=0.4
     )
     assert nu <= float(column @ column) / floor
-    assert gains.mean() <= exact + 5 * gains.std() / math.sqrt(count) <= promised.value
+    assert gains.mean() <= exact + 5 * gains.std() / math.sqrt(count) <= assumed.value
     assert max(gains.mean(), 1e-3) > 0.5 * exact
 
 
@@ -135,11 +135,11 @@ def test_layers_of_sketches_require_independence(bound):
 def test_enforced_norms_make_sketch_bounds_proved():
     given = {"rank": 16, "frobenius_bound": 1.0, "sensitivity": 0.01, "noise_sigma": 1.0}
     assert privproj.epsilon(Sketch(**given, enforced=True), delta=1e-5).status == "proved"
-    promised = privproj.epsilon(Sketch(**given), delta=1e-5)
-    assert promised.status == "conditional" and len(promised.data_assumptions) == 2
+    assumed = privproj.epsilon(Sketch(**given), delta=1e-5)
+    assert assumed.status == "conditional" and len(assumed.data_assumptions) == 2
     floor = privproj.epsilon(Sketch(**given, enforced=True, eigen_floor=0.1), delta=1e-5)
-    assert floor.status == "conditional" and "lambda_min" in floor.data_assumptions[0] and floor.value < promised.value
-    assert promised.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
+    assert floor.status == "conditional" and "lambda_min" in floor.data_assumptions[0] and floor.value < assumed.value
+    assert assumed.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
 
 
 def test_lora_one_step_rejects_several_steps():
