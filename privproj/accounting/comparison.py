@@ -116,7 +116,7 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
     if reason.startswith(f"is {bound.status} and is not"):
         reason = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
-    return kind.get(getattr(error, "outcome", ""), "") + reason
+    return kind.get(getattr(error, "outcome", ""), "") + reason.removeprefix("is ")
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:

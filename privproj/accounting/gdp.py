@@ -213,7 +213,7 @@ _Point = tuple[float, float]  # an epsilon in nats, and the log of an upper boun
 
 
 def _read(curve: Curve, eps: float) -> float:
-    """Return the upper end of ``ln delta``; 0 if the bound cannot be evaluated."""
+    """Return an upper bound of ``ln delta``; 0 if the bound cannot be evaluated."""
     with suppress(PrivprojError):
         return min(0.0, curve.log_delta(eps).upper)
     return 0.0

@@ -243,7 +243,7 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function that computes the lower bounds of a table at these points, and its upper bounds there.
+    """Return the lower bounds of a table at the points ``at``, as a function without arguments, and the upper bounds.
 
     Upper bounds are raised to at least 1e-300.
     """
@@ -338,7 +338,7 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
 
 
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
-    """Return the standard deviation (nats) of the finite losses, with the masses of the polygon with these knots."""
+    """Return the standard deviation (nats) of the finite losses, if ``E`` is the polygon with these knots."""
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()

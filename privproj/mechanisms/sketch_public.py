@@ -71,7 +71,7 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivit
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return profiles of differences for lower bounds of delta.
+    """Return the privacy profiles of the differences that give lower bounds of delta.
 
     The differences have rank one, or are the limit of many directions with equal singular values.
     """

@@ -231,7 +231,7 @@ def test_rows_are_table_and_columns(rows):
 
 
 @pytest.mark.parametrize(("mechanism", "run", "short"), [
-    (Gaussian(noise_multiplier=1.0), {}, {"classical": "is proved for 0 < epsilon < 1 only"}),
+    (Gaussian(noise_multiplier=1.0), {}, {"classical": "proved for 0 < epsilon < 1 only"}),
     (Gaussian(noise_multiplier=1.0), {"steps": 9, "sampling_rate": 0.1}, {
         "gdp": "has no amplification by subsampling",
     }),
