@@ -49,7 +49,7 @@ TRUTH_VALUES = {Tensor.__bool__, torch.is_nonzero}
 GRADIENTS = {
     Tensor.register_hook: "a call of register_hook, which sees gradients before they are clipped",
     Tensor.retain_grad: "a call of retain_grad, which keeps gradients before they are clipped",
-    Tensor.grad_fn.__get__: "a use of grad_fn, which sees gradients before they are clipped",  # pyright: ignore[reportAttributeAccessIssue]
+    Tensor.grad_fn.__get__: "a use of grad_fn, which sees gradients before they are clipped",  # pyright: ignore
     Tensor.backward: "a call of backward, which computes gradients before they are clipped",
 }  # fmt: skip
 """Operations that reach gradients of records, with what the error says of each."""
@@ -275,7 +275,7 @@ class AllRecords(_Pass):
         inside = parameter.detach() if is_own and parameter is not None else bias if is_frozen else None
         ones = None if trained.bias is None else float(is_own)
         out = self.use(x, lambda x: forward(x, inside), lambda x, g: trained.keep(*factors(x, g, ones)))
-        return out if is_own or is_frozen else out + bias.reshape(-1, *[1] * (-1 - channels_at))
+        return out if is_own or is_frozen else out + bias.reshape(-1, *[1] * (-1 - channels_at))  # pyright: ignore
 
 
 class _Kept(torch.autograd.Function):
@@ -293,7 +293,7 @@ class _Kept(torch.autograd.Function):
         ctx.save_for_backward(x)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Hand over the factors."""
         (x,) = ctx.saved_tensors
         with torch.no_grad():
@@ -301,7 +301,7 @@ class _Kept(torch.autograd.Function):
         return g, None, None, None
 
     @staticmethod
-    def vmap(
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]
     ) -> tuple[Any, int]:
         """Put the records first."""

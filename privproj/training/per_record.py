@@ -398,7 +398,9 @@ class _Recomputed(torch.autograd.Function):
         return None, None, None, *(t.grad for t in tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, switch: Tensor, part: "_Checkpoint", _: Any, *tensors: Tensor) -> tuple[Any, Any]:
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
+        info: Any, in_dims: Any, switch: Tensor, part: "_Checkpoint", _: Any, *tensors: Tensor
+    ) -> tuple[Any, Any]:
         """Put the records first."""
         moved = [t if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[3:], strict=True)]
         dims = tuple(None if d is None else 0 for d in in_dims[3:])
@@ -427,6 +429,7 @@ class _Checkpoint:
 
     def __init__(self, recorder: Recorder, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
         self.recorder, self.states = recorder, []
+        self.out_spec: Any = None
         while isinstance(function, partial):
             function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
         leaves, self.spec = tree_flatten((args, kwargs))

@@ -299,8 +299,8 @@ class _ReleasesAreSteps(TrainerCallback):
         if done < saved:
             raise InvalidParameterError("ledger", where, f"a ledger with the {saved} releases of the checkpoint")
         if done and not saved:
-            words = "Use train(resume_from_checkpoint=True), or start with another ledger and compose both"
-            raise UnsupportedError(f"{where} already has {done} releases. {words}")
+            condition = "Use train(resume_from_checkpoint=True), or start with another ledger and compose both"
+            raise UnsupportedError(f"{where} already has {done} releases. {condition}")
         if done > saved:
             late = f"{where} has {done - saved} releases after the checkpoint. They count, but their steps are lost."
             warnings.warn(late, ResumedLedger, stacklevel=2)
@@ -355,8 +355,8 @@ def _check_arguments(trainer: PrivateTrainer) -> None:
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind not in WORKERS or args.n_gpu > 1:
         actual = kind if args.n_gpu <= 1 else f"{args.n_gpu} GPUs in one process"
-        words = "for processes that hold the whole model on one GPU each, without FSDP and DeepSpeed"
-        raise InvalidParameterError("args", actual, words)
+        condition = "for processes that hold the whole model on one GPU each, without FSDP and DeepSpeed"
+        raise InvalidParameterError("args", actual, condition)
     if args.load_best_model_at_end and hasattr(trainer.model, "trained_by_m2"):
         raise InvalidParameterError(
             "load_best_model_at_end", True, "False with m2 on a PEFT model", "load the best model with import_peft"
