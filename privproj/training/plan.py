@@ -380,7 +380,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         def lacks(z: float) -> float:
             return -1.0 if budget_left.fits(with_noise(z).phase(plan.steps)) else 1.0
 
-        share = budget_left.spent / room.budget
+        share = budget_left.spent / budget_left.budget
         noise = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
     if noise == math.inf or share > NEARLY_ALL:
         left = f"leave nothing of epsilon {epsilon:g} at delta {delta:g}"

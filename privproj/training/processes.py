@@ -97,12 +97,12 @@ class Processes:
         """Raise :class:`InvalidParameterError`, in every process, unless all processes tell the same under every
         name.
         """
-        first, *others = self.meet("a comparison", dict(values))
+        first, *others = self.meet("a comparison", dict(pair))
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
-                values = [one.get(name, "nothing") for one in (first, other)]
-                if values[0] != values[1]:
-                    actual = f"{values[0]} in process 0 and {values[1]} in process {rank}"
+                pair = [one.get(name, "nothing") for one in (first, other)]
+                if pair[0] != pair[1]:
+                    actual = f"{pair[0]} in process 0 and {pair[1]} in process {rank}"
                     raise InvalidParameterError(name, actual, "the same in every process of the run")
 
     def align(self, tensors: Iterable[Tensor]) -> None:
