@@ -346,7 +346,7 @@ class Words(str):
 
 
 def test_attributes_of_one_record_never_reach_another():
-    """Records with such attributes are refused, or each keeps its own."""
+    """Records with such attributes raise an error, or each keeps its own."""
     made = []
     for note in (1, 2):
         record = Attributed(x=X)
