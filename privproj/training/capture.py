@@ -54,6 +54,10 @@ GRADIENTS = {
 }  # fmt: skip
 """Operations that reach gradients of records, with what the error says of each."""
 
+DATA: Any = Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
+SET_DATA: Any = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
+"""How torch calls a read of ``tensor.data`` and an assignment to it."""
+
 PRINTED = {
     Tensor.__repr__: "a printed tensor, which shows the values of all records",
     Tensor.__format__: "a formatted tensor, which shows the values of all records",
@@ -81,12 +85,15 @@ class _Pass(TorchFunctionMode):
         self.kept: list[ref[Any]] = []
         self.is_running = True
 
-    def check_random_numbers(self, func: Any, kwargs: dict[str, Any]) -> None:
-        """Raise if the function has set a seed, or draws from its own generator."""
+    def check(self, func: Any, kwargs: dict[str, Any]) -> None:
+        """Raise if the function has set a seed, draws from its own generator, or replaces the data of a tensor."""
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
             raise InvalidParameterError("loss_fn", what, "a function without seeds and generators", remedy)
+        if func == SET_DATA:
+            what, remedy = "an assignment to the data of a tensor", "assign a new tensor"
+            raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
 
     def leaks(self) -> bool:
         """Return True if a tensor that was computed from records is still alive."""
@@ -101,8 +108,6 @@ class OneRecord(_Pass):
     def __init__(self, recorder: "Recorder", inputs: list[Tensor]) -> None:
         super().__init__(recorder)
         self.computed: dict[int, ref[Any]] = {}
-        self.own = {id(tensor) for tensor in recorder.tensors}
-        self.written: list[tuple[Tensor, int]] = []
         self.note(inputs)
 
     def note(self, out: Any) -> None:
@@ -113,23 +118,17 @@ class OneRecord(_Pass):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        self.check_random_numbers(func, kwargs)
+        self.check(func, kwargs)
         depends = any(
             (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
         )
         if func in GRADIENTS and depends:
             raise InvalidParameterError("loss_fn", GRADIENTS[func], "a function of one record", "remove it")
-        out = func(*args, **kwargs)
+        # Writes to the result of detach count as writes to the tensor; those to its data would not.
+        out = args[0].detach() if func == DATA else func(*args, **kwargs)
         if depends:
             self.note(out)
-        if func == Tensor.data.__get__ and id(args[0]) in self.own:  # pyright: ignore[reportAttributeAccessIssue]
-            # Writes through ``data`` do not count as writes to the tensor itself.
-            self.written.append((out, out._version))
         return out
-
-    def writes(self) -> bool:
-        """Return True if the pass has written to a tensor of the module through its ``data``."""
-        return any(tensor._version != version for tensor, version in self.written)
 
 
 class AllRecords(_Pass):
@@ -148,7 +147,7 @@ class AllRecords(_Pass):
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        self.check_random_numbers(func, kwargs)
+        self.check(func, kwargs)
         rule = RULES.get(func)
         out = NotImplemented if rule is None else rule(self, *args, **kwargs)
         if out is NotImplemented:
@@ -461,9 +460,17 @@ def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
     return during.truth_value((input == other).all(), (input, other))
 
 
+def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
+    """Look for a value in a tensor of each record, as a branch."""
+    if not is_batchedtensor(input) or during.depth > 1:
+        return NotImplemented
+    return during.truth_value((input == element).any(), (input, element))
+
+
 RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear, torch.addmm: _addmm, functional.embedding: _embedding,
     functional.scaled_dot_product_attention: _attention, torch.equal: _equal,
+    Tensor.__contains__: _contains,
     **{function: _convolution(function, dimensions) for function, dimensions in SPATIAL.items()},
 }  # fmt: skip
 """Functions that are not left to vmap. A rule that returns ``NotImplemented`` leaves a call to vmap after all."""

@@ -124,6 +124,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._original, self._module, self._trained, self._views = optimizer, module, trained, views
         self._noisy_sum, self._spending, self._turn, self._plan = release, spending, loader, spending.plan
         self._recorder = Recorder(module, trained)
+        self._planned = {id(p): p.dtype for one in trained for p in one.parameters}
         self._hooks: list[Callable[[Any], None]] = []
         self._steps_itself = False
         self._batches_seen = 0
@@ -372,9 +373,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _check_trained(self) -> None:
         """Raise if other tensors are trained than those of the plan, or have gradients from elsewhere."""
-        planned = {id(p) for trained in self._trained for p in trained.parameters}
-        if {id(p) for p in self._module.parameters() if p.requires_grad} != planned:
-            remedy = "freeze or unfreeze tensors before make_private only"
+        if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
+            remedy = "freeze or convert tensors before make_private only"
             raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
         if any(p.grad is not None for trained in self._trained for p in trained.parameters):
             remedy = "remove calls of backward from the loop, or call optimizer.zero_grad() before step_on"

@@ -8,7 +8,7 @@ import copy
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -86,15 +86,17 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
         tensors.append(value.detach().as_subclass(Tensor))
         return None
-    if isinstance(value, dict):
+    # Attributes beside the entries would be those of the first record of a group.
+    is_plain = isinstance(value, Enum) or not getattr(value, "__dict__", None)
+    if isinstance(value, dict) and is_plain:
         return _Part(value, tuple(value), tuple(_structure(part, tensors) for part in value.values()))
     if isinstance(value, tuple | list):
         return _Part(value, (), tuple(_structure(part, tensors) for part in value))
     if isinstance(value, UserDict):
         return _Part(value, tuple(value.data), tuple(_structure(part, tensors) for part in value.data.values()))
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and {f.name for f in fields(value)} <= {*getattr(value, "__dict__", ())}:
         return _Part(value, tuple(vars(value)), tuple(_structure(part, tensors) for part in vars(value).values()))
-    if isinstance(value, PLAIN):
+    if isinstance(value, PLAIN) and is_plain:
         return _Part(value)
     # What else an object holds could be kept by the program, and reach another record.
     expected = "a loader of records made of dense tensors, numbers and text, in tuples, lists, dicts or dataclasses"
@@ -274,8 +276,6 @@ class Recorder:
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(group.build(tuple(tensors))))
         del tensors
-        if during.writes():
-            raise _write_error()
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for p, g in zip(self.parameters, gradients, strict=True):
@@ -351,14 +351,9 @@ def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]
                 layer._buffers.clear()
                 layer._buffers.update(buffers)
     if any(tensor._version != version for tensor, version in written):
-        raise _write_error()
-
-
-def _write_error() -> InvalidParameterError:
-    """Return the error for a forward pass that writes to the module."""
-    remedy = "call eval() on the layer that writes it, or remove the write"
-    what = "a forward pass that writes to a buffer or a parameter"
-    return InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
+        remedy = "call eval() on the layer that writes it, or remove the write"
+        what = "a forward pass that writes to a buffer or a parameter"
+        raise InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
 
 
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(

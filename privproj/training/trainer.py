@@ -202,10 +202,12 @@ class PrivateTrainer(Trainer):
         """
         assert self.private_optimizer is not None
         model.train()
+
+        def loss_fn(record: Any) -> Any:
+            return self.compute_loss(model, record)
+
         size = self.args.per_device_train_batch_size
-        self.private_optimizer.backward_on(
-            lambda record: self.compute_loss(model, record), inputs, size, one_by_one=self.one_by_one
-        )
+        self.private_optimizer.backward_on(loss_fn, inputs, size, one_by_one=self.one_by_one)
         return torch.zeros((), device=self.args.device)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any = None) -> Any:

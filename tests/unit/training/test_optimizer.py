@@ -57,10 +57,10 @@ def test_step_on_takes_only_batches_of_the_loader(loop, wrong):
 
 def test_step_needs_the_gradients_of_a_batch(loop):
     _, optimizer, batches = loop
-    with pytest.raises(InvalidParameterError, match="after a batch of the private loader"):
+    with pytest.raises(InvalidParameterError, match="after drawing a batch from the private loader"):
         optimizer.step()
     next(batches)
-    with pytest.raises(InvalidParameterError, match="after the gradients of all its records"):
+    with pytest.raises(InvalidParameterError, match="after backward_on of the batch"):
         optimizer.step()
     with pytest.raises(InvalidParameterError, match="empty batches are released too"):
         optimizer._turn.open(Batch([]))
@@ -167,7 +167,7 @@ def test_tensors_unfrozen_after_make_private_are_rejected():
     module[0].requires_grad_(False)
     module, optimizer, _ = private(module, *data())
     module[0].requires_grad_(True)
-    with pytest.raises(InvalidParameterError, match="Freeze or convert tensors before make_private only"):
+    with pytest.raises(InvalidParameterError, match="tensors before make_private only"):
         step(module, optimizer, *data())
 
 

@@ -95,6 +95,7 @@ def test_restart_continues_a_partial_run(tmp_path):
     assert [steps for _, steps in read_ledger(book).phases] == [STEPS, STEPS, 1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", [None, 40.0])
 def test_last_digits_of_a_target_are_nothing_to_train_with(tmp_path, order):
     """They would fit a run with a noise of thousands."""
@@ -105,6 +106,7 @@ def test_last_digits_of_a_target_are_nothing_to_train_with(tmp_path, order):
         start(module, **target)
 
 
+@pytest.mark.full
 def test_target_is_one_for_both_starts(tmp_path):
     module, book, target = mlp(), str(tmp_path / "ledger.jsonl"), {"noise_multiplier": None, "delta": DELTA}
     train(module, ledger=book, epsilon=1.0, **target)
