@@ -30,7 +30,7 @@ from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedErr
 from privproj.training.dataset import check_distinct
 from privproj.training.generators import (
     CPU,
-    POOL_WORDS,
+    POOL_SIZE,
     EpochSecrets,
     Streams,
     pick_batches,
@@ -89,10 +89,10 @@ class BatchState:
             remedy = "call make_private again with the same ledger"
             raise InvalidParameterError("optimizer", "one whose run is closed", "open", remedy)
         if self.batch is None or batch is not self.batch or (self.taken and batch._groups):
-            words = "the last batch of the private loader, used once"
+            expected = "the last batch of the private loader, used once"
             remedy = "pass the batch to step_on as it is, and unpack it inside the loss function"
             what = "a batch that was used before" if isinstance(batch, Batch) else type(batch).__name__
-            raise InvalidParameterError("batch", what, words, remedy)
+            raise InvalidParameterError("batch", what, expected, remedy)
         return batch._groups
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class PrivateLoader(BatchState):
         Args:
             steps: Number of batches.
 
-        Yields:
+        Returns:
             The numbers of the records in each batch.
         """
         plan, generator = self.plan, self.generator
@@ -299,7 +299,7 @@ class PrivateLoader(BatchState):
                 parts = tuple(column[numbers].unsqueeze(1) for column in self.columns)
                 yield Batch([Group(parts, list, len(numbers))] if numbers else [])
             return
-        secret = self.streams.forward.fresh_seed().generate_state(POOL_WORDS)
+        secret = self.streams.forward.fresh_seed().generate_state(POOL_SIZE)
         records = _RecordsAlone(self.dataset, self.join, secret.tobytes().hex())
         # Workers get a seed from here and not from torch's own generator; every record has a seed of its own.
         seeds = torch.Generator().manual_seed(int(secret[0]))

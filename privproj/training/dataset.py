@@ -200,8 +200,8 @@ class Sidecar:
                 raise InvalidParameterError("ledger", f"{self.ledger} with {account.spent}", expected, remedy)
             if account.spent:
                 # A digest that is missing says nothing.
-                are_told = None not in (previous.digest, self.data.digest)
-                what = "records with other contents or in another order" if are_told and previous != self.data else ""
+                are_known = None not in (previous.digest, self.data.digest)
+                what = "records with other contents or in another order" if are_known and previous != self.data else ""
                 if previous.records != self.data.records:
                     what = f"{self.data.records} records instead of {previous.records}"
                 if what:
@@ -227,8 +227,8 @@ class Sidecar:
         """Return the identity in the file and the releases that its ledger had then; put the rest into ``entries``."""
         try:
             entries = parse_json(read_bounded(self.path).decode())
-            records, digest, releases, words = (entries.pop(n) for n in ("records", "digest", "releases", "private"))
-            if words == PRIVATE and isinstance(records, int) and isinstance(releases, int):
+            records, digest, releases, notice = (entries.pop(n) for n in ("records", "digest", "releases", "private"))
+            if notice == PRIVATE and isinstance(records, int) and isinstance(releases, int):
                 self.entries |= entries
                 return Identity(records, digest), releases
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

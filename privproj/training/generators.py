@@ -24,10 +24,10 @@ from privproj.training.processes import Processes
 ENTROPY_BITS = 256  # soundness
 """Bits that the operating system gives for the streams of one run: too many to try all."""
 
-POOL_WORDS = ENTROPY_BITS // 32  # soundness
+POOL_SIZE = ENTROPY_BITS // 32  # soundness
 """Words of 32 bits in which numpy mixes these bits; its default has half of them."""
 
-WORDS = 624
+STATE_SIZE = 624
 """Words of 32 bits in the state of the Mersenne twister in torch (Matsumoto and Nishimura 1998)."""
 
 FIRST_WORD = 24
@@ -72,8 +72,8 @@ class Stream:
         """Return the generator on a device; raises where a draw from it could be repeated."""
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            words = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
-            raise UnsupportedError(f"{words}. Run the step outside of the graph")
+            problem = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
+            raise UnsupportedError(f"{problem}. Run the step outside of the graph")
         if device not in self.generators:
             self.generators[device] = generator(device, *self.seed.spawn(1))
         return self.generators[device]
@@ -104,9 +104,9 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
     """
     entropy = secrets.randbits(ENTROPY_BITS) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
-    sampler, projection, *local = np.random.SeedSequence(shared, pool_size=POOL_WORDS).spawn(4)
+    sampler, projection, *local = np.random.SeedSequence(shared, pool_size=POOL_SIZE).spawn(4)
     if insecure_seed is None:
-        local = [np.random.SeedSequence(secrets.randbits(ENTROPY_BITS), pool_size=POOL_WORDS) for _ in local]
+        local = [np.random.SeedSequence(secrets.randbits(ENTROPY_BITS), pool_size=POOL_SIZE) for _ in local]
     return Streams(Stream(sampler), Stream(projection), *map(Stream, local), is_insecure=insecure_seed is not None)
 
 
@@ -199,8 +199,8 @@ def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndar
     accepted, part = np.empty(0, "<u8"), 0
     while len(accepted) < records:
         drawn = shake_256(f"{secret} {epoch} {part}".encode()).digest(8 * (records - len(accepted)))
-        words = np.frombuffer(drawn, "<u8")
-        accepted, part = np.concatenate([accepted, words[words <= last]]), part + 1
+        numbers = np.frombuffer(drawn, "<u8")
+        accepted, part = np.concatenate([accepted, numbers[numbers <= last]]), part + 1
     return (accepted % np.uint64(batches)).astype(np.int64)
 
 
@@ -212,8 +212,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
     state = rng.get_state()
     _check_length(state, device)
     if device.type == "cpu":
-        words = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)
-        words[:] = seed.generate_state(WORDS, np.uint32)
+        numbers = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * STATE_SIZE].view(np.uint64)
+        numbers[:] = seed.generate_state(STATE_SIZE, np.uint32)
         # The seed that torch.initial_seed tells, from which programs seed other generators: no constant, and no word.
         state.numpy()[:8].view(np.uint64)[:] = seed.spawn(1)[0].generate_state(1, np.uint64)
     else:
@@ -224,8 +224,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
 def _check_length(state: torch.Tensor, device: torch.device) -> None:
     """Raise if the state of a generator is not as long as it has to be."""
     if state.numel() != STATE_BYTES[device.type]:
-        words = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
-        raise RuntimeError(f"{words}, got {state.numel()}. Use a version of torch that privproj supports.")
+        problem = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
+        raise RuntimeError(f"{problem}, got {state.numel()}. Use a version of torch that privproj supports.")
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:

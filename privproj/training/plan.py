@@ -262,11 +262,11 @@ class Plan:
         adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
         is_one_clip = adaptive is None or self.shares is None
         if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
-            words = f"None with clipping=per-layer, else have the sigma of the mechanism ({accounted})"
-            raise InvalidParameterError("adaptive_clipping", adaptive, words)
+            expected = f"None with clipping=per-layer, else have the sigma of the mechanism ({accounted})"
+            raise InvalidParameterError("adaptive_clipping", adaptive, expected)
         if adaptive is not None and not adaptive.least <= self.clip <= adaptive.most:
-            words = f"a number from {adaptive.least:g} to {adaptive.most:g}, the range of adaptive_clipping"
-            raise InvalidParameterError("max_grad_norm", self.clip, words)
+            expected = f"a number from {adaptive.least:g} to {adaptive.most:g}, the range of adaptive_clipping"
+            raise InvalidParameterError("max_grad_norm", self.clip, expected)
         self.phase(self.steps).check()
 
     @property
@@ -375,12 +375,12 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
     else:
         budget = {"epsilon": epsilon, "delta": delta, "order": order}
         earlier.check_target(budget, "adaptive_order")
-        room = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).budget()
+        budget_left = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).budget()
 
         def lacks(z: float) -> float:
-            return -1.0 if room.fits(with_noise(z).phase(plan.steps)) else 1.0
+            return -1.0 if budget_left.fits(with_noise(z).phase(plan.steps)) else 1.0
 
-        share = room.spent / room.budget
+        share = budget_left.spent / budget_left.budget
         noise = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
     if noise == math.inf or share > NEARLY_ALL:
         left = f"leave nothing of epsilon {epsilon:g} at delta {delta:g}"

@@ -74,9 +74,9 @@ class Processes:
             distributed.all_gather_object(pairs, (place, value))
         places = {rank: there for rank, (there, _) in enumerate(pairs)}
         if len(set(places.values())) > 1:
-            words = "the processes of the run are at different places"
+            problem = "the processes of the run are at different places"
             raise UnsupportedError(
-                f"{words} ({places}), but each must make every step. End all processes and resume the run"
+                f"{problem} ({places}), but each must make every step. End all processes and resume the run"
             )
         return [one for _, one in pairs]
 
@@ -93,11 +93,11 @@ class Processes:
             if sentence is not None:
                 raise UnsupportedError(f"process {rank} of {self.size} stopped: {sentence}")
 
-    def check_same(self, told: Mapping[str, object]) -> None:
+    def check_same(self, settings: Mapping[str, object]) -> None:
         """Raise :class:`InvalidParameterError`, in every process, unless all processes tell the same under every
         name.
         """
-        first, *others = self.meet("a comparison", dict(told))
+        first, *others = self.meet("a comparison", dict(settings))
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
                 values = [one.get(name, "nothing") for one in (first, other)]
