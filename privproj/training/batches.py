@@ -89,10 +89,10 @@ class BatchState:
             remedy = "call make_private again with the same ledger"
             raise InvalidParameterError("optimizer", "one whose run is closed", "open", remedy)
         if self.batch is None or batch is not self.batch or (self.taken and batch._groups):
-            condition = "the last batch of the private loader, used once"
+            expected = "the last batch of the private loader, used once"
             remedy = "pass the batch to step_on as it is, and unpack it inside the loss function"
             what = "a batch that was used before" if isinstance(batch, Batch) else type(batch).__name__
-            raise InvalidParameterError("batch", what, condition, remedy)
+            raise InvalidParameterError("batch", what, expected, remedy)
         return batch._groups
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class PrivateLoader(BatchState):
         Args:
             steps: Number of batches.
 
-        Yields:
+        Returns:
             The numbers of the records in each batch.
         """
         plan, generator = self.plan, self.generator

@@ -104,8 +104,8 @@ def load(name: str) -> Data:
         train, test = np.flatnonzero(~tested), np.flatnonzero(tested)
     if not len(train) or not len(test):
         actual = f"{len(train)} of {len(x)} records for training"
-        condition = "a file with records for training and for testing"
-        raise InvalidParameterError("data", actual, condition, "give arrays test_x and test_y")
+        expected = "a file with records for training and for testing"
+        raise InvalidParameterError("data", actual, expected, "give arrays test_x and test_y")
     return Data(x[train], y[train], x[test], y[test])
 
 
@@ -132,8 +132,8 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
         features = x.astype(np.float32) if numbers else x
     if not fit or not np.isfinite(features).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
-        condition = "finite numbers x (records x width) and integer classes y from 0 to 1e6 (records)"
-        raise InvalidParameterError("data", shapes, condition)
+        expected = "finite numbers x (records x width) and integer classes y from 0 to 1e6 (records)"
+        raise InvalidParameterError("data", shapes, expected)
     return torch.from_numpy(features), torch.from_numpy(y.astype(np.int64))
 
 
@@ -193,9 +193,9 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
         module.load_state_dict(state["module"])
         saved = int(state["released"])
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError, UnpicklingError) as error:
-        condition = str(error).strip().split("\n")[0][:200]
+        reason = str(error).strip().split("\n")[0][:200]
         raise InvalidParameterError(
-            "resume", path, "a folder with a checkpoint of this run, for the same data", condition
+            "resume", path, "a folder with a checkpoint of this run, for the same data", reason
         ) from None
     if released < saved:
         remedy = "restore the ledger from a backup, because each release must be counted"

@@ -227,8 +227,8 @@ class Sidecar:
         """Return the identity in the file and the releases that its ledger had then; put the rest into ``entries``."""
         try:
             entries = parse_json(read_bounded(self.path).decode())
-            records, digest, releases, marker = (entries.pop(n) for n in ("records", "digest", "releases", "private"))
-            if marker == PRIVATE and isinstance(records, int) and isinstance(releases, int):
+            records, digest, releases, notice = (entries.pop(n) for n in ("records", "digest", "releases", "private"))
+            if notice == PRIVATE and isinstance(records, int) and isinstance(releases, int):
                 self.entries |= entries
                 return Identity(records, digest), releases
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

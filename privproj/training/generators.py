@@ -72,8 +72,8 @@ class Stream:
         """Return the generator on a device; raises where a draw from it could be repeated."""
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            reason = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
-            raise UnsupportedError(f"{reason}. Run the step outside of the graph")
+            problem = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
+            raise UnsupportedError(f"{problem}. Run the step outside of the graph")
         if device not in self.generators:
             self.generators[device] = generator(device, *self.seed.spawn(1))
         return self.generators[device]
@@ -199,8 +199,8 @@ def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndar
     accepted, part = np.empty(0, "<u8"), 0
     while len(accepted) < records:
         drawn = shake_256(f"{secret} {epoch} {part}".encode()).digest(8 * (records - len(accepted)))
-        integers = np.frombuffer(drawn, "<u8")
-        accepted, part = np.concatenate([accepted, integers[integers <= last]]), part + 1
+        numbers = np.frombuffer(drawn, "<u8")
+        accepted, part = np.concatenate([accepted, numbers[numbers <= last]]), part + 1
     return (accepted % np.uint64(batches)).astype(np.int64)
 
 
@@ -212,8 +212,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
     state = rng.get_state()
     _check_length(state, device)
     if device.type == "cpu":
-        integers = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * STATE_SIZE].view(np.uint64)
-        integers[:] = seed.generate_state(STATE_SIZE, np.uint32)
+        numbers = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * STATE_SIZE].view(np.uint64)
+        numbers[:] = seed.generate_state(STATE_SIZE, np.uint32)
         # The seed that torch.initial_seed tells, from which programs seed other generators: no constant, and no word.
         state.numpy()[:8].view(np.uint64)[:] = seed.spawn(1)[0].generate_state(1, np.uint64)
     else:
@@ -224,8 +224,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
 def _check_length(state: torch.Tensor, device: torch.device) -> None:
     """Raise if the state of a generator is not as long as it has to be."""
     if state.numel() != STATE_BYTES[device.type]:
-        reason = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
-        raise RuntimeError(f"{reason}, got {state.numel()}. Use a version of torch that privproj supports.")
+        problem = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
+        raise RuntimeError(f"{problem}, got {state.numel()}. Use a version of torch that privproj supports.")
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:

@@ -262,11 +262,11 @@ class Plan:
         adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
         is_one_clip = adaptive is None or self.shares is None
         if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
-            condition = f"None with clipping=per-layer, else have the sigma of the mechanism ({accounted})"
-            raise InvalidParameterError("adaptive_clipping", adaptive, condition)
+            expected = f"None with clipping=per-layer, else have the sigma of the mechanism ({accounted})"
+            raise InvalidParameterError("adaptive_clipping", adaptive, expected)
         if adaptive is not None and not adaptive.least <= self.clip <= adaptive.most:
-            condition = f"a number from {adaptive.least:g} to {adaptive.most:g}, the range of adaptive_clipping"
-            raise InvalidParameterError("max_grad_norm", self.clip, condition)
+            expected = f"a number from {adaptive.least:g} to {adaptive.most:g}, the range of adaptive_clipping"
+            raise InvalidParameterError("max_grad_norm", self.clip, expected)
         self.phase(self.steps).check()
 
     @property

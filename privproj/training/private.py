@@ -265,8 +265,8 @@ class _Start:
         })  # fmt: skip
         if self.processes.size > 1:
             # A digest of private data is shown to nobody: with a random number in front it says nothing about them.
-            told = f"{self.processes.agree(token_hex())} {identity(self.data_loader.dataset)}"
-            self.processes.check_same({"data_loader": f"other data ({sha256(told.encode()).hexdigest()[:8]})"})
+            text = f"{self.processes.agree(token_hex())} {identity(self.data_loader.dataset)}"
+            self.processes.check_same({"data_loader": f"other data ({sha256(text.encode()).hexdigest()[:8]})"})
 
     def calibrated(self) -> Plan:
         """Return the plan calibrated together with all earlier releases; as it is where its noise is given.

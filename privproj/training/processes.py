@@ -74,9 +74,9 @@ class Processes:
             distributed.all_gather_object(pairs, (place, value))
         places = {rank: there for rank, (there, _) in enumerate(pairs)}
         if len(set(places.values())) > 1:
-            condition = "the processes of the run are at different places"
+            problem = "the processes of the run are at different places"
             raise UnsupportedError(
-                f"{condition} ({places}), but each must make every step. End all processes and resume the run"
+                f"{problem} ({places}), but each must make every step. End all processes and resume the run"
             )
         return [one for _, one in pairs]
 
@@ -93,16 +93,16 @@ class Processes:
             if sentence is not None:
                 raise UnsupportedError(f"process {rank} of {self.size} stopped: {sentence}")
 
-    def check_same(self, values: Mapping[str, object]) -> None:
+    def check_same(self, settings: Mapping[str, object]) -> None:
         """Raise :class:`InvalidParameterError`, in every process, unless all processes tell the same under every
         name.
         """
-        first, *others = self.meet("a comparison", dict(pair))
+        first, *others = self.meet("a comparison", dict(settings))
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
-                pair = [one.get(name, "nothing") for one in (first, other)]
-                if pair[0] != pair[1]:
-                    actual = f"{pair[0]} in process 0 and {pair[1]} in process {rank}"
+                values = [one.get(name, "nothing") for one in (first, other)]
+                if values[0] != values[1]:
+                    actual = f"{values[0]} in process 0 and {values[1]} in process {rank}"
                     raise InvalidParameterError(name, actual, "the same in every process of the run")
 
     def align(self, tensors: Iterable[Tensor]) -> None:

@@ -57,8 +57,8 @@ class NoisySum:
             return
         if any(part is not None for part in self.sums):
             raise InvalidParameterError("clip", clip, "loaded between batches")
-        condition = f"a number from {adaptive.least:g} to {adaptive.most:g}"
-        self.set_clip(real("clip", clip, condition, adaptive.least, adaptive.most))
+        expected = f"a number from {adaptive.least:g} to {adaptive.most:g}"
+        self.set_clip(real("clip", clip, expected, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
         """Empty the sums, and draw the projections of the next release, where that has none yet.

@@ -81,12 +81,12 @@ class Settings:
         two_stages = ("sampling", "poisson"), ("max_batch_size", None), ("adaptive_clipping_sigma", None)
         for name, only in two_stages if self.mechanism == "dp-sft" else ():
             if getattr(self, name) != only:
-                condition = f"{only or f'no {name}'} with {self.mechanism}, whose two stages are planned so"
-                raise InvalidParameterError(name, getattr(self, name), condition)
+                expected = f"{only or f'no {name}'} with {self.mechanism}, whose two stages are planned so"
+                raise InvalidParameterError(name, getattr(self, name), expected)
         for name, sampling in (("max_batch_size", "poisson"), ("batches", "balls-in-bins")):
             if getattr(self, name) is not None and self.sampling != sampling:
-                condition = f"no {name} with {self.sampling} sampling, but with {sampling}"
-                raise InvalidParameterError(name, getattr(self, name), condition)
+                expected = f"no {name} with {self.sampling} sampling, but with {sampling}"
+                raise InvalidParameterError(name, getattr(self, name), expected)
         if self.batches is not None and self.batch_size is not None:
             raise InvalidParameterError("batches", self.batches, "either batches or batch_size, not both")
         if self.adaptive_clipping_sigma is not None and self.clipping != "joint":

@@ -283,7 +283,7 @@ def _polar(matrix: Tensor) -> Tensor:
 
 # --- what is released, and the step ----------------------------------------------------------------
 
-LARGEST_ERROR = 1e-3
+LARGEST_DEVIATION = 1e-3
 """How far from orthonormal (Frobenius norm of ``U^T U - I``) bases may be when the losses of a batch are computed.
 Others were changed after the batch was drawn, and raise an error."""
 
@@ -374,7 +374,7 @@ class _TangentView(View):
             return None
         (g, x), at = captured, self.point
         loose = _orthonormality_error(at)
-        if not self.is_as_written and loose > LARGEST_ERROR:
+        if not self.is_as_written and loose > LARGEST_DEVIATION:
             remedy = "load weights before make_private or between steps"
             raise InvalidParameterError(
                 self.trained.name, "factors that are not orthonormal", "unchanged since the last step", remedy
@@ -387,7 +387,7 @@ class _TangentView(View):
         norms = [per_example.squared_norms(*part) for part in self.seen]
         # |P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2, times 1 + OVERSTATEMENT d; no number where d is too large.
         squared = (norms[0] + norms[1]) * (1.0 + OVERSTATEMENT * loose)
-        return torch.where(loose > LARGEST_ERROR, math.inf, squared)
+        return torch.where(loose > LARGEST_DEVIATION, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
         """Return the coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
@@ -449,10 +449,8 @@ class _TangentView(View):
 def _check_prism_layer(algorithm: str, trained: Trained) -> None:
     """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
     if algorithm != "prism" or not isinstance(trained, _TrainedLowRank):
-        condition = "prism, with trained layers from add_prism only"
-        raise InvalidParameterError(
-            "algorithm", algorithm, condition, f"freeze {trained.name}, or use another algorithm"
-        )
+        expected, remedy = "prism, with layers from add_prism only", f"freeze {trained.name}, or use another algorithm"
+        raise InvalidParameterError("algorithm", algorithm, expected, remedy)
 
 
 RECORDS = (

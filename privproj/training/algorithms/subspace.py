@@ -180,8 +180,8 @@ class _SubspaceView(View):
         self.parameters = [p for one in trained for p in one.parameters]
         total = sum(p.numel() for p in self.parameters)
         if subspace.basis.shape[0] != total:
-            condition = f"a basis of the {total} trained weights"
-            raise InvalidParameterError("subspace", f"{subspace.basis.shape[0]} weights", condition)
+            expected = f"a basis of the {total} trained weights"
+            raise InvalidParameterError("subspace", f"{subspace.basis.shape[0]} weights", expected)
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
 
     def coordinates(self) -> Tensor | None:

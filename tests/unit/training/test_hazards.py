@@ -1,4 +1,4 @@
-"""What torch.vmap does not keep apart by itself: what is restored, what is refused, and what is told of a record.
+"""What torch.vmap does not keep apart by itself: state, errors, and what programs learn about a record.
 
 Each test fails without the treatment that it is about.
 """
@@ -664,7 +664,7 @@ def test_many_shapes_give_one_warning():
 
 
 def test_step_after_a_refused_batch_uses_another_loss():
-    """A pass that was refused leaves nothing for the next one."""
+    """A pass that raised an error leaves nothing for the next one."""
     x, y = data()
     module = Keeper(in_a_global)
     optimizer, batch = run_of(module)
