@@ -325,7 +325,7 @@ def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     assert any("4 of 6" in words for words in own.epsilon().warnings)
 
 
-# --- what is refused ----------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
