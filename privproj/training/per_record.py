@@ -8,7 +8,7 @@ import copy
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -86,15 +86,17 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
         tensors.append(value.detach().as_subclass(Tensor))
         return None
-    if isinstance(value, dict):
+    # Attributes beside the entries would be those of the first record of a group.
+    is_plain = isinstance(value, Enum) or not getattr(value, "__dict__", None)
+    if isinstance(value, dict) and is_plain:
         return _Part(value, tuple(value), tuple(_structure(part, tensors) for part in value.values()))
     if isinstance(value, tuple | list):
         return _Part(value, (), tuple(_structure(part, tensors) for part in value))
     if isinstance(value, UserDict):
         return _Part(value, tuple(value.data), tuple(_structure(part, tensors) for part in value.data.values()))
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and {f.name for f in fields(value)} <= {*getattr(value, "__dict__", ())}:
         return _Part(value, tuple(vars(value)), tuple(_structure(part, tensors) for part in vars(value).values()))
-    if isinstance(value, PLAIN):
+    if isinstance(value, PLAIN) and is_plain:
         return _Part(value)
     # What else an object holds could be kept by the program, and reach another record.
     expected = "a loader of records made of dense tensors, numbers and text, in tuples, lists, dicts or dataclasses"
@@ -448,7 +450,7 @@ class _Checkpoint:
 
 @contextmanager
 def _in_place_of_checkpoint(function: Callable[..., Any]) -> Iterator[None]:
-    """Let this function be called wherever the program calls torch's ``checkpoint``, whoever holds it."""
+    """Let this function be called wherever the program calls torch's ``checkpoint``."""
     # Torch keeps under this name what is called in place of the function, with dynamo switched off.
     target: Any = torch.utils.checkpoint.checkpoint.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
     before = getattr(target, "__dynamo_disable", None)

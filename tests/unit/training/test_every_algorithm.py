@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from helpers import needs
+from helpers import full_if, needs
 from scipy import stats
 
 torch = needs("torch", "opacus")
@@ -295,7 +295,7 @@ def check_removal(name, clipping, fault=None):
     whole = PrivateRun(name, clipping, fault).released(everyone)
     limits = [CLIP * math.sqrt(share) for share in SHARES] if clipping == "per-layer" else [CLIP] * len(whole)
     largest = 0.0
-    for gone in everyone:
+    for gone in everyone[::2]:
         rest = PrivateRun(name, clipping, fault).released([j for j in everyone if j != gone])
         moves = [float((a - b).norm()) for a, b in zip(whole, rest, strict=True)]
         assert all(move <= limit * (1.0 + 1e-9) for move, limit in zip(moves, limits, strict=True))
@@ -500,7 +500,7 @@ ONE_TENSOR = {the_whole_clip_for_every_tensor, noise_on_the_first_tensor_only}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", full_if(ALGORITHMS, lambda name: name not in ("dp-sgd", "m2")))
 def test_injected_bugs_are_found(name, fault):
     if fault in ONE_TENSOR and DEFINITIONS[name].joint:
         return

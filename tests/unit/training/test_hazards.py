@@ -61,7 +61,7 @@ def plain_sums(module):
 
 
 def in_a_global(module, y):
-    KEPT.append(y.detach())
+    KEPT.extend(y[0, 1:].detach().unbind())
 
 
 def in_a_table(module, y):
@@ -72,21 +72,13 @@ def in_a_closure(module, y):
     module.do.__dict__["y"] = y.detach() + 1
 
 
-def in_a_view(module, y):
-    KEPT.append(y[0, 1:])
-
-
-def several(module, y):
-    KEPT.extend(y.unbind(1))
-
-
 @BOTH
-@pytest.mark.parametrize("keep", [in_a_global, in_a_table, in_a_closure, in_a_view, several])
+@pytest.mark.parametrize("keep", [in_a_global, in_a_table, in_a_closure])
 def test_tensor_kept_after_a_pass_is_rejected(keep, options):
     """A tensor of an earlier pass would be paired with the records of the next one."""
     optimizer, batch = run_of(Keeper(keep))
     try:
-        with pytest.raises(InvalidParameterError, match="a tensor that is kept after the call"):
+        with pytest.raises(InvalidParameterError, match="function of one record alone"):
             take_in(optimizer, own(optimizer._module), batch, **options)
         assert not clipped_sums(optimizer).any() and optimizer.steps_done == 0
     finally:
@@ -98,7 +90,7 @@ def test_tensor_kept_after_a_pass_is_rejected(keep, options):
 def test_input_of_a_loss_that_is_kept_is_rejected(options):
     optimizer, batch = run_of(mlp())
     try:
-        with pytest.raises(InvalidParameterError, match="a tensor that is kept after the call"):
+        with pytest.raises(InvalidParameterError, match="function of one record alone"):
             take_in(optimizer, lambda record: KEPT.append(record) or own(optimizer._module)(record), batch, **options)
     finally:
         KEPT.clear()
@@ -110,8 +102,9 @@ def test_cyclic_garbage_is_not_a_kept_tensor(options):
         ring = [y * 1]
         ring.append(ring)
 
-    optimizer, batch = run_of(Keeper(cycle))
-    take_in(optimizer, own(optimizer._module), batch, **options)
+    x, y = data(2)
+    optimizer, _ = run_of(Keeper(cycle))
+    take_in(optimizer, own(optimizer._module), batch_of(x, y), **options)
 
 
 # --- what a forward pass leaves in the module ------------------------------------------------------------
@@ -367,7 +360,8 @@ TOLD = {
     "is_complex": lambda v: (v.is_complex(), v.dtype, v.device.type), "numpy max": np.max,
     "memoryview": lambda v: bytes(memoryview(v.numpy())), "array interface": lambda v: v.__array_interface__,
     "set": lambda v: len({float(x) for x in v}), "complex": lambda v: complex(v[0]), "log": str,
-    "isinstance": lambda v: isinstance(v, torch.Tensor), "version": lambda v: v._version,     "equal to itself": lambda v: v is v, "default": lambda v: v.new_tensor([1.0]).sum().item(),
+    "isinstance": lambda v: isinstance(v, torch.Tensor), "version": lambda v: v._version,
+    "equal to itself": lambda v: v is v, "default": lambda v: v.new_tensor([1.0]).sum().item(),
 }  # fmt: skip
 
 
@@ -472,7 +466,7 @@ def test_weight_captured_past_its_module_is_rejected():
     module = mlp()
     weight = module[0].weight
     optimizer, batch = run_of(module)
-    with pytest.raises(InvalidParameterError, match=r"a use of 0\.weight past its module"):
+    with pytest.raises(InvalidParameterError, match=r"0\.weight past its module"):
         take_in(optimizer, lambda record: own(module)(record) + weight.square().sum(), batch)
     assert all(p.grad is None for p in module.parameters())
 
@@ -674,7 +668,7 @@ def test_step_after_a_refused_batch_uses_another_loss():
     x, y = data()
     module = Keeper(in_a_global)
     optimizer, batch = run_of(module)
-    with pytest.raises(InvalidParameterError, match="kept"):
+    with pytest.raises(InvalidParameterError, match="function of one record alone"):
         take_in(optimizer, own(module), batch)
     KEPT.clear()
     module.do = lambda module, y: None

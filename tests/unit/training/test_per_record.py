@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers import needs
+from helpers import full_if, needs
 
 torch = needs("torch")
 
@@ -41,6 +41,9 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
+QUICK = {"perceptron", "convolutions", "different lengths", "tied table and layer used twice", "branches", "checkpoint"}
+"""Models of the tests that are left to ``full`` for the others."""
+
 # --- the law --------------------------------------------------------------------------------------------
 
 
@@ -50,7 +53,7 @@ def test_clipped_sum_equals_a_loop_over_records(name):
     check_sums(module, loss, records)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", full_if(MODELS, lambda name: name not in QUICK))
 def test_clipped_sum_one_by_one_equals_a_loop(name):
     module, records, loss = build(MODELS[name])
     check_sums(module, loss, records, options={"one_by_one": True})
@@ -78,7 +81,7 @@ def test_empty_batch_adds_nothing():
     assert optimizer.steps_done == 1
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", full_if(MODELS, lambda name: name not in QUICK))
 def test_contribution_of_a_record_does_not_depend_on_others(name):
     """With one record more, in other company and in another order, the sum changes by that record alone."""
     module, records, loss = build(MODELS[name])
@@ -178,7 +181,10 @@ ALGORITHMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["attention", "convolutions", "tied matrix with several biases", "different lengths"])
+ACROSS = ["convolutions", "tied matrix with several biases", "attention", "different lengths"]
+
+
+@pytest.mark.parametrize("name", full_if(ACROSS, lambda name: name not in ACROSS[:2]))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_clipped_sum_of_each_algorithm_equals_a_loop(algorithm, name):
     """The sums that the algorithm makes of whole gradients, several tokens, tied weights and several groups."""

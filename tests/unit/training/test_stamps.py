@@ -6,7 +6,7 @@ import warnings
 from itertools import zip_longest
 
 import pytest
-from helpers import needs
+from helpers import full_if, needs
 
 torch = needs("torch")
 needs("opacus")
@@ -95,6 +95,7 @@ def test_restart_continues_a_partial_run(tmp_path):
     assert [steps for _, steps in read_ledger(book).phases] == [STEPS, STEPS, 1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", [None, 40.0])
 def test_last_digits_of_a_target_are_nothing_to_train_with(tmp_path, order):
     """They would fit a run with a noise of thousands."""
@@ -105,6 +106,7 @@ def test_last_digits_of_a_target_are_nothing_to_train_with(tmp_path, order):
         start(module, **target)
 
 
+@pytest.mark.full
 def test_target_is_one_for_both_starts(tmp_path):
     module, book, target = mlp(), str(tmp_path / "ledger.jsonl"), {"noise_multiplier": None, "delta": DELTA}
     train(module, ledger=book, epsilon=1.0, **target)
@@ -155,7 +157,7 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("form", SAME)
+@pytest.mark.parametrize("form", full_if(SAME, lambda form: form == "compiled"))
 def test_module_that_has_released_is_known_in_every_form(form, tmp_path):
     book = str(tmp_path / "ledger.jsonl")
     module = mlp()
@@ -279,8 +281,8 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("adaptive", [None, AdaptiveClipping(sigma=4.0)])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("adaptive", [None, pytest.param(AdaptiveClipping(sigma=4.0), marks=pytest.mark.full)])
+@pytest.mark.parametrize("algorithm", full_if(ALGORITHMS, lambda name: name not in ("dp-sgd", "prism", "dp-sft")))
 def test_every_algorithm_leaves_stamps_and_says_what_is_counted(algorithm, adaptive, tmp_path):
     options = {"algorithm": algorithm, "adaptive_clipping": adaptive, **MORE.get(algorithm, {})}
     book = str(tmp_path / "ledger.jsonl")

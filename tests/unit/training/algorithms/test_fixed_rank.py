@@ -65,6 +65,7 @@ def test_lift_is_horizontal_and_carries_the_tangent_vector():
     assert torch.allclose(a.T @ da, db.T @ b, atol=1e-12)
 
 
+@pytest.mark.full
 def test_noise_moment_of_the_lift():
     at, draws = point(), []
     stream = torch.Generator().manual_seed(0)

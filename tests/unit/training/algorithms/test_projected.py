@@ -18,6 +18,7 @@ from privproj.training import per_example  # noqa: E402
 from privproj.training.generators import streams  # noqa: E402
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("frame", "energy"), [("haar", 6**2 / 2), ("wishart", 6 * (6 + 2 + 1) / 2)])
 def test_projections_are_unbiased_with_known_energy(frame, energy):
     """E M = I, captured energy of a unit vector Beta(r/2, (d-r)/2), E |M|^2 = d^2/r (Haar), d(d+r+1)/r (Wishart)."""
@@ -62,6 +63,7 @@ def test_full_rank_haar_is_dp_sgd(algorithm):
     assert torch.allclose(found.back @ found.back.T, torch.eye(6, dtype=DOUBLE), atol=1e-12)
 
 
+@pytest.mark.full
 def test_m1_tends_to_dp_sgd_with_its_rank():
     x, y = data()
     expected = one_step(mlp(), x, y)

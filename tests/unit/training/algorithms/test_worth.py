@@ -54,6 +54,7 @@ def gradients_of(outputs, inputs, spectrum):
     return ((u * (sizes / sizes.sum()).sqrt()) @ v.T).expand(8, -1, -1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("spectrum", [[1.0], [4.0, 2.0, 1.0], [1.0] * 12])
 @pytest.mark.parametrize(("inputs", "outputs", "rank"), SHAPES)
 def test_m2_adds_what_its_lift_says(inputs, outputs, rank, spectrum):
@@ -72,6 +73,7 @@ def test_m2_adds_what_its_lift_says(inputs, outputs, rank, spectrum):
     assert (lift.released, lift.of) == (outputs * rank, outputs * inputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("inputs", "outputs", "rank"), SHAPES)
 @pytest.mark.parametrize("algorithm", ["m2-projected-clip", "m1"])
 def test_rank_one_records_are_worst_for_projected_clipping(inputs, outputs, rank, algorithm):
