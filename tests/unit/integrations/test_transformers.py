@@ -325,7 +325,7 @@ def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     assert any("4 of 6" in words for words in own.epsilon().warnings)
 
 
-# --- what is refused ----------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_trainer_rejects_iterable_data(runs, tmp_path):
 
 @pytest.mark.parametrize("loss", ["ContrastiveLoss", "CountedLoss"])
 def test_trainer_rejects_loss_that_needs_the_batch(runs, loss, tmp_path):
-    words = {"ContrastiveLoss": "gradients that are exactly zero", "CountedLoss": "keeps after the call"}[loss]
+    words = {"ContrastiveLoss": "gradients that are exactly zero", "CountedLoss": "kept after the call"}[loss]
     with pytest.raises(InvalidParameterError, match=words):
         runs.trainer(tmp_path, kind=getattr(runs, loss), max_steps=3).train()
 
