@@ -35,7 +35,7 @@ def test_hook_on_a_trained_tensor_raises():
 
 def test_batch_cannot_be_unpacked():
     _, _, loader = run(torch.nn.Linear(4, 2))
-    with pytest.raises(TypeError, match="Pass it to optimizer.step_on"):
+    with pytest.raises(TypeError, match=r"Pass it to optimizer\.step_on"):
         for _, _ in loader:
             pass
 
