@@ -11,13 +11,13 @@ from privproj.errors import InvalidParameterError
 from privproj.parameters import DEVIATION, check_parameters, number, parameter
 
 DEFAULT_BATCHES_OVER_SIGMA = 20.0
-"""The expected batch over the deviation of the noise on the count, where none is given (1905.03871). Contract."""
+"""The expected batch over the deviation of the noise on the count, where none is given (1905.03871)."""
 
 LEAST_CLIP = 1e-20
-"""The smallest clip that a plan may have, in the unit of the gradients. Contract."""
+"""The smallest clip that a plan may have, in the unit of the gradients."""
 
 LARGEST_CLIP = 1e12
-"""The largest clip that a plan may have, in the unit of the gradients. Contract."""
+"""The largest clip that a plan may have, in the unit of the gradients."""
 
 CLIP = number("a number from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
 """The range of a clip."""

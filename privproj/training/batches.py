@@ -107,7 +107,7 @@ class BatchState:
 WORKER_SETTINGS = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
 )  # fmt: skip
-"""What the user's loader says about reading records, which holds for the private one. Contract."""
+"""Settings of the user's loader that the private loader keeps."""
 
 
 class BinSampler:
@@ -125,11 +125,11 @@ class BinSampler:
             yield members[position % self.batches].tolist()
 
     def picks(self, epoch: int) -> np.ndarray:
-        """The batch from 0 that each record picks in an epoch."""
+        """Return the batch from 0 that each record picks in an epoch."""
         return pick_batches(self.secret(epoch), epoch, self.records, self.batches)
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """The numbers of the records in each batch of an epoch, in their order."""
+        """Return the numbers of the records in each batch of an epoch, in their order."""
         picks = self.picks(epoch)
         ends = np.cumsum(np.bincount(picks, minlength=self.batches))[:-1]
         return np.split(np.argsort(picks, kind="stable"), ends)
@@ -210,7 +210,7 @@ class PrivateLoader(BatchState):
         )
 
     def __len__(self) -> int:
-        """The number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""
+        """Return the number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""
         batches, done = self.plan.batches, self.done()
         # ceil(1/q) steps are one pass, and the t batches of an epoch.
         steps = math.ceil(1.0 / self.plan.sampling_rate) if batches is None else batches - done % batches
@@ -348,5 +348,5 @@ def check_loader(loader: DataLoader) -> None:
 
 
 def batch_size_of(loader: DataLoader) -> int | None:
-    """The number of records in a batch of a loader, also where a batch sampler says it; None where nothing does."""
+    """Return the number of records in a batch of a loader, also with a batch sampler; None if it has none."""
     return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)

@@ -218,7 +218,7 @@ class AllRecords(_Pass):
         """Return the truth value of a tensor if it is the same for all records; else raise :class:`Split`.
 
         The parts are computed again, with other random numbers. If the value depended on these, the branch of a record
-        would depend on how others branch. Such a branch is refused; ``of`` is what the tensor was computed from.
+        would depend on how others branch. Such a branch raises an error. ``of`` is what the tensor was computed from.
         """
         rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
         rows = rows.reshape(len(rows), -1)
@@ -311,7 +311,7 @@ class _Kept(torch.autograd.Function):
 
 
 _keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ignore
-"""``_Kept.apply`` outside of transforms, without looking for default values. Speed only."""
+"""``_Kept.apply`` outside of transforms, without looking for default values."""
 
 
 def _draws(func: Any) -> bool:

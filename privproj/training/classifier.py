@@ -38,16 +38,16 @@ from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 
 TEST_SHARE = 0.25
-"""The share of records that is kept from training where a data set has no test part. Contract."""
+"""The share of records that is kept from training where a data set has no test part."""
 
 DEFAULT_BATCH_SIZE = 256
-"""The expected number of records in a batch, where none is given and there are that many. Contract."""
+"""The expected number of records in a batch, where none is given and there are that many."""
 
 DEFAULT_EPOCHS = 50
-"""Passes over the data, where neither passes nor steps are given. Contract."""
+"""Passes over the data, where neither passes nor steps are given."""
 
 LARGEST_CLASS = 10**6
-"""The largest class number; keeps a mistaken label column from making a huge layer. Contract."""
+"""The largest class number; keeps a mistaken label column from making a huge layer."""
 
 FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "checkpoint.pt", "report": "report.json"}
 """The files in the folder of a run. Contract: an earlier run is resumed from them."""
@@ -73,7 +73,7 @@ class Data:
 
 
 def load(name: str) -> Data:
-    """Features and classes of scikit-learn's ``digits`` (pixels over 16), or of an ``.npz`` file with ``x`` and ``y``.
+    """Load features and classes of scikit-learn's ``digits`` (pixels / 16) or of an ``.npz`` file.
 
     ``test_x`` and ``test_y`` are its test part. Without them about a quarter of the records is kept from training: of
     the digits a public permutation, of a file those whose contents say so, so that one record more changes the training
@@ -110,7 +110,7 @@ def load(name: str) -> Data:
 
 
 def _read_features(name: str) -> dict[str, np.ndarray]:
-    """The arrays of a file of features; raises :class:`InvalidParameterError` where it lacks what training needs."""
+    """Return the arrays of a file of features; raise :class:`InvalidParameterError` if arrays are missing."""
     try:
         with np.load(name, allow_pickle=False) as file:
             arrays = dict(file)
@@ -138,7 +138,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
 
 
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
-    """A linear head that starts at zero, or one hidden layer; with the adapters of algorithms that train these."""
+    """Return a linear head that starts at zero, or one hidden layer, with the adapters of the algorithm."""
     width, seed = data.x.shape[1], settings.insecure_seed or 0
     head = nn.Linear(settings.hidden or width, data.classes)
     for parameter in head.parameters():
@@ -157,7 +157,7 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 
 
 def _device_named(name: str | None) -> torch.device:
-    """The device of this process with this name, which has to be there; where none is named, a GPU if there is one."""
+    """Return the device of this process with this name; without a name, a GPU if there is one."""
     try:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
         float(torch.zeros(1, device=device))
@@ -206,9 +206,9 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
 class ClassifierTraining:
     """A run with its parts, fresh or resumed; ``state`` is its checkpoint and ``total`` counts the steps of all stages.
 
-    It takes up the checkpoint and the ledger of an earlier attempt where the folder has them. A run whose epsilon could
-    not be told at its end is refused, before anything is released. DP-SFT has two stages: a search for the subspace, by
-    half of the steps, and then the training in it. The first process alone has the folder and the ledger.
+    It continues from the checkpoint and the ledger in the folder, if there are any. A run whose epsilon cannot be
+    computed at its end raises an error before anything is released. DP-SFT has two stages: a search for the subspace
+    with half of the steps, and then training in it. Only the first process has the folder and the ledger.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -328,7 +328,7 @@ class ClassifierTraining:
             self.save()
 
     def report(self, began: float) -> dict[str, Any]:
-        """What a finished run reports: accuracy, noise, files, the account of its releases and their epsilon.
+        """Return the report of a finished run: accuracy, noise, files, the account of its releases and their epsilon.
 
         It began at this time of the monotonic clock, in seconds. Where the clip adapts, the first and the last one are
         there, with the deviation of the noise on the count.
@@ -351,7 +351,7 @@ class ClassifierTraining:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """The share of test records that are classified right, from 0 to 1."""
+        """Return the share of test records that are classified right, from 0 to 1."""
         scores = self.module(self.data.test_x.to(self.device))
         return float((scores.argmax(1).cpu() == self.data.test_y).float().mean())
 
@@ -371,7 +371,7 @@ def begin_run(settings: Settings, folder: Path) -> None:
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:
-    """A hash of the settings, so that a run is not resumed with others by accident."""
+    """Return a hash of the settings, so that a run is not resumed with others by accident."""
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
@@ -386,7 +386,7 @@ def remove_unused_folder(folder: Path) -> None:
 
 
 def saved_settings(folder: Path) -> Settings:
-    """The settings of a run that was begun; raises :class:`InvalidParameterError` where they were changed since."""
+    """Return the settings of a started run; raise :class:`InvalidParameterError` if they were changed."""
     try:
         saved = parse_json(read_bounded(folder / FILES["settings"]).decode())
         claimed = saved.pop("sha256", None)

@@ -1,11 +1,11 @@
-"""What a start has to fit: every record once, the data of its ledger, and all that was released of what it trains.
+"""Checks before a run: each record once, the data of the ledger, and earlier releases about the trained tensors.
 
 A record that a data set holds k times contributes k times the clip. And a plan is made for one data set: its sampling
 rate for the number of its records, its budget for the people in it.
 
-The identity of a data set is a digest of private data, which is a release without noise: whoever has a guess of the
-data can check it. So it stands in a file of its own beside the ledger, which only its owner may read and which is not
-for publication, and never in the ledger.
+The identity of a data set is a digest of private data, which is a release without noise: it confirms a correct guess
+of the data. So the ledger does not contain it. It is in a separate file next to the ledger, which only the owner may
+read and which must not be published.
 
 The first release of a run leaves a stamp on every tensor that it trains, and on the modules around these. A later start
 on any of them needs an account that holds the releases of the stamp: that of the same ledger, or that of the search for
@@ -34,7 +34,7 @@ from privproj.training.generators import unchanged_numbers
 from privproj.training.trained import Trained
 
 SAMPLE_SIZE = 60
-"""Records of the public sample of a data set that is not made of tensors, evenly spaced. Contract."""
+"""Records of the public sample of a data set that is not made of tensors, evenly spaced."""
 
 _PLAIN = (str, bytes, int, float, complex, type(None), type, Enum)
 """Records that may be one object though they are different people's."""
@@ -79,8 +79,8 @@ def check_distinct(dataset: Dataset) -> None:
     >>> try:
     ...     check_distinct(ConcatDataset([records, records]))
     ... except InvalidParameterError as error:
-    ...     print(str(error).partition(";")[0])
-    expected every record once, got data_loader=a record 2 times
+    ...     print(str(error).partition(". ")[0])
+    data_loader must be a loader that yields every record once, got the same record 2 times
     """
     by_source: dict[object, list[np.ndarray]] = {}
     for source, indices in _sources(dataset, np.arange(len(dataset))):  # pyright: ignore[reportArgumentType]
@@ -145,7 +145,7 @@ def identity(dataset: Dataset) -> Identity:
 
 
 def _digest(dataset: Any) -> str | None:
-    """A digest of the records that stand for a data set; None where one cannot be read as bytes."""
+    """Return a digest of the records that stand for a data set; None where one cannot be read as bytes."""
     digest, records = hashlib.sha256(), len(dataset)
     numbers: list[Any] = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     for number in [slice(None)] if type(dataset) is TensorDataset else numbers:
@@ -224,7 +224,7 @@ class Sidecar:
             raise UnsupportedError(f"{reason}. Free space or change its permissions, and continue.") from error
 
     def _read(self, remedy: str) -> tuple[Identity, int]:
-        """The identity in the file and the releases that its ledger had then; ``entries`` gets what else is there."""
+        """Return the identity in the file and the releases that its ledger had then; put the rest into ``entries``."""
         try:
             entries = parse_json(read_bounded(self.path).decode())
             records, digest, releases, words = (entries.pop(n) for n in ("records", "digest", "releases", "private"))
@@ -238,7 +238,7 @@ class Sidecar:
 
 
 STAMP = "_privproj_releases"
-"""The attribute that is the stamp, plain data so that it is pickled with what it is on. Contract."""
+"""The attribute that is the stamp, plain data so that it is pickled with what it is on."""
 
 
 class Stamps:
@@ -258,7 +258,7 @@ class Stamps:
         self.stamp = {"ledger": name, "phases": [[entry, steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The stamps of other runs, each with the name of its place."""
+        """Return the stamps of other runs, each with the name of its place."""
         for name, part in self.parts:
             stamp = vars(part).get(STAMP)
             if stamp is not None and stamp is not self.stamp:

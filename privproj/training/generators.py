@@ -21,28 +21,28 @@ import torch
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.training.processes import Processes
 
-ENTROPY_BITS = 256
-"""Bits that the operating system gives for the streams of one run. Soundness: too many to be tried out."""
+ENTROPY_BITS = 256  # soundness
+"""Bits that the operating system gives for the streams of one run: too many to try all."""
 
-POOL_WORDS = ENTROPY_BITS // 32
-"""Words of 32 bits in which numpy mixes these bits; its default has half of them. Soundness, as above."""
+POOL_WORDS = ENTROPY_BITS // 32  # soundness
+"""Words of 32 bits in which numpy mixes these bits; its default has half of them."""
 
 WORDS = 624
-"""Words of 32 bits in the state of the Mersenne twister (Matsumoto and Nishimura 1998). Contract with torch."""
+"""Words of 32 bits in the state of the Mersenne twister in torch (Matsumoto and Nishimura 1998)."""
 
 FIRST_WORD = 24
-"""Bytes before the first word in the state as torch serializes it: three fields of 8. Contract with torch."""
+"""Bytes before the first word in the state as torch serializes it: three fields of 8."""
 
 STATE_BYTES = {"cpu": 5056, "cuda": 16}
-"""Length in bytes of the state of a generator on each type of device; on the CPU every word takes 8. Contract with
-torch: another length is refused."""
+"""Length in bytes of the state of a generator on each type of device; on the CPU every word takes 8.
+Another length raises an error."""
 
 CPU = torch.device("cpu")
 """The device of the generators that torch, numpy and Python draw from where none is named."""
 
 LARGEST_OFFSET = 2**62
-"""Bound on the first offset of a GPU's counter, which torch keeps as a signed number of 64 bits: as much is left to
-count on. Contract with torch."""
+"""Bound on the first offset of a GPU's counter, which torch keeps as a signed number of 64 bits. The rest is left for
+counting."""
 
 
 class Stream:
@@ -57,7 +57,7 @@ class Stream:
         self.generators: dict[torch.device, torch.Generator] = {}
 
     def fresh_seed(self) -> np.random.SeedSequence:
-        """A seed that nothing else is drawn from; raises where it could be repeated."""
+        """Return a seed that nothing else is drawn from; raises where it could be repeated."""
         self.check_process()
         return self.seed.spawn(1)[0]
 
@@ -69,7 +69,7 @@ class Stream:
             raise InvalidParameterError("process", os.getpid(), expected, remedy)
 
     def on(self, device: torch.device) -> torch.Generator:
-        """The generator on a device; raises where a draw from it could be repeated."""
+        """Return the generator on a device; raises where a draw from it could be repeated."""
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             words = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
@@ -96,7 +96,7 @@ class Streams:
 
 
 def streams(insecure_seed: int | None = None, spent: int = 0, processes: Processes | None = None) -> Streams:
-    """Streams seeded by the operating system or, for tests only, by ``insecure_seed``.
+    """Return streams seeded by the operating system or, for tests only, by ``insecure_seed``.
 
     ``spent`` is the number of releases made before: with an insecure seed, a resumed run must not repeat the noise of
     the run it continues. The processes of a run share batches and projections. The seeds of the noise and of forward
@@ -175,7 +175,7 @@ class EpochSecrets:
         self.epoch, self.secret = begun or (-1, "")
 
     def of(self, epoch: int, processes: Processes) -> str:
-        """The secret of an epoch, the same in all processes; a new one is kept before anything is drawn from it."""
+        """Return the secret of an epoch, the same in all processes; keep a new one before anything is drawn from it."""
         # Only the first process knows what was kept, and keeps more.
         self.epoch, self.secret = processes.agree((self.epoch, self.secret))
         if epoch != self.epoch:
@@ -190,7 +190,7 @@ class EpochSecrets:
 
 
 def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndarray:
-    """The batch from 0 that each record picks in an epoch: uniform, and independent of other records and epochs.
+    """Return the batch from 0 that each record picks in an epoch: uniform, and independent of other records and epochs.
 
     The same arguments give the same picks, on every machine and for every version of numpy and torch.
     """
@@ -205,7 +205,7 @@ def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndar
 
 
 def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Generator:
-    """A generator whose state comes from ``seed``: all of it on the CPU and on CUDA devices, 64 bits elsewhere."""
+    """Return a generator with a state from ``seed``: all of it on the CPU and on CUDA devices, 64 bits elsewhere."""
     rng = torch.Generator(device=device)
     if device.type not in STATE_BYTES:
         return rng.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
@@ -229,7 +229,7 @@ def _check_length(state: torch.Tensor, device: torch.device) -> None:
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:
-    """The seed (64 bits) and the offset (60 bits, then a multiple of 4) of a CUDA generator, both from ``seed``."""
+    """Return the seed (64 bits) and the offset (60 bits, a multiple of 4) of a CUDA generator, both from ``seed``."""
     key, offset = seed.generate_state(2, np.uint64)
     return int(key), int(offset) % LARGEST_OFFSET // 4 * 4
 
@@ -245,7 +245,7 @@ def normal(shape: tuple[int, ...], like: torch.Tensor, stream: Stream | torch.Ge
 def orthonormal(
     rows: int, columns: int, like: torch.Tensor, stream: Stream | torch.Generator
 ) -> tuple[torch.Tensor, ...]:
-    """The factors ``(Q, R)`` of a Gaussian matrix of shape rows x columns.
+    """Return the factors ``(Q, R)`` of a Gaussian matrix of shape rows x columns.
 
     ``Q`` (rows x columns) has orthonormal columns that span a uniformly random subspace; ``R`` is columns x columns. It
     needs ``columns <= rows``. The factors are found in double precision where the device has it: what is clipped must

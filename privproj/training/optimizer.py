@@ -108,13 +108,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
     """
 
     _step_supports_amp_scaling = True
-    """Lets a GradScaler hand its scale over to ``grad_scale``, which refuses it. Contract with torch."""
+    """Lets a GradScaler set ``grad_scale``, which raises an error; torch reads this name."""
 
     _is_accelerate_prepared = True
-    """Accelerate's ``prepare`` hands this optimizer back as it is, with ``step_on``. Contract with accelerate."""
+    """Accelerate's ``prepare`` returns this optimizer unchanged; accelerate reads this name."""
 
     step_was_skipped = False
-    """Tells Accelerate's schedulers that every step is made. Contract with accelerate."""
+    """Tells Accelerate's schedulers that every step is made; accelerate reads this name."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, module: nn.Module, trained: list[Trained], views: list[View],
@@ -163,7 +163,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return {**self._original.state_dict(), "privproj": entry}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state into the wrapped optimizer, and the clip that adapts; the count of releases does not change.
+        """Load a state into the wrapped optimizer, and the adaptive clipping norm; keep the count of releases.
 
         Args:
             state_dict: What :meth:`state_dict` returned, here or in the run that is resumed.
@@ -231,7 +231,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         Earlier phases, of the ledger and of the search for the subspace, are included.
 
         Args:
-            delta: The delta at which epsilon is asked for, above 0 and below 1.
+            delta: The delta of the result, above 0 and below 1.
 
         Returns:
             A :class:`privproj.Result`, as :func:`privproj.epsilon` gives it.
@@ -490,7 +490,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 raise InvalidParameterError("optimizer", actual, expected, remedy)
 
     def _held(self) -> Iterator[Tensor]:
-        """The tensors of the wrapped optimizer."""
+        """Return the tensors of the wrapped optimizer."""
         return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
@@ -502,7 +502,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
 
 def _only_gradient(captured: Gradients) -> Tensor:
-    """The gradient of the only record, outputs x inputs."""
+    """Return the gradient of the only record, outputs x inputs."""
     if len(captured) == 1:
         return captured[0][0]
     g, x = captured

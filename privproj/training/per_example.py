@@ -18,28 +18,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CANCELLATION = 16.0
-"""A bound on the rounding error of a Gram form, in units of the machine epsilon and of ``(sum_t |g_t| |x_t|)^2``.
-Soundness: where tokens cancel, a norm must not come out too small."""
+CANCELLATION = 16.0  # soundness: where tokens cancel, a norm must not be too small
+"""A bound on the rounding error of a Gram form, in units of the machine epsilon and of ``(sum_t |g_t| |x_t|)^2``."""
 
 BLOCK = {"cpu": 2**18, "other": 2**24}
-"""How many entries of gradients are formed or turned to double precision at once. Speed only: on a CPU they stay in its
-cache, elsewhere few kernels are started."""
+"""How many entries of gradients are formed or turned to double precision at once. On a CPU they stay in its cache,
+elsewhere few kernels are started."""
 
 
 def is_smaller_formed(tokens: int, outputs: int, inputs: int) -> bool:
-    """True if a formed gradient is no larger than the factors that it is made of, of which there are several."""
+    """Return True if a formed gradient is not larger than its factors, which have several tokens."""
     # o i <= T (o + i).
     return tokens > 1 and outputs * inputs <= tokens * (outputs + inputs)
 
 
 def formed(g: Tensor, x: Tensor) -> Tensor:
-    """The gradients ``G_j = sum_t g_jt x_jt^T`` of all records, records x outputs x inputs."""
+    """Return the gradients ``G_j = sum_t g_jt x_jt^T`` of all records, records x outputs x inputs."""
     return torch.bmm(g.transpose(1, 2), x)
 
 
 def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The gradients of all records, block by block of records, with the rows of each block."""
+    """Return the gradients of all records, block by block of records, with the rows of each block."""
     size = max(1, block_of(g) // (g.shape[2] * x.shape[2]))
     for first in range(0, len(g), size):
         rows = slice(first, first + size)
@@ -47,28 +46,28 @@ def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def block_of(part: Tensor) -> int:
-    """The number of entries that are worked on at once."""
+    """Return the number of entries that are worked on at once."""
     return BLOCK["cpu" if part.device.type == "cpu" else "other"]
 
 
 def to_double(part: Tensor) -> Tensor:
-    """The tensor in double precision; unchanged on a device that has none (mps)."""
+    """Return the tensor in double precision; unchanged on a device that has none (mps)."""
     return part if part.device.type == "mps" else part.double()
 
 
 def exact(part: Tensor) -> Tensor:
-    """The tensor in double precision, as sums over records are kept; on the CPU where the device (mps) has none."""
+    """Return the tensor in double precision, as sums over records are; on the CPU if the device (mps) has none."""
     return part.cpu().double() if part.device.type == "mps" else part.double()
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """The squared norm of every record's row (records x anything), in double precision."""
+    """Return the squared norm of every record's row (records x anything), in double precision."""
     wide = None if rows.device.type == "mps" else torch.float64
     return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=wide).square()
 
 
 def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
-    """The squared Frobenius norm ``|G_j|_F^2`` of every record's gradient, in double precision and never understated.
+    """Return the squared Frobenius norm ``|G_j|_F^2`` of every record's gradient, never too small.
 
     ``g`` is records x tokens x outputs, ``x`` records x tokens x inputs; without ``x`` it is the gradients themselves.
     Tokens may cancel, and small products may underflow; then rounding could hide a norm, so that a bound on it is
@@ -108,13 +107,13 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
 
 
 def _rounding(like: Tensor, g: Tensor, x: Tensor) -> Tensor:
-    """A bound on how far rounding can have lowered a squared norm whose tokens cancel, from ``|g_t|`` and ``|x_t|``."""
+    """Return a bound on the rounding error of a squared norm whose tokens cancel, from ``|g_t|`` and ``|x_t|``."""
     # CANCELLATION eps (sum_t |g_jt| |x_jt|)^2.
     return CANCELLATION * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
 
 
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The sum ``sum_j c_j S_j`` of every record's row (records x anything), in double precision.
+    """Return the sum ``sum_j c_j S_j`` of every record's row (records x anything), in double precision.
 
     ``c`` is one factor for each record. ``mask`` says which records are finite; None says that all are.
     """
@@ -131,7 +130,7 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """The sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
+    """Return the sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
 
     ``c`` is one factor for each record; without ``x`` the gradients are ``g``. ``mask`` says which records are finite;
     None says that all are.
@@ -144,7 +143,7 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
     total = exact(c).new_zeros(g.shape[2], x.shape[2])
     if not g.shape[1]:
         return total
-    # For fewer tokens one product in double precision is cheaper than forming every gradient. Speed only.
+    # For fewer tokens one product in double precision is cheaper than forming every gradient.
     if g.shape[1] >= 8 and g.dtype is not torch.float64:
         for rows, block in formed_blocks(g, x):
             total += weighted_sum(c[rows], block, None if mask is None else mask[rows])
@@ -174,7 +173,7 @@ class LookedUp:
     rows: Tensor
 
     def __getitem__(self, rows: slice | Tensor) -> "LookedUp":
-        """The factor of these records."""
+        """Return the factor of these records."""
         return LookedUp(self.dense[rows], self.rows[rows])
 
     @property
@@ -183,17 +182,17 @@ class LookedUp:
         return len(self.rows), self.dense.shape[1] + self.rows.shape[1], self.dense.shape[2]
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        """The products of all tokens with a matrix of ``outputs`` rows, records x (S + T) x its columns."""
+        """Return the products of all tokens with a matrix of ``outputs`` rows, records x (S + T) x its columns."""
         # e_i^T M is row i of M.
         return torch.cat([self.dense @ other, other[self.rows]], 1)
 
     def to_dense(self) -> Tensor:
-        """The factor as a tensor, records x (S + T) x outputs."""
+        """Return the factor as a tensor, records x (S + T) x outputs."""
         unit = torch.nn.functional.one_hot(self.rows, self.dense.shape[2]).to(self.dense.dtype)
         return torch.cat([self.dense, unit], 1)
 
     def gram(self) -> Tensor:
-        """The products of all pairs of tokens, in double precision."""
+        """Return the products of all pairs of tokens, in double precision."""
         dense = to_double(self.dense)
         # g_t . e_i = g_ti, and e_i . e_k = 1 where i = k.
         crossed = dense.gather(2, self.rows[:, None, :].expand(-1, dense.shape[1], -1))
@@ -201,7 +200,7 @@ class LookedUp:
         return torch.cat([torch.cat([dense @ dense.mT, crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""
+        """Return the sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
         looked_up = exact(x[:, count:])
@@ -229,7 +228,7 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return :func:`full_precision`, or nothing to do where products have full precision already. Speed only."""
+    """Return :func:`full_precision`, or nothing to do where products have full precision already."""
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         if not mixed and torch.get_float32_matmul_precision() == "highest":

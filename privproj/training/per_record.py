@@ -450,7 +450,7 @@ class _Checkpoint:
 
 @contextmanager
 def _in_place_of_checkpoint(function: Callable[..., Any]) -> Iterator[None]:
-    """Let this function be called wherever the program calls torch's ``checkpoint``, whoever holds it."""
+    """Let this function be called wherever the program calls torch's ``checkpoint``."""
     # Torch keeps under this name what is called in place of the function, with dynamo switched off.
     target: Any = torch.utils.checkpoint.checkpoint.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
     before = getattr(target, "__dynamo_disable", None)

@@ -23,13 +23,13 @@ from privproj.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.training.algorithms import load
 
-GRID = 2.0**-24
+GRID = 2.0**-24  # soundness
 """Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the
-exact probability of being drawn. Soundness."""
+exact probability of being drawn."""
 
 
 SchemeName = Literal["poisson", "fixed", "balls-in-bins"]
-"""The ways of drawing batches that training has, of all those that a run can be accounted for. Contract."""
+"""The ways of drawing batches that training has, of all those that a run can be accounted for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class PoissonBatches:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedBatches:
-    """Batches of one size, each a random subset drawn afresh, for ``make_private(batches=...)``.
+    """Batches of one size, each a fresh random subset, for ``make_private(batches=...)``.
 
     Args:
         rate: The size of a batch over the number of records, above 0 and at most 1; the size is rounded up. None: that
@@ -115,7 +115,7 @@ Drawing = SchemeName | Batches
 """A way of drawing batches, or the name of one."""
 
 KINDS = {kind.sampling: kind for kind in (PoissonBatches, FixedBatches, BallsInBins)}
-"""The ways of drawing batches by their names. Contract."""
+"""The ways of drawing batches by their names."""
 
 
 Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping
@@ -130,7 +130,7 @@ def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
 
 
 def batches_of(batches: "str | Batches") -> Batches:
-    """The way of drawing batches that a name means, and one with its options as it is."""
+    """Return the way of drawing batches that a name means, and one with its options as it is."""
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
             raise UnsupportedError(
@@ -150,12 +150,12 @@ class Method:
 
     Args:
         name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
-        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
-            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
-            its adapters, and any other module of a projecting algorithm needs a rank.
+        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; an
+            error for algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of
+            each adapter, and any other module of a projecting algorithm needs a rank.
         frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
             release is lifted back, not its privacy. None: Haar.
-        subspace: The :class:`Subspace` of ``dp-sft``, needed there and refused elsewhere. Its own releases are
+        subspace: The :class:`Subspace` of ``dp-sft``, needed there and an error elsewhere. Its own releases are
             accounted too.
         every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
             ``flora`` serves. The other algorithms do not use it.
@@ -332,15 +332,15 @@ class Plan:
 
 NEARLY_ALL = 0.999
 """Share of a budget beyond which earlier releases leave nothing of it: more noise than anybody trains with would fit
-what is left. Contract."""
+what is left."""
 
 FILTER_HEADROOM = 1e-9
-"""Share by which the noise under a filter is above the least that fits, so that another machine's rounding does not
-refuse the last step of a plan. Contract."""
+"""Share by which the noise under a filter is above the least that fits, so that the last step of a plan fits
+with the rounding of another machine."""
 
 
 def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
-    """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps and what was released before.
+    """Return the plan with the smallest noise that meets ``(epsilon, delta)`` together with earlier releases.
 
     With an ``order`` all of it is counted by the filter of this order, whose budget meets the target.
 
@@ -391,7 +391,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 def rate_and_steps(
     drawing: Batches, dataset_size: int, batch_size: int | None, steps: int | None, epochs: float | None
 ) -> tuple[float, int, int | None]:
-    """The exact probability ``q`` of being in a batch, the number of steps ``T`` and that of batches of an epoch ``t``.
+    """Return the exact sampling rate ``q``, the number of steps ``T`` and the number of batches of an epoch ``t``.
 
     For Poisson sampling ``q`` is rounded up to the sampler's grid :data:`GRID`, for batches of a fixed size to a whole
     number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Balls-in-bins alone has a ``t``, which is

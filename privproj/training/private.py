@@ -44,10 +44,10 @@ OPACUS_NAMES = {
 """Arguments of Opacus' ``PrivacyEngine``, with what says the same here."""
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
-"""What the three objects of torch have to be. Contract."""
+"""What the three objects of torch have to be."""
 
 LARGEST_SUM_ERROR = 1e-9
-"""How far from 1 the sum of the shares may be, as rounding leaves it; no unit. Contract."""
+"""How far from 1 the sum of the shares may be, as rounding leaves it; no unit."""
 
 
 def make_private(
@@ -89,8 +89,8 @@ def make_private(
         module: What is trained: its tensors with ``requires_grad``, in float32 or float64. Its forward pass must not
             write to buffers, as BatchNorm does in training mode.
         optimizer: A torch optimizer over exactly these tensors. It sees released gradients only.
-        data_loader: Gives the data set, the batch size and the way of joining records. Batches are drawn anew, as is
-            accounted; a loader with a sampler of its own is refused.
+        data_loader: Gives the data set, the batch size and the way of joining records. New batches are drawn as
+            accounted. A loader with a sampler raises an error.
         max_grad_norm: The clip ``C``: the largest Frobenius norm of one record's gradient over all trained tensors,
             from 1e-20 to 1e12, in the unit of the gradients.
         noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12; the
@@ -230,11 +230,11 @@ class _Start:
     processes: Processes = field(default_factory=current_processes)
 
     def stamps(self, account: Account, name: str | None = None) -> Stamps:
-        """The stamps of a run with this account, and with the ledger of this name."""
+        """Return the stamps of a run with this account, and with the ledger of this name."""
         return Stamps(self.module, self.trained, self.optimizer, account, name, self.ledger)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """The parameters and buffers of the module with their names."""
+        """Return the parameters and buffers of the module with their names."""
         return [*self.module.named_parameters(), *self.module.named_buffers()]
 
     @property
@@ -269,7 +269,7 @@ class _Start:
             self.processes.check_same({"data_loader": f"other data ({sha256(told.encode()).hexdigest()[:8]})"})
 
     def calibrated(self) -> Plan:
-        """The plan calibrated together with all earlier releases; as it is where its noise is given.
+        """Return the plan calibrated together with all earlier releases; as it is where its noise is given.
 
         A resumed plan keeps its noise, which was calibrated when it began: neither is it counted twice, nor does it
         depend on the rounding of the machine that goes on with it.
@@ -288,13 +288,13 @@ class _Start:
         return calibrated(plan, account, **target)
 
     def open_ledger(self, plan: Plan, marks: dict[str, bool]) -> tuple[Ledger | None, Sidecar | None]:
-        """The ledger of the run with the file beside it; None for a run without one.
+        """Return the ledger of the run with the file beside it; None for a run without one.
 
         It refuses a run that its file does not belong to: by the identity of the data, by stamps, and by the releases
         that found the subspace, which it must hold.
         """
         if self.ledger is None or not os.path.exists(self.ledger):
-            # No file is made for a start that is refused.
+            # A start that fails makes no file.
             self.stamps(self.search).check()
         if self.ledger is None:
             return None, None
@@ -312,11 +312,11 @@ class _Start:
         return Ledger(path, plan.phase(plan.steps), self.target, true, check, self.begins_anew), sidecar
 
     def epoch_secrets(self, plan: Plan, book: Ledger | None, sidecar: Sidecar | None) -> EpochSecrets:
-        """What the batches of balls-in-bins are drawn from, where a run begins or goes on.
+        """Return what the batches of balls-in-bins are drawn from, for a new or a resumed run.
 
         The secret of the epoch that was begun is in the ``sidecar`` of the ledger. Where it is lost, or where the order
         of the records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch
-        ends here: its ledger gets the lines of all its batches, and what is drawn anew is counted as a further epoch.
+        ends here: its ledger gets the lines of all its batches, and new batches count as a further epoch.
         """
         before = self.search.spent if book is None else book.account.spent - book.steps
         seed = None if self.seed is None else f"{self.seed} {before}"
@@ -347,7 +347,7 @@ class _Start:
         return EpochSecrets(seed, keep)
 
     def run(self, opened: ExitStack) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-        """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger.
+        """Return the module, the private optimizer and the private loader of a run, fresh or resumed from its ledger.
 
         What was ``opened`` is closed where this fails.
         """
@@ -401,7 +401,7 @@ class LostEpoch(UserWarning):
 
 
 def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
-    """The rank of the projection of each trained tensor: that of the algorithm, or that of the adapter on it.
+    """Return the rank of the projection of each trained tensor: that of the algorithm, or that of the adapter on it.
 
     :func:`prepare_peft` has noted the latter. Raises :class:`InvalidParameterError` where a rank is missing.
     """
@@ -433,8 +433,9 @@ def _refuse_call(module: nn.Module, args: Any) -> None:
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
-    """The optimizer that Accelerate or an earlier call has wrapped; raises :class:`InvalidParameterError` where losses
-    are scaled.
+    """Return the optimizer that Accelerate or an earlier call has wrapped.
+
+    Raises :class:`InvalidParameterError` if losses are scaled.
     """
     if isinstance(optimizer, PrivateOptimizer):
         return optimizer._original
@@ -450,7 +451,7 @@ def _unwrapped_optimizer(optimizer: Any) -> Any:
 def _calibration_target(
     z: float | None, epsilon: float | None, delta: float | None, order: float | None
 ) -> dict[str, float] | None:
-    """The epsilon and delta to calibrate the noise for, with the order of a filter; None where the noise is given."""
+    """Return the epsilon and delta of the calibration, with the order of a filter; None if the noise is given."""
     if order is not None and epsilon is None:
         expected = "given together with epsilon and delta, which are the budget"
         raise InvalidParameterError("adaptive_order", order, expected)
@@ -465,7 +466,7 @@ def _calibration_target(
 
 
 def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighboringRelation:
-    """The relation that is named; else that of the sampling at a rate below 1, and add-remove.
+    """Return the relation that is named; else that of the sampling at a rate below 1, and add-remove.
 
     Batches that are cut at a largest size go with zero-out, under which the number of records is public.
     """
@@ -475,7 +476,7 @@ def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_siz
 
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
-    """The share of the squared clip of each trained tensor, which sum to 1; None under one clip for all."""
+    """Return the share of the squared clip of each trained tensor, which sum to 1; None under one clip for all."""
     if clipping == "joint" or isinstance(clipping, AdaptiveClipping):
         return None
     if clipping == "per-layer":

@@ -20,7 +20,7 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 from privproj.errors import InvalidParameterError, UnsupportedError
 
 BUCKET = 2**27
-"""Bytes that processes exchange at once. Speed only: a larger tensor goes alone."""
+"""Bytes that processes exchange at once. A larger tensor is sent alone."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Processes:
         return self.rank == 0
 
     def share(self, batch: list[int]) -> list[int]:
-        """The part that this process has of a logical batch of record numbers; it may be empty."""
+        """Return the part that this process has of a logical batch of record numbers; it may be empty."""
         return batch[self.rank :: self.size]
 
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
-        """The sums of the parts of all processes, in every process; ``parts`` are overwritten."""
+        """Return the sums of the parts of all processes, in every process; ``parts`` are overwritten."""
         return self._exchange(distributed.all_reduce, parts)
 
     def spread(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The first process's tensors, in every process; ``tensors`` are overwritten."""
+        """Return the first process's tensors, in every process; ``tensors`` are overwritten."""
         return self._exchange(lambda bucket: distributed.broadcast(bucket, 0), tensors)
 
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
@@ -61,14 +61,14 @@ class Processes:
         return tensors
 
     def agree(self, value: Any) -> Any:
-        """The first process's value, in every process; it must be an object that can be pickled."""
+        """Return the first process's value, in every process; it must be an object that can be pickled."""
         values = [value]
         if self.size > 1:
             distributed.broadcast_object_list(values, 0)
         return values[0]
 
     def meet(self, place: str, value: Any) -> list[Any]:
-        """The values of all processes, by rank; they must have come to the same place of the run, else all raise."""
+        """Return the values of all processes, by rank; all raise if they are at different places of the run."""
         pairs = [(place, value)] * self.size
         if self.size > 1:
             distributed.all_gather_object(pairs, (place, value))
@@ -111,7 +111,7 @@ class Processes:
 
 
 def current_processes() -> Processes:
-    """The processes of ``torch.distributed`` if that is initialized, else a single one."""
+    """Return the processes of ``torch.distributed`` if that is initialized, else a single one."""
     if distributed.is_available() and distributed.is_initialized():
         # A wrapper that only cycles hold has threads, which must end before the interpreter does. Once is enough.
         atexit.unregister(gc.collect)
@@ -121,7 +121,7 @@ def current_processes() -> Processes:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """The device of this process: among GPUs, the one of the number that ``torchrun`` gave it on its machine."""
+    """Return the device of this process: among GPUs, the one of the number that ``torchrun`` gave it on its machine."""
     if device.type != "cuda" or not _are_several():
         return device
     if device.index is not None:

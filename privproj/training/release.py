@@ -25,9 +25,9 @@ from privproj.training.plan import Plan
 from privproj.training.processes import Processes
 from privproj.training.view import View
 
-SLACK = 1e-6
+SLACK = 1e-6  # soundness
 """The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is above the rounding
-of norms, factors and sums in double precision, and of one factor times one gradient. Soundness."""
+of norms, factors and sums in double precision, and of one factor times one gradient."""
 
 
 class NoisySum:
@@ -97,13 +97,13 @@ class NoisySum:
                 # sum_j c_j G_j, over this and the earlier parts of the batch.
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0].device)
                 part = self.views[i].clipped_sum(c, mask)
-                # Asked for until the first gradient that is not zero.
+                # Only until the first gradient that is not zero.
                 self.has_gradients = self.has_gradients or bool(part.any())
                 total = self.sums[i]
                 self.sums[i] = part if total is None else total.add_(part)
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """The factors ``c_jl = min(1, C_l / n_jl)`` that scale record ``j`` down, records x groups of tensors.
+        """Return the factors ``c_jl = min(1, C_l / n_jl)`` that scale record ``j`` down, records x groups of tensors.
 
         ``n_jl`` is the norm over the tensors of group ``l``. Under a joint clip there is one group with ``C_1 = C``,
         under per-layer clipping each tensor is a group and ``sum_l C_l^2 = C^2``. ``squared`` holds squared norms,
@@ -117,7 +117,7 @@ class NoisySum:
         return torch.where(finite[:, None], factors, 0.0)
 
     def release(self) -> list[Tensor]:
-        """The released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view, in the order of the views.
+        """Return the released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view, in the order of the views.
 
         ``Xi`` has independent standard normal entries and ``sigma = z s``. :meth:`begin` starts the next release.
         """
@@ -138,14 +138,14 @@ class NoisySum:
             return means
 
     def noisy_count(self, count: Tensor, adaptive: AdaptiveClipping) -> float:
-        """The sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
+        """Return the sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
         # sum_j (b_j - 1/2) + S xi.
         return float(self._with_noise([count.to(like)], [like], adaptive.sigma)[0])
 
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
-        """The sums over all processes with their noise, divided by the public expected batch ``q N``.
+        """Return the sums over all processes with their noise, divided by the public expected batch ``q N``.
 
         There is one for each view, of its shape; it is None where no record contributed, and then the noise alone is
         released.
@@ -161,7 +161,7 @@ class NoisySum:
         return [total.div_(self.plan.expected_batch).to(like) for total, like in zip(totals, likes, strict=True)]
 
     def _with_noise(self, parts: list[Tensor], likes: Sequence[Tensor], deviation: float) -> list[Tensor]:
-        """The sums of these parts over all processes, with noise of this standard deviation, added once for all."""
+        """Return the sums of these parts over all processes, with noise of this standard deviation, added once."""
         totals = self.processes.sum(parts)
         for total, like in zip(totals, likes, strict=True) if self.processes.first else ():
             total.add_(normal(total.shape, like, self.streams.noise).to(total.device), alpha=deviation)

@@ -28,8 +28,8 @@ Update = tuple[Tensor, Tensor | None]
 class View:
     """One trained tensor, or several, as an algorithm sees them: here as they are, which is DP-SGD.
 
-    Soundness asks one thing of a view: what ``clipped_sum`` adds for a record with factor 1 is never longer than the
-    root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
+    The guarantee needs one property of a view: what ``clipped_sum`` adds for a record with factor 1 is never longer
+    than the root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
 
     The view releases something of the shape ``shape`` for the trained tensors ``parameters``, which the wrapped
     optimizer has to hold. Messages call it by its ``name``.
@@ -51,12 +51,12 @@ class View:
         """Draw what must be fresh for each release, before any of its data is seen, and end the step before it."""
 
     def sketched(self, x: Tensor) -> Tensor:
-        """``x P`` with the ``P`` that is summed, ``x`` having the inputs last; here ``P = I``."""
+        """Return ``x P`` with the ``P`` that is summed, ``x`` having the inputs last; here ``P = I``."""
         return x
 
     def squared_norms(self) -> Tensor | None:
-        """The squared norm of each record's ``G_j P``, or of ``G_j``; None where nothing came back."""
-        # What a pass has left that was refused before its sum is none of this one.
+        """Return the squared norm of each record's ``G_j P``, or of ``G_j``; None where nothing came back."""
+        # A pass that failed before its sum may have left something.
         self.seen, captured = (), self.trained.take()
         if captured is None:
             return None
@@ -65,7 +65,7 @@ class View:
         return per_example.squared_norms(*(self.seen if self.clips_what_it_sums else captured))
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """The sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``, in double precision.
+        """Return the sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``, in double precision.
 
         It has as many entries as ``shape``. ``c`` is one factor for each record. ``mask`` says which records are
         finite; None says that all are.
@@ -74,7 +74,7 @@ class View:
         return per_example.clipped_sum(c, *seen, mask=mask)
 
     def update(self, mean: Tensor) -> Update:
-        """The gradient estimate that a released mean of the shape ``shape`` stands for: that mean, unless told."""
+        """Return the gradient estimate of a released mean of the shape ``shape``: by default the mean itself."""
         return mean, None
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
@@ -114,7 +114,7 @@ Accounting = Callable[[list[Shape], tuple[int, ...], tuple[float, ...] | None], 
 
 
 def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian:
-    """The Gaussian mechanism, whatever the shapes: right for every algorithm that sums exactly what it clips."""
+    """Return the Gaussian mechanism, whatever the shapes: right for every algorithm that sums exactly what it clips."""
     return Gaussian()
 
 
@@ -122,8 +122,7 @@ def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[floa
 class Algorithm:
     """The record of a training algorithm: what it looks at, what it is accounted as, what it needs.
 
-    Soundness rests on ``accounted_as`` and ``view`` together: what the view lets into the sum must be what the
-    mechanism says.
+    The guarantee needs both ``accounted_as`` and ``view``: the view must sum what the mechanism describes.
 
     Attributes:
         name: What users call it.
@@ -137,9 +136,9 @@ class Algorithm:
             tensors are always looked at as they are.
         subspace_view: One view over all trained tensors within a given subspace, in place of one view each. An
             algorithm with such a view needs a subspace and a joint clip.
-        check_layer: Called with the name of the algorithm that was asked for and a trained tensor; raises
-            :class:`InvalidParameterError` where that algorithm must not train it. It is also asked about other
-            algorithms, for tensors that say (by ``only_for``) that they belong to this one.
+        check_layer: Called with the name of the selected algorithm and a trained tensor; raises
+            :class:`InvalidParameterError` if that algorithm must not train it. It is also called for other
+            algorithms, with tensors that say (by ``only_for``) that they belong to this one.
         adapt: From a module, a rank and an ``insecure_seed`` to the module with its adapters, for ``privproj
             train`` and for audits. None where the module is trained as it is.
         step_hook: From the module, the plan and the random streams to what is called after every release.
@@ -167,11 +166,11 @@ class Algorithm:
         return self.subspace_view is not None
 
     def shape(self, trained: Trained) -> Shape:
-        """What the accounting is told about one trained tensor; what is no matrix counts as one row, unprojected."""
+        """Return the shape of one trained tensor for accounting; other tensors than matrices are one row."""
         return (*trained.shape, self.projects) if trained.is_matrix else (1, trained.size, False)
 
     def views(self, trained: list[Trained], plan: Plan) -> list[View]:
-        """The views of all trained tensors under a plan, one for each or one for all in a subspace."""
+        """Return the views of all trained tensors under a plan, one for each or one for all in a subspace."""
         if self.subspace_view is not None:
             return [self.subspace_view(trained, plan.algorithm.subspace)]
         return [

@@ -1,8 +1,8 @@
 """The training algorithms, one family per file, and their registry.
 
 A new algorithm is three things: one file here with its record, one line in :data:`FILES`, and one test. The record is a
-:class:`privproj.training.view.Algorithm`. A file is imported when its algorithm is asked for. The
-registry itself is plain text and loads no torch, so that the command line can name the algorithms cheaply.
+:class:`privproj.training.view.Algorithm`. A file is imported at the first use of its algorithm. The
+registry itself is plain text and does not load torch, so that the command line lists the algorithms quickly.
 """
 
 from importlib import import_module
@@ -24,10 +24,10 @@ FILES = {
 """For every algorithm the file in this folder that holds its record, in the order in which users see them."""
 
 ALGORITHMS = tuple(FILES)
-"""The names of all training algorithms, in the order in which users see them. Contract."""
+"""The names of all training algorithms, in the order in which users see them."""
 
 MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
-"""The names of the algorithms that ``privproj audit membership`` offers. Contract."""
+"""The names of the algorithms that ``privproj audit membership`` offers."""
 
 
 def load(name: str) -> Any:

@@ -112,7 +112,7 @@ def add_frozen_lora(
         rank: Rank of every adapter, from 1 to the number of inputs of the narrowest adapted layer.
         alpha: LoRA's ``alpha``, which makes the scale ``s = alpha / rank``. None: ``s = 1``.
         where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
-            It is not asked about a module that is a linear layer itself.
+            It is not called for a module that is a linear layer itself.
         insecure_seed: A whole number of at least 0 that makes the factors ``A`` repeatable. None: they come from a
             generator seeded by the operating system.
 
@@ -134,7 +134,7 @@ def add_frozen_lora(
 
 
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
-    """The frozen module with the picked linear layers wrapped; a module that is a linear layer itself is wrapped.
+    """Freeze a module and wrap the selected linear layers; a module that is a linear layer itself is wrapped.
 
     Raises :class:`InvalidParameterError` where no layer is picked.
     """
@@ -156,7 +156,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
 
     The model is what ``peft.get_peft_model(model, peft.LoraConfig(...))`` returns. Of several adapters the active ones
     count. Whole modules that PEFT was told to train (``modules_to_save``, such as a new classification head) stay
-    trained. Adapters of embeddings and of attention are refused.
+    trained. Adapters of embeddings and of attention are not supported.
 
     Args:
         model: The wrapped model. It is changed in place.
@@ -230,12 +230,12 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
 
 
 def _active_factors(layer: Any) -> list[nn.Linear]:
-    """The B factors of the active adapters of a layer."""
+    """Return the B factors of the active adapters of a layer."""
     return [layer.lora_B[name] for name in layer.active_adapters if name in layer.lora_B]
 
 
 def _active_heads(model: nn.Module) -> list[nn.Module]:
-    """The whole modules that PEFT trains beside its adapters, those of active adapters only."""
+    """Return the whole modules that PEFT trains beside its adapters, those of active adapters only."""
     wrappers: list[Any] = [
         part for part in model.modules() if isinstance(getattr(part, "modules_to_save", None), nn.ModuleDict)
     ]
@@ -269,7 +269,7 @@ def _check_adapts_linear(layer: Any) -> None:
 
 
 SAVED_WEIGHTS = "m2_weights.safetensors"
-"""The file in which :func:`export_peft` keeps what M2 trained. Contract."""
+"""The file in which :func:`export_peft` keeps what M2 trained."""
 
 
 def export_peft(model: nn.Module, directory: str | Path) -> Path:
@@ -350,7 +350,7 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
 
 
 def _plain_names(model: nn.Module) -> dict[str, str]:
-    """The name of every parameter, and the name that it has in the model without PEFT, for what is active."""
+    """Return the name of every parameter, and the name that it has in the model without PEFT, for what is active."""
     active = {id(p) for head in _active_heads(model) for p in head.parameters()}
     plain_names = {}
     for name, parameter in model.named_parameters():
@@ -380,7 +380,7 @@ def _save_trained(
 
 
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
-    """After every ``every`` steps the adapters of a module are merged and drawn anew: ``W <- W + s B A``, ``B = 0``.
+    """Return a hook that merges and resamples the adapters after every ``every`` steps: ``W <- W + s B A``, ``B = 0``.
 
     Each step between is DP-LoRA-FA's, and is accounted so: gradients depend on ``A`` from the second step on, so no
     gain by its randomness may be claimed.
@@ -411,6 +411,6 @@ RECORDS = (
     ),
     Algorithm(
         name="lora-resampled", rank="module", check_layer=_check_trains_b, adapt=add_frozen_lora, step_hook=_resampling,
-        summary="DP-SGD on the B factors of LoRA; the adapters are merged and drawn anew every few steps.",
+        summary="DP-SGD on the B factors of LoRA; the adapters are merged and resampled every few steps.",
     ),
 )  # fmt: skip

@@ -110,7 +110,7 @@ class PrismLinear(nn.Module):
 
 
 def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    """``U (s * (V^T x))``, of which a pass over records keeps ``x`` and the gradient of the result."""
+    """Return ``U (s * (V^T x))``, of which a pass over records keeps ``x`` and the gradient of the result."""
     if has_torch_function((x, u, s, v)):
         return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
     return ((x @ v) * s) @ u.T
@@ -146,7 +146,7 @@ def add_prism(
         rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
         steps: How a released tangent vector becomes a step. None: ``Steps()``, plain steps without momentum.
         where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
-            It is not asked about a module that is a linear layer itself.
+            It is not called for a module that is a linear layer itself.
         insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
             seeded by the operating system.
 
@@ -190,34 +190,34 @@ class _Tangent(NamedTuple):
     vp: Tensor
 
     def flat(self) -> Tensor:
-        """All coordinates in a row: ``K``, then ``Up``, then ``Vp``."""
+        """Return all coordinates in a row: ``K``, then ``Up``, then ``Vp``."""
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
-        """The mean ``beta xi + (1 - beta) other`` of two tangent vectors at one point."""
+        """Return the mean ``beta xi + (1 - beta) other`` of two tangent vectors at one point."""
         return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in zip(self, other, strict=True)))
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """The tangent vector of coordinates in a row, ``Up`` and ``Vp`` made orthogonal to the bases."""
+    """Return the tangent vector of coordinates in a row, ``Up`` and ``Vp`` made orthogonal to the bases."""
     (m, r), n = at.u.shape, at.v.shape[0]
     k, up, vp = row.split([r * r, m * r, n * r])
     return _orthogonal(_Tangent(k.view(r, r), up.view(m, r), vp.view(n, r)), at)
 
 
 def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
-    """The tangent vector with ``((I - U U^T) Up, (I - V V^T) Vp)`` in place of ``Up`` and ``Vp``."""
+    """Return the tangent vector with ``((I - U U^T) Up, (I - V V^T) Vp)`` in place of ``Up`` and ``Vp``."""
     return _Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> _Tangent:
-    """The projection ``P_T(G)`` of a matrix ``G`` (m x n) from ``G V`` (m x r) and ``G^T U`` (n x r)."""
+    """Return the projection ``P_T(G)`` of a matrix ``G`` (m x n) from ``G V`` (m x r) and ``G^T U`` (n x r)."""
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(_Tangent(at.u.T @ gv, gv, gtu), at)
 
 
 def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
-    """The best approximation of rank ``rank`` to ``left core right^T``, whose factors have few columns."""
+    """Return the best approximation of rank ``rank`` to ``left core right^T``, whose factors have few columns."""
     # left core right^T = Ql (Rl core Rr^T) Qr^T, and the inner matrix is small.
     ql, rl = torch.linalg.qr(left)
     qr, rr = torch.linalg.qr(right)
@@ -226,13 +226,13 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 
 
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
-    """The retraction ``Retr_r(Z - rate xi)``: the truncated singular value decomposition, in ``O((m + n) r^2)``."""
+    """Return the retraction ``Retr_r(Z - rate xi)`` by a truncated singular value decomposition."""
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
     return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)
 
 
 def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
-    """The best approximation of the rank of ``A`` to ``A core B^T - rate (ascent_A B^T + A ascent_B^T)``."""
+    """Return the best approximation of the rank of ``A`` to ``A core B^T - rate (ascent_A B^T + A ascent_B^T)``."""
     # [A, ascent_A] [[core, -rate I], [-rate I, 0]] [B, ascent_B]^T.
     one = torch.eye(len(core), dtype=core.dtype, device=core.device)
     wide = torch.cat([torch.cat([core, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)])
@@ -240,7 +240,7 @@ def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tenso
 
 
 def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
-    """The projection ``P_T'(xi)`` of a tangent vector at one point to the tangent space at another."""
+    """Return the projection ``P_T'(xi)`` of a tangent vector at one point to the tangent space at another."""
     # xi V' = U (K V^T V' + Vp^T V') + Up V^T V', and likewise for xi^T U'.
     gv = old.u @ (xi.k @ (old.v.T @ new.v) + xi.vp.T @ new.v) + xi.up @ (old.v.T @ new.v)
     gtu = old.v @ (xi.k.T @ (old.u.T @ new.u) + xi.up.T @ new.u) + xi.vp @ (old.u.T @ new.u)
@@ -248,7 +248,7 @@ def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
 
 
 def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
-    """The horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors ``A = U s^1/2``, ``B = V s^1/2``.
+    """Return the horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors ``A = U s^1/2``, ``B = V s^1/2``.
 
     It needs ``s > 0``. Then ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` n x r.
     """
@@ -260,7 +260,7 @@ def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
 
 
 def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
-    """The diagonal of ``E dA^T dA / m`` for lifted noise, whose coordinates have standard deviation ``tau``.
+    """Return the diagonal of ``E dA^T dA / m`` for lifted noise, whose coordinates have standard deviation ``tau``.
 
     ``side`` is ``m``, the number of rows of the factor. There is one number for each of the ``r`` singular values.
     """
@@ -270,13 +270,13 @@ def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
 
 
 def _inverse_root(moment: Tensor, ridge: Tensor | float) -> Tensor:
-    """The matrix ``(V + ridge I)^-1/2`` for a symmetric ``V``; its eigenvalues below zero are taken as zero."""
+    """Return the matrix ``(V + ridge I)^-1/2`` for a symmetric ``V``; its eigenvalues below zero are taken as zero."""
     values, vectors = torch.linalg.eigh(moment)
     return (vectors / (values.clamp_min(0.0) + ridge).sqrt()) @ vectors.T
 
 
 def _polar(matrix: Tensor) -> Tensor:
-    """The orthogonal factor of the polar decomposition of a square matrix."""
+    """Return the orthogonal factor of the polar decomposition of a square matrix."""
     left, _, right = torch.linalg.svd(matrix)
     return left @ right
 
@@ -284,17 +284,17 @@ def _polar(matrix: Tensor) -> Tensor:
 # --- what is released, and the step ----------------------------------------------------------------
 
 REFUSED_ABOVE = 1e-3
-"""How far from orthonormal (Frobenius norm of ``U^T U - I``) bases may be when a batch comes back. Contract: looser
-ones were edited between drawing the batch and its losses, and are refused."""
+"""How far from orthonormal (Frobenius norm of ``U^T U - I``) bases may be when the losses of a batch are computed.
+Others were changed after the batch was drawn, and raise an error."""
 
-OVERSTATEMENT = 8.0
-"""The relative overstatement of squared norms, in units of that distance ``d``. Soundness: what is summed has at most
+OVERSTATEMENT = 8.0  # soundness
+"""The relative overstatement of squared norms, in units of that distance ``d``. What is summed has at most
 ``1 + d (1 + d)`` times the squared norm that is computed, since ``|U^T M|^2 + |(I - U U^T) M|^2`` exceeds ``|M|^2`` by
 ``<M, U (U^T U - I) U^T M>``."""
 
 
 def _orthonormality_error(at: Point) -> Tensor:
-    """The larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``."""
+    """Return the larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``."""
     wide = [per_example.to_double(basis) for basis in (at.u, at.v)]
     eye = torch.eye(len(at.s), dtype=wide[0].dtype, device=at.s.device)
     return torch.stack([(basis.T @ basis - eye).norm() for basis in wide]).max()
@@ -360,7 +360,7 @@ class _TangentView(View):
     def refresh(self, streams: Streams) -> None:
         """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
         at = self.point
-        # Speed only: norms are overstated by what looser bases can hide.
+        # It saves time. Norms are overstated by as much as looser bases can hide.
         if not self.is_as_written and _orthonormality_error(at) > 1e-5:
             new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
             self.moment = None if self.moment is None else transported(self.moment, at, new)
@@ -368,7 +368,7 @@ class _TangentView(View):
         self.written = [parameter._version for parameter in self.trained.parameters]
 
     def squared_norms(self) -> Tensor | None:
-        """The squared norm ``|P_T(G_j)|^2`` of each record, overstated by as much as rounded bases can hide."""
+        """Return the squared norm ``|P_T(G_j)|^2`` of each record, overstated by as much as rounded bases can hide."""
         captured = self.trained.take()
         if captured is None:
             return None
@@ -390,7 +390,7 @@ class _TangentView(View):
         return torch.where(loose > REFUSED_ABOVE, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """The coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
+        """Return the coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
         gv, gtu = (per_example.clipped_sum(c, *part, mask=mask) for part in self.seen)
         self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.
@@ -417,7 +417,7 @@ class _TangentView(View):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
-        """The point ``Retr(Z - lr (U_A B^T + A U_B^T))`` with ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.
+        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))`` with ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.
 
         ``m_A`` is the lifted momentum, ``V_A`` the second moment (r x r) of the lifted releases, and ``lam_A`` the
         ridge. The factors are turned by the orthogonal matrix that keeps them closest to the last ones, so that the

@@ -51,11 +51,11 @@ class Projected(View):
         self.fresh = True
 
     def sketched(self, x: Tensor) -> Tensor:
-        """The product of ``x``, which has the inputs last, with what projects the sum."""
+        """Return the product of ``x``, which has the inputs last, with what projects the sum."""
         return x @ self.q.to(x)
 
     def update(self, mean: Tensor) -> Update:
-        """The gradient estimate ``((d/r) S) Q^T`` or ``S (R R^T/r) Q^T``, as its two factors ``S`` and the rest.
+        """Return the gradient estimate ``((d/r) S) Q^T`` or ``S (R R^T/r) Q^T``, as its two factors ``S`` and the rest.
 
         Raises :class:`InvalidParameterError` for a projection that served a release already.
         """
@@ -89,11 +89,11 @@ class _ProjectedFirst(View):
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
-        """The product ``x A^T A``, for the norm and for the sum, ``x`` having the inputs last."""
+        """Return the product ``x A^T A``, for the norm and for the sum, ``x`` having the inputs last."""
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """The release on the range of ``A``, as the factors ``Y Q`` and ``Q^T``."""
+        """Return the release on the range of ``A``, as the factors ``Y Q`` and ``Q^T``."""
         return mean @ self.q, self.q.T
 
 
@@ -123,7 +123,7 @@ class _Flora(Projected):
         self.age += 1
 
     def update(self, mean: Tensor) -> Update:
-        """The momentum ``m`` (outputs x rank) and ``A`` (rank x inputs), whose product is the gradient estimate."""
+        """Return the momentum ``m`` (outputs x rank) and ``A`` (rank x inputs), the factors of the estimate."""
         # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
         beta = self.plan.algorithm.beta
         new = (1.0 - beta) * mean

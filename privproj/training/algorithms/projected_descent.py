@@ -1,6 +1,6 @@
-"""Projected descent without noise: kept as the counterexample that it is, for audits.
+"""Projected descent without noise, a counterexample for audits.
 
-It is no training algorithm of the registry. No theorem bounds its epsilon, and asking for one is always refused.
+The registry does not contain it. No theorem bounds its epsilon, and ``epsilon`` always raises an error.
 """
 
 from typing import NoReturn
@@ -63,10 +63,10 @@ class ProjectedDescent:
             parameter.grad = None
 
     def epsilon(self, delta: float) -> NoReturn:
-        """Refuse: this algorithm has no epsilon, whatever the delta.
+        """Raise an error, because this algorithm has no epsilon at any delta.
 
         Args:
-            delta: The delta that is asked for, without effect.
+            delta: Not used.
 
         Raises:
             UnsupportedError: Always.

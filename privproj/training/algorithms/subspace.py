@@ -53,8 +53,8 @@ class Subspace:
                 "account", self.account, "an Account of its releases for source=dp, and None for source=public"
             )
         gram = self.basis.T @ self.basis
-        # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The clip is on the
-        # coordinates that are released, whatever the basis is, so that nothing of the proof rests on this.
+        # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The released
+        # coordinates are clipped for any basis, so the proof does not use this tolerance.
         tolerance = 1e-3 if self.basis.dtype is torch.float32 else 1e-8
         if not torch.allclose(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), atol=tolerance):
             raise InvalidParameterError("basis", "other columns", "a matrix with orthonormal columns")
@@ -66,7 +66,7 @@ class Subspace:
 
 
 def leading(rows: Tensor, k: int) -> Tensor:
-    """The leading right singular vectors of snapshots.
+    """Return the leading right singular vectors of snapshots.
 
     Args:
         rows: The snapshots ``A``, snapshots x weights.
@@ -92,7 +92,7 @@ def leading(rows: Tensor, k: int) -> Tensor:
     # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
     q, r = torch.linalg.qr(rows.double().T)
     directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
-    # A direction below this share of the longest is taken to be rounding. Speed only: every basis is accounted alike.
+    # A direction below this share of the longest is taken to be rounding. Every basis is accounted alike.
     basis = q @ directions[:, :k][:, lengths[:k] > 1e-5 * lengths[0]]
     if not basis.shape[1]:
         raise InvalidParameterError("rows", "zeros only", "snapshots that differ from the start")
@@ -151,7 +151,7 @@ class Trajectory:
             self.rows.append(_flat_weights(optimizer._trained) - self.start)
 
     def subspace(self) -> Subspace:
-        """The subspace of the snapshots, with the account of the run that made them, which has to be over.
+        """Return the subspace of the snapshots, with the account of the run that made them, which has to be over.
 
         Returns:
             A :class:`Subspace` of source "dp" with at most ``k`` directions.
@@ -185,7 +185,7 @@ class _SubspaceView(View):
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
 
     def coordinates(self) -> Tensor | None:
-        """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
+        """Return the coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
         found, parts = [], iter(self.parts)
         for one in self.tensors:
             slices = [next(parts) for _ in one.parameters]
@@ -201,12 +201,12 @@ class _SubspaceView(View):
         return torch.stack(found).sum(0) if found else None
 
     def squared_norms(self) -> Tensor | None:
-        """The squared norm ``|z_j|^2`` for each record; None where nothing came back."""
+        """Return the squared norm ``|z_j|^2`` for each record; None where nothing came back."""
         self.z = self.coordinates()
         return None if self.z is None else per_example.row_norms(self.z)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """The sum ``sum_j c_j z_j`` over the records, a vector of ``k`` numbers."""
+        """Return the sum ``sum_j c_j z_j`` over the records, a vector of ``k`` numbers."""
         z, self.z = self.z, None
         assert z is not None
         return per_example.weighted_sum(c, z, mask)
