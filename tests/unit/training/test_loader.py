@@ -315,7 +315,8 @@ def test_values_that_differ_never_share_a_group():
     """Python code sees such a value: it must be that of the record itself."""
     values = [
         0, 1, 0.0, -0.0, 1.0, True, False, None, "a", "b", b"a", 1j, Kind.ONE, Kind.TWO, np.float32(1.0),
-        np.float64(1.0), np.int64(1), 0.1 + 0.2, 0.3, float("nan"), "1", torch.float32, torch.float64, 10**30, 10**30 + 1,
+        np.float64(1.0), np.int64(1), 0.1 + 0.2, 0.3, float("nan"), "1", torch.float32, torch.float64, 10**30,
+        10**30 + 1,
     ]  # fmt: skip
     records = [[X, value] for value in values] * 2
     groups = group(records)

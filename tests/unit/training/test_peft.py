@@ -6,7 +6,7 @@ import pytest
 from helpers import needs
 
 import privproj
-from privproj.errors import InvalidParameterError
+from privproj.errors import InvalidParameterError, UnsupportedError
 
 torch = needs("torch", "opacus")
 
@@ -246,6 +246,33 @@ MODELS = {
 }
 """Names of models, their configuration, and the task of each."""
 QUICK = {"LlamaForCausalLM", "BertForSequenceClassification"}
+FEW = {**SMALL, "num_key_value_heads": 1}
+MORE = {
+    "ElectraForSequenceClassification": ({**SMALL, "embedding_size": 16}, "label"),
+    "AlbertForSequenceClassification": ({**SMALL, "embedding_size": 16}, "label"),
+    "MPNetForSequenceClassification": (SMALL, "label"),
+    "XLMRobertaForSequenceClassification": (SMALL, "label"),
+    "MistralForCausalLM": ({**FEW, "sliding_window": 4}, "next"),
+    "Gemma2ForCausalLM": ({**FEW, "head_dim": 8, "sliding_window": 4}, "next"),
+    "Phi3ForCausalLM": (FEW, "next"),
+    "Qwen3ForCausalLM": ({**FEW, "head_dim": 8}, "next"),
+    "StableLmForCausalLM": (FEW, "next"),
+    "Olmo2ForCausalLM": (FEW, "next"),
+    "CohereForCausalLM": (FEW, "next"),
+    "MambaForCausalLM": ({**SMALL, "state_size": 4, "expand": 2}, "next"),
+    "FalconForCausalLM": ({**SMALL, "alibi": False, "new_decoder_architecture": False}, "next"),
+    "DeiTForImageClassification": ({**SMALL, **VIT}, "image"),
+    "Dinov2ForImageClassification": ({**SMALL, **VIT}, "image"),
+}
+"""More families, run by hand."""
+ALONE = {
+    "DebertaV2ForSequenceClassification": (
+        {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "pooler_hidden_size": 16}, "label"
+    ),
+    "LongformerForSequenceClassification": ({**SMALL, "attention_window": 4}, "label"),
+    "BloomForCausalLM": ({**SMALL, "n_head": 2, "n_layer": 2}, "next"),
+}  # fmt: skip
+"""Families that torch.vmap cannot run."""
 
 
 def model_of(name, options):
@@ -281,6 +308,25 @@ def test_clipped_sums_of_transformers_equal_a_loop(name):
     options, kind = MODELS[name]
     model = model_of(name, options)
     check_sums(model, label_loss(model), records_for(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_clipped_sums_of_more_families_equal_a_loop(name):
+    options, kind = MORE[name]
+    model = model_of(name, options)
+    check_sums(model, label_loss(model), records_for(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALONE)
+def test_families_without_vmap_train_one_by_one(name):
+    options, kind = ALONE[name]
+    model = model_of(name, options)
+    check_sums(model, label_loss(model), records_for(kind), options={"one_by_one": True})
+    _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5))
+    with pytest.raises(UnsupportedError, match="one_by_one=True"):
+        take_in(optimizer, label_loss(model), records_for(kind))
 
 
 ADAPTED = {
