@@ -10,7 +10,7 @@ import gc
 import types
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -33,9 +33,6 @@ from torch.overrides import TorchFunctionMode
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.training.per_example import LookedUp
 from privproj.training.trained import Trained
-
-if TYPE_CHECKING:
-    from privproj.training.per_record import Recorder
 
 SPATIAL = {functional.conv1d: 1, functional.conv2d: 2, functional.conv3d: 3}
 """The number of spatial dimensions of each convolution."""
@@ -80,7 +77,7 @@ class Split(BaseException):
 class _Pass(TorchFunctionMode):
     """What holds while a loss function runs: secret random numbers only, and no tensor outlives the pass."""
 
-    def __init__(self, recorder: "Recorder") -> None:
+    def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
         self.kept: list[ref[Any]] = []
         self.is_running = True
@@ -105,7 +102,7 @@ class _Pass(TorchFunctionMode):
 class OneRecord(_Pass):
     """A pass of one record by itself, for which no rule is needed."""
 
-    def __init__(self, recorder: "Recorder", inputs: list[Tensor]) -> None:
+    def __init__(self, recorder: Any, inputs: list[Tensor]) -> None:
         super().__init__(recorder)
         self.computed: dict[int, ref[Any]] = {}
         self.note(inputs)
@@ -139,7 +136,7 @@ class AllRecords(_Pass):
     """
 
     def __init__(
-        self, recorder: "Recorder", copies: dict[int, tuple[Trained, nn.Parameter]], switch: Tensor, switches: Tensor
+        self, recorder: Any, copies: dict[int, tuple[Trained, nn.Parameter]], switch: Tensor, switches: Tensor
     ) -> None:
         super().__init__(recorder)
         self.copies, self.switch, self.switches = copies, switch, switches
