@@ -43,6 +43,7 @@ WORDS = {
     "privproj certify": ["flint"],
     "contrib.certify": ["flint"],
     "import torch": ["torch", "opacus"],
+    "from peft": ["torch", "opacus", "peft", "transformers"],
     "privproj train": ["torch", "opacus", "sklearn"],
     "privproj audit m": ["torch", "opacus", "sklearn"],
     "privproj audit l": ["torch", "opacus"],

@@ -33,6 +33,7 @@ GUIDES = (
     "runs-and-ci",
     "sweeps",
     "verify",
+    "opacus",
     "training",
     "audits",
     "auditors",
