@@ -1,10 +1,10 @@
 """Run one job by one tool in a separate process.
 
-``python benchmarks/peer_jobs.py TOOL JOB [SECONDS]`` reads the parameters as JSON from standard input and prints one JSON object.
-It contains the value, the CPU seconds of a warm call, the total CPU seconds up to the end of the first call, and the
-peak memory of a call. The process imports only the selected tool, so that peers may be in another environment. A
-parameter changes by 1e-9 between calls, so that no cache contains the result. With ``SECONDS``, a
-limit on the CPU time, there is one call.
+``python benchmarks/peer_jobs.py TOOL JOB [SECONDS]`` reads the parameters as JSON from standard input and prints one
+JSON object. It contains the value, the CPU seconds of a warm call, the total CPU seconds up to the end of the first
+call, and the peak memory of a call. The process imports only the selected tool, so that peers may be in another
+environment. A parameter changes by 1e-9 between calls, so that no cache contains the result. With ``SECONDS``, a limit
+on the CPU time, there is one call.
 """
 
 import importlib

@@ -34,6 +34,7 @@ GUIDES = (
     "sweeps",
     "verify",
     "opacus",
+    "dp-accounting",
     "training",
     "audits",
     "auditors",
