@@ -49,6 +49,7 @@ WORDS = {
     "privproj audit l": ["torch", "opacus"],
     "privproj audit o": ["torch", "opacus"],
     "--plot": ["matplotlib"],
+    "import pandas": ["pandas", "matplotlib"],
 }
 
 
