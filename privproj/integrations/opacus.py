@@ -355,8 +355,7 @@ def get_noise_multiplier(
         passes = real("epochs", epochs, "a number above 0 and at most 1e9", 0.0, 1e9, open_low=True)
         # 1e-12 is above the rounding error of 1/len(loader), so that whole numbers of passes are not rounded up
         steps = max(1, math.ceil(passes / sample_rate * (1.0 - 1e-12)))
-    target = {"epsilon": target_epsilon, "delta": target_delta}
-    noise = sigma(Gaussian(), **target, sampling_rate=rate, steps=steps).value
+    noise = sigma(Gaussian(), epsilon=target_epsilon, delta=target_delta, sampling_rate=rate, steps=steps).value
     if noise is None:
         expected = "an epsilon that a noise multiplier of at most 1e12 meets"
         raise InvalidParameterError("target_epsilon", target_epsilon, expected)

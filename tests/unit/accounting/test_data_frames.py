@@ -1,4 +1,4 @@
-"""Results of ``epsilons``, ``sigmas``, ``compare`` and ``choose`` as data frames: one row for each, values unchanged."""
+"""Results of ``epsilons``, ``sigmas``, ``compare`` and ``choose`` as data frames: one row for each."""
 
 import pytest
 from helpers import needs
