@@ -30,6 +30,7 @@ GUIDES = (
     "command-line",
     "samplers",
     "user-level",
+    "federated",
     "runs-and-ci",
     "sweeps",
     "verify",
