@@ -208,7 +208,7 @@ class MissingPackageError(PrivprojError):
 
     >>> from privproj.errors import MissingPackageError
     >>> print(MissingPackageError("matplotlib", "--plot", "plot"))
-    --plot needs matplotlib, which is not installed. Run: pip install 'privproj[plot]'
+    --plot needs matplotlib, which is not installed. Run in the clone of privproj: pip install '.[plot]'
     """
 
     exit_code = 2
@@ -218,7 +218,8 @@ class MissingPackageError(PrivprojError):
 
     def __str__(self) -> str:
         package, needed_by, extra, otherwise = self.args
-        return f"{needed_by} needs {package}, which is not installed. Run: pip install 'privproj[{extra}]'{otherwise}"
+        command = f"Run in the clone of privproj: pip install '.[{extra}]'"
+        return f"{needed_by} needs {package}, which is not installed. {command}{otherwise}"
 
 
 class UnsupportedError(QueryError):

@@ -100,7 +100,7 @@ def test_an_error_survives_another_process(kind):
 def test_a_missing_package_says_what_to_install():
     error = errors.MissingPackageError("torch", "training", "torch")
     assert str(error).startswith("training needs torch, which is not installed.")
-    assert str(error).endswith("pip install 'privproj[torch]'")
+    assert str(error).endswith("pip install '.[torch]'")
 
 
 def test_every_error_is_exported():
