@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import peers
-from peer_pages import FAILS, table
+from peer_pages import large_table
 
 RESULTS = Path(__file__).parent / "results" / "large_epsilons.json"
 LIMIT = 60  # seconds of CPU time for one query
@@ -45,15 +45,11 @@ def measured(queries, peer_python, limit=LIMIT):
     return results
 
 
-def page_table(results):
-    """Return the results as a Markdown table with one row for each tool."""
-    rows = [(tool, *(cell(rows[tool]) for rows in results.values())) for tool in TOOLS]
-    return table(["tool", *results], rows)
-
-
-def cell(row):
-    """Return a value with its CPU time, or that the tool fails and why."""
-    return f"{FAILS}: {row['failed']}" if "failed" in row else f"{row['value']:.5g} ({row['seconds']:.2g} s)"
+def write(peer_python):
+    """Measure everything and store the results."""
+    results = {"limit": LIMIT, "versions": peers.versions(peer_python), "queries": measured(QUERIES, peer_python)}
+    results["load"] = os.getloadavg()[2]  # average of 15 minutes
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def main():
@@ -63,14 +59,11 @@ def main():
     parser.add_argument("--peer-python", default=sys.executable)
     options = parser.parse_args()
     if options.quick:
-        print(page_table(measured(QUICK_QUERIES, options.peer_python)))
+        print(large_table(measured(QUICK_QUERIES, options.peer_python)))
         return
     if not options.again:
-        results = {"limit": LIMIT, "versions": peers.versions(options.peer_python)}
-        results["queries"] = measured(QUERIES, options.peer_python)
-        results["load"] = os.getloadavg()[2]  # average of 15 minutes
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    print(page_table(json.loads(RESULTS.read_text())["queries"]))
+        write(options.peer_python)
+    print(large_table(json.loads(RESULTS.read_text())["queries"]))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def test_quick_large_epsilons_agree_with_dp_accounting():
 def test_large_epsilons_table_marks_failures():
     failed, found = {"failed": "needs more than 120 s"}, {"value": 2.5, "seconds": 0.25}
     results = {"epsilon": {tool: found if tool == "privproj" else failed for tool in large_epsilons.TOOLS}}
-    lines = large_epsilons.page_table(results).splitlines()
+    lines = large_epsilons.large_table(results).splitlines()
     assert "| privproj | 2.5 (0.25 s) |" in lines
     assert sum(line.endswith("| fails: needs more than 120 s |") for line in lines) == len(large_epsilons.TOOLS) - 1
 
