@@ -70,7 +70,8 @@ Versions: {versions}.
 ## Large epsilons
 
 DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. Each tool runs each query once. The number in
-parentheses is the CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8 GiB.{large_load}
+parentheses is the CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8
+GiB.{large_load}
 
 {large}
 

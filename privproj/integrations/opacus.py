@@ -345,7 +345,7 @@ def get_noise_multiplier(
 
     >>> from privproj.integrations.opacus import get_noise_multiplier
     >>> round(get_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, sample_rate=1 / 16, epochs=3), 4)
-    1.0376
+    1.0377
     """
     if (epochs is None) == (steps is None):
         given = "neither" if steps is None else "both"

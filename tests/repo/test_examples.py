@@ -163,8 +163,9 @@ def test_example_workflow_runs_when_copied(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_example_workflow_runs_in_a_clean_environment(tmp_path):
-    """As on a runner: a wheel of a fresh clone, a new virtual environment, no variable but HOME, PATH and those of pip."""
-    (tmp_path / "bounds.toml").write_text((FOLDER / "bounds.toml").read_text())
+    """As on a runner: a wheel of a fresh clone, a new environment, no variable but HOME, PATH and those of pip."""
+    bounds = (FOLDER / "bounds.toml").read_text()
+    (tmp_path / "bounds.toml").write_text(bounds)
     venv.create(tmp_path / "venv", with_pip=True)
     pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     clean = {**pip, "HOME": str(tmp_path), "PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin"}
