@@ -348,8 +348,8 @@ def get_noise_multiplier(
     1.0377
     """
     if (epochs is None) == (steps is None):
-        given = "neither" if steps is None else "both"
-        raise InvalidParameterError("steps", given, "given without epochs, or epochs without steps")
+        count = "neither" if steps is None else "both"
+        raise InvalidParameterError("steps", count, "given without epochs, or epochs without steps")
     rate = _sampler_rate(sample_rate)
     if steps is None:
         passes = real("epochs", epochs, "a number above 0 and at most 1e9", 0.0, 1e9, open_low=True)

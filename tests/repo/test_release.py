@@ -82,7 +82,7 @@ def test_pages_and_messages_do_not_install_from_an_index():
         "import privproj; privproj.epsilon(privproj.M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)",
         "import privproj; privproj.sigma(privproj.M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5)",
         "import privproj as p; p.epsilon(p.Gaussian(noise_multiplier=1.0), delta=1e-5, steps=1000, sampling_rate=0.01)",
-        "from privproj_cli.main import exit_code; exit_code('epsilon gaussian --noise-multiplier 1 --delta 1e-5'.split())",
+        "from privproj_cli.main import exit_code as f; f('epsilon gaussian --noise-multiplier 1 --delta 1e-5'.split())",
     ],
 )
 def test_first_answer_does_not_load_numba(program):
