@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from privproj.accounting import config as spec
 from privproj.accounting.phase import Phase
@@ -171,9 +171,11 @@ class Accountant:
             raise InvalidParameterError("step", "nothing", "a step", "no step was recorded")
         return self._schedule
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise an error for a name that this class does not have, which translates the names of other tools."""
-        raise AttributeError(unknown_attribute("Accountant", name))
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise an error for a name that this class does not have, which translates the names of other tools."""
+            raise AttributeError(unknown_attribute("Accountant", name))
 
     def step(
         self,
