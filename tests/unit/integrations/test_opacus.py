@@ -282,3 +282,26 @@ def test_get_noise_multiplier_takes_arguments_of_opacus():
 
     theirs = inspect.signature(utils.get_noise_multiplier).parameters
     assert [name for name in theirs if name != "kwargs"] == [*inspect.signature(get_noise_multiplier).parameters]
+
+
+@pytest.mark.extra
+@pytest.mark.filterwarnings("ignore")
+def test_ghost_clipping_memory_manager_and_checkpoint_keep_epsilon(tmp_path):
+    torch = needs("torch", "opacus")
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    engine, parts = opacus_parts()
+    parts |= {"criterion": torch.nn.CrossEntropyLoss(), "grad_sample_mode": "ghost"}
+    model, optimizer, criterion, loader = engine.make_private(**parts, noise_multiplier=1.0)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as batches:
+        for x, y in batches:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    exact = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-3, steps=8, sampling_rate=0.125).value
+    assert len(engine.accountant) == 8 and engine.get_epsilon(1e-3) == exact
+    engine.save_checkpoint(path=tmp_path / "checkpoint.pt", module=model)
+    again, parts = opacus_parts()
+    module = again.make_private(**parts, noise_multiplier=1.0)[0]
+    again.load_checkpoint(path=tmp_path / "checkpoint.pt", module=module)
+    assert again.get_epsilon(1e-3) == exact
