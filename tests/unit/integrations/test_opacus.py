@@ -286,7 +286,7 @@ def test_get_noise_multiplier_takes_arguments_of_opacus():
 
 @pytest.mark.extra
 @pytest.mark.filterwarnings("ignore")
-def test_ghost_clipping_memory_manager_and_checkpoint_keep_epsilon(tmp_path):
+def test_ghost_clipping_and_checkpoint_keep_epsilon(tmp_path):
     torch = needs("torch", "opacus")
     from opacus.utils.batch_memory_manager import BatchMemoryManager
 
