@@ -14,6 +14,7 @@ import sys
 import venv
 from pathlib import Path
 
+import large_epsilons
 import peers
 import speed
 import sweep
@@ -46,7 +47,8 @@ def main():
         subprocess.run([sys.executable, speed.__file__, "--write", "--growth"], check=True)
         peers.RESULTS.write_text(json.dumps(peers.measured(options.quick, python), indent=1) + "\n")
         sweep.KEPT.write_text(json.dumps(sweep.measured(), indent=1) + "\n")
-    kept = [json.loads(path.read_text()) for path in (peers.RESULTS, speed.KEPT, sweep.KEPT)]
+        large_epsilons.write(python)
+    kept = [json.loads(path.read_text()) for path in (peers.RESULTS, speed.KEPT, sweep.KEPT, large_epsilons.RESULTS)]
     PAGE.write_text(document(*kept))
 
 

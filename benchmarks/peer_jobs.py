@@ -1,9 +1,10 @@
 """Run one job by one tool in a separate process.
 
-``python benchmarks/peer_jobs.py TOOL JOB`` reads the parameters as JSON from standard input and prints one JSON object.
-It contains the value, the CPU seconds of a warm call, the total CPU seconds up to the end of the first call, and the
-peak memory of a call. The process imports only the selected tool, so that peers may be in another environment. A
-parameter changes by 1e-9 between calls, so that no cache contains the result.
+``python benchmarks/peer_jobs.py TOOL JOB [SECONDS]`` reads the parameters as JSON from standard input and prints one
+JSON object. It contains the value, the CPU seconds of a warm call, the total CPU seconds up to the end of the first
+call, and the peak memory of a call. The process imports only the selected tool, so that peers may be in another
+environment. A parameter changes by 1e-9 between calls, so that no cache contains the result. With ``SECONDS``, a limit
+on the CPU time, there is one call.
 """
 
 import importlib
@@ -328,15 +329,17 @@ def repeated(call, first):
     return min(times, default=first), len(times)
 
 
-def measured(tool, job, parameters):
+def measured(tool, job, parameters, limit=0):
     """Time, memory and value of one job."""
     for name in LOADED[tool.split()[0]]:
         importlib.import_module(name)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    if limit:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     call, size = JOBS[job][tool], tidy()
     first, value = timed(lambda nudge: call(nudge, **parameters), 1.0)
     cold = time.process_time()
-    seconds, repeats = repeated(lambda nudge: call(nudge, **parameters), first)
+    seconds, repeats = (first, 0) if limit else repeated(lambda nudge: call(nudge, **parameters), first)
     if repeats:
         size = tidy()
         call(1.0 + 1e-7, **parameters)
@@ -363,11 +366,11 @@ def reason(error):
 
 def main():
     warnings.simplefilter("ignore")
-    tool, job = sys.argv[1:3]
+    tool, job, *limit = sys.argv[1:]
     if JOBS[job].get(tool) is None:
         raise SystemExit(f"{tool} has no function for {job}")
     try:
-        print(json.dumps(measured(tool, job, json.load(sys.stdin))))
+        print(json.dumps(measured(tool, job, json.load(sys.stdin), *map(int, limit))))
     except Exception as error:
         print(json.dumps({"failed": reason(error)}))
 

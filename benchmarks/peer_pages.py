@@ -67,6 +67,17 @@ memory, of dp-accounting PLD {pld_mib} MiB, and of prv-accountant {prv_mib} MiB.
 
 Versions: {versions}.
 
+## Large epsilons
+
+DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. Each tool runs each query once. The number in
+parentheses is the CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8
+GiB.{large_load}
+
+{large}
+
+For epsilon 1000, the RDP accountants need {more_noise} more noise than privproj. An epsilon this large gives a record
+little protection. `python benchmarks/large_epsilons.py --peer-python PATH` measures this table again.
+
 ## Tightness of the bounds
 
 Epsilon at delta 1e-5. The second column is the smallest epsilon of all bounds. The third column is the ratio of
@@ -239,7 +250,27 @@ def peak(jobs, tool):
     return f"{max(row['peak_mib'] for row, _ in composed_rows(jobs, tool)):.0f}"
 
 
-def document(results, speed, sweeps):
+def large_table(queries):
+    """Return the results for large epsilons: a row for each tool, with the value and its time, or why it fails."""
+    tools = next(iter(queries.values()))
+    rows = [(tool, *(large_cell(found[tool]) for found in queries.values())) for tool in tools]
+    return table(["tool", *queries], rows)
+
+
+def large_cell(row):
+    """Return a value with its CPU time, or the reason of the failure."""
+    return f"{FAILS}: {row['failed']}" if "failed" in row else f"{row['value']:.5g} ({row['seconds']:.2g} s)"
+
+
+def more_noise(queries):
+    """Return how much more noise the Renyi accountants need than privproj, as a range in percent."""
+    (found,) = (rows for title, rows in queries.items() if title.startswith("noise multiplier"))
+    ratios = [found[tool]["value"] / found["privproj"]["value"] for tool in ("dp-accounting RDP", "Opacus RDP")]
+    least, most = (f"{100 * (ratio - 1):.0f} %" for ratio in (min(ratios), max(ratios)))
+    return least if least == most else f"{least} to {most}"
+
+
+def document(results, speed, sweeps, large):
     """Return the text of docs/benchmarks.md."""
     jobs, works = results["jobs"], speed["works"]
     one = [works[f"warm: {name} epsilon"]["seconds"] for name in ONE_RELEASE]
@@ -260,6 +291,8 @@ def document(results, speed, sweeps):
         errors=peer_table(jobs, lambda row: f"{row['error']:+.0e}", uncertainty),
         mib=peak(jobs, "privproj"), pld_mib=peak(jobs, "dp-accounting PLD"), prv_mib=peak(jobs, "prv-accountant"),
         versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
+        large=large_table(large["queries"]), large_limit=large["limit"], more_noise=more_noise(large["queries"]),
+        large_load=" Other processes used the machine, so these times are too long." if large["load"] > IDLE else "",
         tight="\n".join(tightness.summary(results["tightness"])),
     )  # fmt: skip
 

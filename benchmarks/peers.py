@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -81,17 +82,19 @@ def requested(tool, job, given, rows):
     return {"rows": rows[: POINTS[tool]]} if job == "beta-tail" else given
 
 
-def run(tool, job, given, peer_python):
+def run(tool, job, given, peer_python, *options, timeout=TIMEOUT):
     """One job in a process of its own: what it prints, or why there is nothing."""
     python = sys.executable if tool.startswith(OWN) else peer_python
-    command = [python, HERE / "peer_jobs.py", tool, job]
+    command = [python, HERE / "peer_jobs.py", tool, job, *options]
     variables = environment(str(HERE.parent) if python == sys.executable else "")
     try:
         done = subprocess.run(
-            command, input=json.dumps(given), capture_output=True, text=True, timeout=TIMEOUT, env=variables
+            command, input=json.dumps(given), capture_output=True, text=True, timeout=timeout, env=variables
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"no answer in {TIMEOUT} s"}
+        return {"failed": f"no answer in {timeout} s"}
+    if done.returncode == -signal.SIGXCPU:
+        return {"failed": f"needs more than {options[0]} s"}
     if done.returncode:
         return {"failed": f"ended with code {done.returncode}"}
     return json.loads(done.stdout.splitlines()[-1])

@@ -57,9 +57,9 @@ def is_installed(name):
     return True
 
 
-def megabytes(name):
-    """Return the size of the files of a distribution, without bytecode."""
-    files = [path.locate() for path in distribution(name).files or () if path.suffix != ".pyc"]
+def megabytes(name, bytecode=False):
+    """Return the size of the files of a distribution, without bytecode or that of its bytecode."""
+    files = [path.locate() for path in distribution(name).files or () if (path.suffix == ".pyc") == bytecode]
     return sum(path.stat().st_size for path in files if path.exists()) / 1e6
 
 
@@ -91,7 +91,9 @@ def main():
     print("| package | MB | purpose | loaded by |\n| --- | --- | --- | --- |")
     for name, size, sentence, kinds in found:
         print(f"| {name} | {size:.1f} | {sentence} | {kinds} |")
-    print(f"| all | {sum(row[1] for row in found):.0f} | | |")
+    compiled = sum(megabytes(row[0], bytecode=True) for row in found)
+    print(f"| bytecode of all | {compiled:.1f} | compiled by pip during installation | |")
+    print(f"| all | {sum(row[1] for row in found) + compiled:.0f} | | |")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,23 @@ EXAMPLES = {
     "advantage": "0.1",
 }  # typical values of parameters that are often missing
 
+OTHER_TOOLS = {
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+    "sample_rate": "sampling_rate",
+    "sampling_probability": "sampling_rate",
+    "sampling_prob": "sampling_rate",
+    "sigma": "noise_multiplier",
+    "num_compositions": "steps",
+    "get_noise_multiplier": "sigma",
+    "get_epsilon": "epsilon",
+    "get_delta": "delta",
+    "compose": "step",
+    "PrivacyEngine": "integrations.opacus.register",
+    "make_private": "training.make_private",
+    "make_private_with_epsilon": "training.make_private",
+}  # names of parameters and functions in Opacus and dp-accounting, with the names here
+
 MISALIGNMENT_ADVICE = (
     "give the largest 1 - cosine between the vectors of neighboring datasets, an assumption on your data (`privproj "
     "alignment` bounds it)"
@@ -191,7 +208,7 @@ class MissingPackageError(PrivprojError):
 
     >>> from privproj.errors import MissingPackageError
     >>> print(MissingPackageError("matplotlib", "--plot", "plot"))
-    --plot needs matplotlib, which is not installed. Run: pip install 'privproj[plot]'
+    --plot needs matplotlib, which is not installed. Run in the clone of privproj: pip install '.[plot]'
     """
 
     exit_code = 2
@@ -201,7 +218,8 @@ class MissingPackageError(PrivprojError):
 
     def __str__(self) -> str:
         package, needed_by, extra, otherwise = self.args
-        return f"{needed_by} needs {package}, which is not installed. Run: pip install 'privproj[{extra}]'{otherwise}"
+        command = f"Run in the clone of privproj: pip install '.[{extra}]'"
+        return f"{needed_by} needs {package}, which is not installed. {command}{otherwise}"
 
 
 class UnsupportedError(QueryError):
@@ -319,7 +337,8 @@ def unknown_name(
 ) -> InvalidParameterError:
     """Return the error for a value (or its ``word``) that is not one of the ``allowed`` names.
 
-    It suggests the nearest names. If none is near it lists all of them, or states the remedy if they are many.
+    It suggests the name for one of :data:`OTHER_TOOLS`, or the nearest names. If none is near it lists all of them, or
+    states the remedy if they are many.
 
     Args:
         name: The name of the parameter, or its location and ": " and the name.
@@ -331,12 +350,19 @@ def unknown_name(
     """
     requested = str(value if word is None else word)
     names = list(dict.fromkeys(map(str, allowed)))  # the repr of a member of an enum is not its name
-    near = nearest_names(requested, names)
+    translation = OTHER_TOOLS.get(requested, "")
+    near = [translation] if translation in (*names, "epsilon", "delta") else nearest_names(requested, names)
     if near:
         remedy = f"did you mean {' or '.join(map(repr, near))}?"
     elif len(names) <= 12 or not remedy:  # At most 12 names are listed.
         remedy = f"choose from {', '.join(names)}"
     return UnknownNameError(name, requested[:80], what, remedy)
+
+
+def unknown_attribute(owner: str, name: str) -> str:
+    """Return the message of the AttributeError for a name that ``owner`` does not have, with the name for it here."""
+    translation = OTHER_TOOLS.get(name)
+    return f"{owner} has no attribute {name!r}{f'; use {translation!r}' if translation else ''}"
 
 
 def nearest_names(word: str, names: Iterable[str]) -> list[str]:

@@ -30,7 +30,9 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
         if name not in home_of and name in _submodules(module):
             return import_module(f"{module}.{name}")
         if name not in home_of:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            from privproj.errors import unknown_attribute
+
+            raise AttributeError(unknown_attribute(f"module {module!r}", name))
         try:
             value = getattr(import_module(home_of[name]), name)
         except ModuleNotFoundError as error:

@@ -44,12 +44,13 @@ TEXTS = {
     "contrib.certify": ["flint"],
     "import torch": ["torch", "opacus"],
     "from transformers": ["transformers"],
-    "from peft": ["peft"],
+    "from peft": ["torch", "opacus", "peft", "transformers"],
     "privproj train": ["torch", "opacus", "sklearn"],
     "privproj audit m": ["torch", "opacus", "sklearn"],
     "privproj audit l": ["torch", "opacus"],
     "privproj audit o": ["torch", "opacus"],
     "--plot": ["matplotlib"],
+    "import pandas": ["pandas", "matplotlib"],
 }
 
 

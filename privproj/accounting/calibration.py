@@ -244,9 +244,9 @@ def _calibrate(
     quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
     """Return the query without the calibrated parameter, its target and its result."""
-    target = target_from(arguments, quantity)
     run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
     query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
+    target = target_from(arguments, quantity)
     return query, target, solve(query, target)
 
 

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from privproj.accounting.calibration import sigma
 from privproj.accounting.schedule import Composition, Phase, phase_of
 from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameterError, UnsupportedError
@@ -24,7 +25,7 @@ from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
 from privproj.parameters import integer, probability, real
 from privproj.training.plan import GRID, Plan
 
-__all__ = ["ProjectionAccountant", "loader_rate", "register"]
+__all__ = ["ProjectionAccountant", "get_noise_multiplier", "loader_rate", "register"]
 
 # why distributed training with Opacus is not supported, and the remedy
 DISTRIBUTED = (
@@ -311,6 +312,54 @@ def _check_plan(plan: Plan, rate: float) -> None:
         )
     if rate < plan.sampling_rate:
         raise InvalidParameterError("sample_rate", rate, f"{plan.sampling_rate}, the rate of the optimizer")
+
+
+def get_noise_multiplier(
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    sample_rate: float,
+    epochs: float | None = None,
+    steps: int | None = None,
+    accountant: Any = None,
+    epsilon_tolerance: Any = None,
+) -> float:
+    """Return the smallest noise multiplier of DP-SGD for a target, with the arguments of the function in Opacus.
+
+    Args:
+        target_epsilon: The target epsilon, above 0 and at most 1e9.
+        target_delta: The target delta, above 0 and below 1.
+        sample_rate: The rate of Opacus' loader, ``1 / len(data_loader)``, above 0 and at most 1.
+        epochs: The number of passes, each of ``1 / sample_rate`` steps, in total rounded up; above 0.
+        steps: The number of steps in place of ``epochs``, at least 1.
+        accountant: Ignored; an argument of Opacus' function.
+        epsilon_tolerance: Ignored; an argument of Opacus' function.
+
+    Returns:
+        The noise multiplier, rounded up. :meth:`ProjectionAccountant.get_epsilon` of such a run is at most
+        ``target_epsilon``.
+
+    Raises:
+        InvalidParameterError: A value is out of range, both or none of ``epochs`` and ``steps`` are given, or no noise
+            multiplier up to 1e12 meets the target.
+
+    >>> from privproj.integrations.opacus import get_noise_multiplier
+    >>> round(get_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, sample_rate=1 / 16, epochs=3), 4)
+    1.0377
+    """
+    if (epochs is None) == (steps is None):
+        count = "neither" if steps is None else "both"
+        raise InvalidParameterError("steps", count, "given without epochs, or epochs without steps")
+    rate = _sampler_rate(sample_rate)
+    if steps is None:
+        passes = real("epochs", epochs, "a number above 0 and at most 1e9", 0.0, 1e9, open_low=True)
+        # 1e-12 is above the rounding error of 1/len(loader), so that whole numbers of passes are not rounded up
+        steps = max(1, math.ceil(passes / sample_rate * (1.0 - 1e-12)))
+    noise = sigma(Gaussian(), epsilon=target_epsilon, delta=target_delta, sampling_rate=rate, steps=steps).value
+    if noise is None:
+        expected = "an epsilon that a noise multiplier of at most 1e12 meets"
+        raise InvalidParameterError("target_epsilon", target_epsilon, expected)
+    return noise
 
 
 def register() -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from privproj.accounting import config as spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import Composition, Remaining, phase_of, remaining
-from privproj.errors import InvalidParameterError, within
+from privproj.errors import InvalidParameterError, unknown_attribute, within
 from privproj.io.files import read_data, write_data
 from privproj.mechanisms import Mechanism
 from privproj.parameters import TABLE, Kind
@@ -171,13 +171,25 @@ class Accountant:
             raise InvalidParameterError("step", "nothing", "a step", "no step was recorded")
         return self._schedule
 
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise an error for a name that this class does not have, which translates the names of other tools."""
+            raise AttributeError(unknown_attribute("Accountant", name))
+
     def step(
-        self, mechanism: Mechanism, *, name: str | None = None, bound: str | None = None, **run: Unpack[RunOptions]
+        self,
+        mechanism: Mechanism = None,  # pyright: ignore[reportArgumentType]
+        *,
+        name: str | None = None,
+        bound: str | None = None,
+        **run: Unpack[RunOptions],
     ) -> "Accountant":
         """Count one release, or ``steps`` releases.
 
         Args:
-            mechanism: The released mechanism, with its noise multiplier.
+            mechanism: The released mechanism, with its noise multiplier. It is required; the error for a call without
+                it, as in Opacus, names an example.
             name: The name of the phase in results; None takes the name of the mechanism.
             bound: The name of a bound of the mechanism; None takes its default.
             **run: The run (:class:`privproj.run.RunOptions`); one step by default.

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import venv
 from fnmatch import fnmatch
 
 import pytest
@@ -162,6 +163,29 @@ def test_example_workflow_runs_when_copied(tmp_path, monkeypatch, capsys):
     assert (tmp_path / re.search(r"path: (.*)", job)[1]).read_text().count("<testcase") == 2
     (tmp_path / file).write_text((FOLDER / "bounds.toml").read_text().replace("at_most = 1.1", "at_most = 1.0"))
     assert exit_code([command, file, *options]) == 1
+
+
+@pytest.mark.slow
+def test_example_workflow_runs_in_a_clean_environment(tmp_path):
+    """As on a runner: a wheel of a fresh clone, a new environment, no variable but HOME, PATH and those of pip."""
+    bounds = (FOLDER / "bounds.toml").read_text()
+    (tmp_path / "bounds.toml").write_text(bounds)
+    venv.create(tmp_path / "venv", with_pip=True)
+    pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    clean = {**pip, "HOME": str(tmp_path), "PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin"}
+
+    def code_of(command):
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command], cwd=tmp_path, env=clean, check=False
+        ).returncode
+
+    assert code_of(f"git clone -q {ROOT} clone && pip wheel -q --no-deps --wheel-dir wheels ./clone") == 0
+    steps = re.findall(r"- run: (.*)", (FOLDER / "github-actions.yml").read_text())
+    assert [code_of(step) for step in steps] == [0] * len(steps) and (tmp_path / "privacy.xml").exists()
+    (tmp_path / "bounds.toml").write_text(
+        (FOLDER / "bounds.toml").read_text().replace("at_most = 1.1", "at_most = 1.0")
+    )
+    assert code_of(steps[-1]) == 1
 
 
 @pytest.mark.slow

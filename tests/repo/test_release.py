@@ -54,9 +54,40 @@ def test_license_is_expression_with_files():
     assert int(re.fullmatch(r"setuptools>=(\d+)", builder)[1]) >= 77  # the first that knows both keys
 
 
-def test_citation_has_version_and_date():
-    assert CITATION["version"] == privproj.__version__
-    date.fromisoformat(CITATION["date-released"])
+def test_version_changelog_citation_and_tag_agree():
+    """A release has a date in the changelog and the citation, and only a release has a tag."""
+    version, changelog = privproj.__version__, (ROOT / "CHANGELOG.md").read_text()
+    newest, state = re.search(r"^## (\S+) \((.*)\)$", changelog, re.MULTILINE).groups()
+    assert newest == CITATION["version"] == version
+    tags = subprocess.run(["git", "tag"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    if state == "unreleased":
+        assert "date-released" not in CITATION and f"v{version}" not in tags
+    else:
+        assert date.fromisoformat(state).isoformat() == CITATION["date-released"]
+
+
+def test_pages_and_messages_do_not_install_from_an_index():
+    """Nothing is published. ``setup.py`` writes the command into the readme that only an index shows."""
+    command = re.compile(r"pip install [^&`\n]*['\" ]privproj(?![-\w/])")
+    assert command.search("Run: pip install 'privproj[torch]'") and command.search("pip install -q privproj")
+    folders = ("docs", "privproj", "cli", "examples", "benchmarks")
+    pages = [path for folder in folders for path in (ROOT / folder).rglob("*.*")] + [*ROOT.glob("*.md")]
+    texts = [path for path in pages if path.suffix in (".md", ".toml", ".yml", ".py", ".html")]
+    assert len(texts) > 300 and not [path for path in texts if command.search(path.read_text())]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import privproj; privproj.epsilon(privproj.M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)",
+        "import privproj; privproj.sigma(privproj.M2(dim=2048, rank=16), epsilon=1.0, delta=1e-5)",
+        "import privproj as p; p.epsilon(p.Gaussian(noise_multiplier=1.0), delta=1e-5, steps=1000, sampling_rate=0.01)",
+        "from privproj_cli.main import exit_code as f; f('epsilon gaussian --noise-multiplier 1 --delta 1e-5'.split())",
+    ],
+)
+def test_first_answer_does_not_load_numba(program):
+    unwanted = "import sys; assert not {'numba', 'llvmlite', 'scipy', 'torch', 'dp_accounting'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", f"{program}\n{unwanted}"], check=True, capture_output=True)
 
 
 def test_root_pages_have_no_invented_address():

@@ -1,5 +1,6 @@
 """Errors: suggestions for mistyped names, short reasons, and copies that survive another process."""
 
+import importlib
 import pickle
 from inspect import getmembers, isclass
 
@@ -9,6 +10,8 @@ import privproj
 from privproj import errors
 from privproj.accounting.config import QUERIES
 from privproj.mechanisms.registry import bound_names
+from privproj.run import RunOptions
+from privproj.targets import TARGETS
 
 M2 = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
 
@@ -43,6 +46,38 @@ def test_python_errors_suggest_names():
             call()
 
 
+GAUSSIAN = privproj.Gaussian(noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: privproj.sigma(privproj.Gaussian(), target_epsilon=3.0, target_delta=1e-5), "epsilon"),  # pyright: ignore
+        (lambda: privproj.epsilon(GAUSSIAN, target_delta=1e-5), "delta"),  # pyright: ignore
+        (lambda: privproj.epsilon(GAUSSIAN, delta=1e-5, sample_rate=0.1), "sampling_rate"),  # pyright: ignore
+        (lambda: privproj.epsilons("gaussian", noise_multiplier=[1.0], target_delta=1e-5), "delta"),
+        (lambda: privproj.Gaussian(sigma=1.0), "noise_multiplier"),  # pyright: ignore
+        (lambda: privproj.Accountant().step(GAUSSIAN, sample_rate=0.1), "sampling_rate"),  # pyright: ignore
+        (lambda: privproj.Accountant().step(noise_multiplier=1.0, sample_rate=0.1), "Gaussian"),  # pyright: ignore
+        (lambda: privproj.Accountant().get_epsilon(1e-5), "epsilon"),
+        (lambda: privproj.get_noise_multiplier, "sigma"),  # pyright: ignore
+        (lambda: privproj.PrivacyEngine, "integrations.opacus.register"),  # pyright: ignore
+    ],
+)
+def test_errors_translate_names_of_opacus(call, name):
+    with pytest.raises((privproj.InvalidParameterError, AttributeError), match=rf"(use|mean|give) .*\b{name}\b"):
+        call()
+
+
+def test_translated_names_exist():
+    parameters = {*RunOptions.__annotations__, *TARGETS, "noise_multiplier"}
+    for name in errors.OTHER_TOOLS.values():
+        *module, leaf = name.rsplit(".", 1)
+        owner = importlib.import_module(".".join(["privproj", *module])) if module else privproj
+        is_name = name in parameters or leaf in getattr(owner, "__all__", ()) or hasattr(privproj.Accountant, name)
+        assert is_name, name
+
+
 def test_word_that_is_near_nothing_gets_list():
     with pytest.raises(privproj.InvalidParameterError) as caught:
         privproj.evaluate("m2.rank-free.zzzzzzzz")
@@ -65,7 +100,7 @@ def test_error_survives_another_process(kind):
 def test_missing_package_error_names_extra():
     error = errors.MissingPackageError("torch", "training", "torch")
     assert str(error).startswith("training needs torch, which is not installed.")
-    assert str(error).endswith("pip install 'privproj[torch]'")
+    assert str(error).endswith("pip install '.[torch]'")
 
 
 def test_every_error_is_exported():

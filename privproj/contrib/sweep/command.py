@@ -1,6 +1,7 @@
 """Implement ``privproj sweep``: evaluate a grid of queries and write a table."""
 
 import time
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from privproj_cli import render
@@ -54,7 +55,10 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     seconds = time.monotonic() - began
     corners = {place: build_result(composition, grid.query, 1.0) for place, composition in grid.corners()}
     assumptions = {place: corner.data_assumptions for place, corner in corners.items()}
-    required = {place: corner.requirements for place, corner in corners.items()}
+    required: dict[str, dict[str, None]] = {}
+    for corner in corners.values():
+        bound = f"{corner.mechanism['name']}.{corner.bound}"
+        required.setdefault(bound, {}).update(dict.fromkeys(corner.requirements))
     if json:
         facts = {"data_assumptions": every(assumptions), "requirements": every(required)}
         data = {"rows": len(grid), "outcomes": outcomes, "seconds": seconds, "output": output, **facts}
@@ -74,6 +78,6 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     return 0
 
 
-def every(sentences_of: dict[str, tuple[str, ...]]) -> list[str]:
+def every(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the distinct sentences of all values."""
     return list(dict.fromkeys(sentence for sentences in sentences_of.values() for sentence in sentences))

@@ -56,6 +56,16 @@ def test_sweep_prints_assumptions_of_its_rows(run, tmp_path):
     assert all(set(found[name]) == sentences for name, sentences in kept.items())
 
 
+def test_sweep_prints_requirements_by_bound(run, tmp_path):
+    axes = {"bound": ["rank-free", "gaussian"], "rank": [4, 8, 16], "sampling_rate": [0.01, 0.1]}
+    fixed = {"mechanism": "m2", "dim": 64, "noise_multiplier": 1, "steps": 5, "delta": 1e-5}
+    (tmp_path / "grid.json").write_text(json.dumps({**fixed, "grid": axes}))
+    _, out, _ = run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv")
+    stated = " ".join(out.split("requires:")[1].split())
+    assert "secret-seed (m2.rank-free)" in stated and "poisson-sampling," in stated
+    assert "rank=" not in stated and "sampling_rate=" not in stated
+
+
 def points_of(query="epsilon", **given):
     """What a sweep of these axes looks at for assumptions: the questions at its corners, by where they are."""
     axes = {name: given.pop(name) for name in [n for n, value in given.items() if isinstance(value, list)]}

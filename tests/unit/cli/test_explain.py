@@ -259,12 +259,22 @@ FedPower, DP-FedLoRA, D2P2-SGD, GEP, PDP-SGD, PE-SGD, TP-TopK, DP-SAPF, AdaDPIGU
 product noise, BiTFiT, AUTO-S, automatic clipping, DiSK, DOPPLER, MicroAdam, gradient denoising, PLD,
 privacy loss distribution, Renyi, RDP, zCDP, GDP, truncated Poisson, b-min-sep, cyclic Poisson, random allocation,
 user-level, DP-SGD, DP-Adam, DP-FTRL, DP-MF, DP-GRAPE, GaLore, Flora, RGP, DP-LoRA, FFA-LoRA, DP-ZO, DPZero,
-R1SMG, RP-GD, LoRA-FA, M1, M2, Wishart"""
+R1SMG, RP-GD, LoRA-FA, M1, M2, Wishart, PowerDP, FedAvg, Opacus, dp-accounting"""
+TERMS_THAT_USERS_TYPE = {
+    "RDP": "gaussian", "Renyi": "gaussian", "zCDP": "gaussian", "GDP": "gaussian", "PLD": "privproj",
+    "privacy loss distribution": "privproj", "truncated Poisson": "--max-batch-size", "b-min-sep": "no sampling scheme",
+    "cyclic Poisson": "no sampling scheme", "random allocation": "--batches-per-record", "user-level": "--group-size",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", " ".join(NAMES_THAT_USERS_TYPE.split()).split(", "))
 def test_explain_covers_names_of_source_papers(name):
     assert entries(GROUPS, name)
+
+
+@pytest.mark.parametrize(("name", "remedy"), TERMS_THAT_USERS_TYPE.items())
+def test_explain_states_support_of_terms(name, remedy):
+    assert any(remedy in f"{entry['means']} {entry.get('more', '')}" for entry in entries(GROUPS, name))
 
 
 def test_explain_states_mechanism_and_mistake_of_methods():

@@ -1,5 +1,6 @@
 """Opacus, where it is installed, and its accountant where it is not."""
 
+import inspect
 import json
 import math
 import subprocess
@@ -10,7 +11,7 @@ from helpers import needs
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameterError, Layer, PrivprojError, UnsupportedError
-from privproj.integrations.opacus import ProjectionAccountant, loader_rate
+from privproj.integrations.opacus import ProjectionAccountant, get_noise_multiplier, loader_rate
 from privproj.sampling import NeighboringRelation
 from privproj.training.plan import Method, Plan
 
@@ -250,3 +251,57 @@ def test_plan_with_other_sampling_is_rejected():
         hook(Planned(group_size=4))
     with pytest.raises(InvalidParameterError, match="sample_rate"):
         hook(Planned(sampling_rate=0.02))
+
+
+@pytest.mark.parametrize("batches", [16, 49, 118])
+@pytest.mark.parametrize("target", [0.5, 8.0, 1000.0])
+def test_get_noise_multiplier_meets_target_tightly(batches, target):
+    noise = get_noise_multiplier(target_epsilon=target, target_delta=1e-5, sample_rate=1 / batches, epochs=3)
+    accountant = ProjectionAccountant()
+
+    def epsilon_at(multiplier):
+        accountant.history = [(multiplier, 1 / batches, 3 * batches)]
+        return accountant.get_epsilon(1e-5)
+
+    assert epsilon_at(noise) <= target < epsilon_at(noise * (1.0 - 1e-6))
+
+
+def test_get_noise_multiplier_rounds_epochs_up():
+    run = {"target_epsilon": 2.0, "target_delta": 1e-5, "sample_rate": 1 / 49}
+    assert get_noise_multiplier(**run, epochs=2) == get_noise_multiplier(**run, steps=98)
+    assert get_noise_multiplier(**run, epochs=2.001) == get_noise_multiplier(**run, steps=99)
+    for both in ({}, {"steps": 1, "epochs": 1}):
+        with pytest.raises(InvalidParameterError, match="without epochs"):
+            get_noise_multiplier(**run, **both)
+
+
+@pytest.mark.extra
+def test_get_noise_multiplier_takes_arguments_of_opacus():
+    needs("opacus")
+    from opacus.accountants import utils
+
+    theirs = inspect.signature(utils.get_noise_multiplier).parameters
+    assert [name for name in theirs if name != "kwargs"] == [*inspect.signature(get_noise_multiplier).parameters]
+
+
+@pytest.mark.extra
+@pytest.mark.filterwarnings("ignore")
+def test_ghost_clipping_and_checkpoint_keep_epsilon(tmp_path):
+    torch = needs("torch", "opacus")
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    engine, parts = opacus_parts()
+    parts |= {"criterion": torch.nn.CrossEntropyLoss(), "grad_sample_mode": "ghost"}
+    model, optimizer, criterion, loader = engine.make_private(**parts, noise_multiplier=1.0)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as batches:
+        for x, y in batches:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    exact = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-3, steps=8, sampling_rate=0.125).value
+    assert len(engine.accountant) == 8 and engine.get_epsilon(1e-3) == exact
+    engine.save_checkpoint(path=tmp_path / "checkpoint.pt", module=model)
+    again, parts = opacus_parts()
+    module = again.make_private(**parts, noise_multiplier=1.0)[0]
+    again.load_checkpoint(path=tmp_path / "checkpoint.pt", module=module)
+    assert again.get_epsilon(1e-3) == exact
