@@ -55,6 +55,10 @@ class Requirement(RequirementText):
         "Under add-remove, the sampling rate, the number of steps and the divisor of the sums must be constants "
         "that were fixed without looking at the number of records.",
     )
+    RANDOM_TRUNCATION = (
+        "random-truncation",  # C26
+        "If more than max_batch_size records are sampled, the ones that are dropped are chosen uniformly at random.",
+    )
     ONE_RECORD_PER_USER = (
         "one-record-per-user",  # a group size is an assumption on the data instead
         "Each user has one record. A user with K records is protected less; --group-size K computes by how much.",
