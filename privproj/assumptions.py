@@ -165,6 +165,11 @@ class Requirement(RequirementText):
         "The sketching matrix is secret, drawn anew for each release, and used once. Nothing else that was "
         "computed from it is released.",
     )
+    SKETCHED_VECTOR = (
+        "sketched-vector",  # C14: what is computed with the matrix again, such as A^T times the sketch, is not covered
+        "Each sketch is of one vector: Q has one row. The program releases the sketch itself and does not multiply it "
+        "by the transposed secret matrix.",
+    )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
         "The query does not depend on the sketching matrix.",
