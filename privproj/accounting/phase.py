@@ -232,7 +232,7 @@ class Phase:
             return None
         if one.excess is not None or not one.can_be_subsampled:
             return None
-        from privproj.composition.truncated_poisson import truncated_step
+        from privproj.composition.truncated_step import truncated_step
 
         return truncated_step(one, two, self.run), self._whole_run
 

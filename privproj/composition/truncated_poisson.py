@@ -9,16 +9,8 @@ batch of either neighboring dataset is truncated, whether or not the user's reco
 with ``delta_0`` the bound of the run without truncation. There is no factor ``e^eps``, because the number of other
 records in a batch has the same distribution for both neighboring datasets.
 
-For one record (``K = 1``) and truncation uniformly at random there is a second bound, which needs no small ``P(cut)``
-(:func:`truncated_step`). With ``E_j`` the excess of a release for ``j`` records and ``t'(q) = 1 + (t - 1)/q``, the
-excess of a step with ``n`` other records is at most
-
-    (1 - w) a + w b,   a = q E_1(t'(q)),   b = p E_2(t'(p)),   w = P[Bin(n, q) >= B],
-    p = B P[Bin(n + 1, q) > B] / ((n + 1) w),
-
-because a record takes the place of another one if ``B`` others are sampled. ``w`` increases with ``n`` and ``p`` falls,
-so ``w`` at the upper end and ``p`` at the lower end of an interval of ``n`` bound all of it. The step is the largest
-over intervals that cover all ``n`` up to the dataset size. Each query uses the smaller of both bounds.
+For one record and truncation uniformly at random, :mod:`privproj.composition.truncated_step` has a second bound, which
+needs no small ``P(cut)``. Each query uses the smaller of both.
 """
 
 import math
@@ -26,16 +18,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, reduce
 
-import numpy as np
-
-from privproj.composition.dominating_pairs import delta_bounds
 from privproj.errors import GridSizeError, PrecisionError
-from privproj.numerics.arrays import Array
 from privproj.numerics.interval import Enclosure, LazyEnclosure, log_difference
 from privproj.numerics.root_finding import largest_integer
 from privproj.numerics.special import log_add, log_beta_tail
 from privproj.profiles.conversion import digits_of, leads_with_epsilon
-from privproj.profiles.privacy_profile import Curve, PrivacyProfile, TwoSidedTable, log_delta_unless
+from privproj.profiles.privacy_profile import Curve, log_delta_unless
 from privproj.run import Run
 from privproj.sampling import NeighboringRelation
 
@@ -43,9 +31,6 @@ HARMLESS_SHARE = 0.01  # largest share of delta that truncations take with a har
 TAIL_RELATIVE_ERROR = 1e-9  # soundness: relative error of a binomial tail, 1000 times that of a special function (C20)
 TAIL_ERROR_PER_NAT = 1e-14  # soundness: further relative error for each nat of its logarithm
 LEAST_RATE = 1e-280  # soundness: a smaller sampling rate is replaced by this one, which raises every tail
-MOST_INTERVALS = 40  # intervals of numbers of other records; more are slower and tighter
-LEAST_LOG_SHARE = -80.0  # log of the probability w below which one interval covers all smaller numbers
-STEP_MARGIN = 1e-11  # soundness: relative margin of the excess of a step, a sum of two terms
 LOG_RELATIVE_ERROR = 1e-15  # soundness: relative error of logs that are added and subtracted, a few roundings
 
 
@@ -79,7 +64,7 @@ def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
     cap = run.max_batch_size if cap is None else cap
     if cap is None or run.dataset_size is None:
         return Enclosure(-math.inf, -math.inf)
-    tail = log_binomial_tail(_others(run), run.sampling_rate, cap - run.group_size + 1)
+    tail = log_binomial_tail(other_records(run), run.sampling_rate, cap - run.group_size + 1)
     # ln(T P[Bin(n, q) > B - K])
     ends = [end + math.log(run.steps) for end in tail]
     return Enclosure(min(0.0, ends[0] - _rounding(ends[0])), min(0.0, ends[1] + _rounding(ends[1])))
@@ -95,70 +80,6 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
     goal = log_delta + math.log(HARMLESS_SHARE)
     most = (run.dataset_size or 0) + run.group_size - 1
     return 1 + (largest_integer(lambda cap: log_probability_of_cut(run, cap).upper > goal, 0, most) or 0)
-
-
-def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> PrivacyProfile:
-    """Return the profile of one step on a Poisson batch that is truncated at random, in both directions (C26).
-
-    The result is accounted as one release on the whole dataset, and is as sound as the two profiles.
-
-    Args:
-        one: The profile of a release for one record, the same in both directions.
-        two: The same for two records, which bounds the replacement of one record by another.
-        run: A run with a maximum batch size ``B`` and a dataset size; one record is protected.
-    """
-    rate, cap = run.sampling_rate, run.max_batch_size or 1
-    shares = _shares_of_truncation(_others(run), rate, cap)
-    replaces = run.relation is NeighboringRelation.ZERO_OUT
-
-    def above(losses: Array) -> Array:
-        plain = _sampled_excess(one, rate, losses)
-        # Under zero-out both datasets fill the place of the record, so that the excess at t < 1 is t E(1/t).
-        at, weight = (np.abs(losses), np.exp(np.minimum(losses, 0.0))) if replaces else (losses, 1.0)
-        worst = plain
-        for share, inside in shares:
-            worst = np.maximum(worst, (1.0 - share) * plain + share * weight * _sampled_excess(two, inside, at))
-        return worst * (1.0 + STEP_MARGIN)
-
-    def log_delta(eps: float) -> Enclosure:
-        # The add direction at e^eps is E(t) / t at t = e^-eps.
-        right, left = above(np.array([eps, -eps])).tolist()
-        top = max(math.log(x) + grown if x > 0.0 else -745.0 for x, grown in ((right, 0.0), (left, eps)))
-        return Enclosure(-math.inf, min(0.0, top + 1e-14))
-
-    return PrivacyProfile(
-        log_delta,
-        excess=TwoSidedTable(lambda losses: np.zeros(len(losses)), above),
-        resolution=one.resolution,
-        can_be_subsampled=False,
-    )
-
-
-def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return upper bounds of ``(w, p)`` on intervals that cover all numbers of other records up to ``others``."""
-    shares, ratio = [], min(0.97, (cap / max(others, cap)) ** (1.0 / MOST_INTERVALS))
-    while others >= cap:
-        share = log_binomial_tail(others, rate, cap)
-        # Fewer others than B are never truncated. Below a negligible w, one interval covers the rest.
-        least = cap if share.upper < LEAST_LOG_SHARE else max(cap, min(others - 1, math.floor(others * ratio)))
-        within = log_binomial_tail(least + 1, rate, cap + 1).upper - log_binomial_tail(least, rate, cap).lower
-        inside = min(rate * cap / (cap + 1.0), cap / (least + 1.0) * math.exp(min(within, 0.0)))
-        shares.append((math.exp(share.upper), inside * (1.0 + 1e-15)))
-        if least == cap:
-            break
-        others = least
-    return shares
-
-
-def _sampled_excess(profile: PrivacyProfile, rate: float, losses: Array) -> Array:
-    """Return upper bounds of ``q E(1 + (t - 1)/q)`` at ``ln t = losses``, 0 where the argument is negative (C17)."""
-    # t' - 1 = (t - 1)/q; beyond e^700, delta at a smaller loss is an upper bound.
-    tau = np.expm1(np.minimum(losses, 700.0)) / rate
-    # E(t') = delta(ln t') for t' >= 1 and t' delta(-ln t') below; E increases up to 1, so t' is rounded up there.
-    ratio = np.clip(1.0 + tau + 1e-15, 1e-300, 1.0)
-    eps = np.where(tau < 0.0, -np.log(ratio), np.log1p(np.maximum(tau, 0.0))) * (1.0 - 4e-15)
-    _, upper = delta_bounds(profile, eps)
-    return np.where(tau > -1.0 - 1e-15, rate * ratio * upper, 0.0)
 
 
 def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
@@ -275,7 +196,7 @@ def _smaller(first: Enclosure, second: Enclosure) -> Enclosure:
     return first if first.upper <= second.upper else Enclosure(min(first.lower, second.lower), second.upper)
 
 
-def _others(run: Run) -> int:
+def other_records(run: Run) -> int:
     """Return the number of other records: N - 1 if both neighboring datasets have N records, N under add-remove."""
     return (run.dataset_size or 0) - (run.relation is NeighboringRelation.ZERO_OUT)
 

@@ -161,8 +161,12 @@ class Bound:
             for requirement in mechanism.requirements
             if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
         )
-        known = (Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()
-        return (*of_mechanism, *known, *((Requirement.SKETCHED_VECTOR,) if "one-vector" in self.supports else ()))
+        of_projection = (Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()
+        return (
+            *of_mechanism,
+            *of_projection,
+            *((Requirement.SKETCHED_VECTOR,) if "one-vector" in self.supports else ()),
+        )
 
     def guarantees(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is proved at these parameters.
