@@ -42,7 +42,7 @@ Support = Literal["split", "adaptive-clipping", "fixed-projection", "shared-proj
 
 @dataclass(frozen=True)
 class OverRun:
-    """A bound that accounts for a whole run by a function of its own.
+    """A bound that accounts for a whole run by its own function.
 
     ``over_run`` returns the curve of a run and raises :class:`privproj.UnsupportedError` if no theorem covers the run.
     """
@@ -162,11 +162,8 @@ class Bound:
             if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
         )
         of_projection = (Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()
-        return (
-            *of_mechanism,
-            *of_projection,
-            *((Requirement.SKETCHED_VECTOR,) if "one-vector" in self.supports else ()),
-        )
+        of_vector = (Requirement.SKETCHED_VECTOR,) if "one-vector" in self.supports else ()
+        return (*of_mechanism, *of_projection, *of_vector)
 
     def guarantees(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is proved at these parameters.

@@ -52,7 +52,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     with bar(len(grid), f"{len(grid)} queries") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
-    corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
+    corners = {place: build_result(composition, grid.query, 1.0) for place, composition in grid.corners()}
     assumptions = {place: corner.data_assumptions for place, corner in corners.items()}
     required = {place: corner.requirements for place, corner in corners.items()}
     if json:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from privproj.distributions.tabulated import TabulatedSensitivity
 
 
-def law(mechanism: M1) -> "TabulatedSensitivity":
+def distribution(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity over noise.
 
     The difference is one unit direction.
@@ -33,19 +33,19 @@ def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     Every assumption on the rank allows such a difference.
     """
     # delta(eps) = E[h_eps(X)] (C4)
-    return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
+    return (rank_one_profile(distribution(mechanism), LOWER_END_REFINEMENT),)
 
 
 KNOWN_PROJECTION = Bound(
     name="known-projection",
     mechanism=M1,
-    summary="differences of any rank, no assumption on the data",
+    summary="neighboring sums may differ by a matrix of any rank; no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), g_p the convex majorant of "
     "the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
     # delta(eps) = min_p E[g_p(X)] (C5).
-    representation=lambda mechanism: any_rank_profile(law(mechanism)),
+    representation=lambda mechanism: any_rank_profile(distribution(mechanism)),
     worst_differences=worst_differences,
     version=8,
 )
@@ -54,13 +54,13 @@ KNOWN_PROJECTION = Bound(
 KNOWN_PROJECTION_RANK1 = Bound(
     name="known-projection-rank1",
     mechanism=M1,
-    summary="exact for differences of rank one if the adversary sees the projection",
+    summary="exact if neighboring sums differ by a matrix of rank one and the adversary sees the projection",
     formula="delta(eps) = E[h_eps(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), h_eps(x) the Gaussian delta at "
     "sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
-    representation=lambda mechanism: rank_one_profile(law(mechanism)),
+    representation=lambda mechanism: rank_one_profile(distribution(mechanism)),
     # Differences of rank one of several records sum to a difference of any rank.
     of_group=KNOWN_PROJECTION.representation,
     worst_differences=worst_differences,
