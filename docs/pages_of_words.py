@@ -61,7 +61,7 @@ def claims_of(proofs: str) -> dict[str, str]:
         plain = re.split(r"(?<=\.) (?=[A-Z`])", wording.partition("*Setting.*")[0].strip())
         kept = list(takewhile(lambda sentence: "$" not in sentence, plain))
         found[name] = " ".join(filter(None, [f"{title}.", *kept])).replace("`", "")
-    return found
+    return dict(sorted(found.items(), key=lambda claim: int(claim[0][1:])))
 
 
 def _glossary(groups: list[dict[str, Any]]) -> str:

@@ -55,6 +55,10 @@ class Requirement(RequirementText):
         "Under add-remove, the sampling rate, the number of steps and the divisor of the sums must be constants "
         "that were fixed without looking at the number of records.",
     )
+    RANDOM_TRUNCATION = (
+        "random-truncation",  # C26
+        "If more than max_batch_size records are sampled, the ones that are dropped are chosen uniformly at random.",
+    )
     ONE_RECORD_PER_USER = (
         "one-record-per-user",  # a group size is an assumption on the data instead
         "Each user has one record. A user with K records is protected less; --group-size K computes by how much.",
@@ -160,6 +164,11 @@ class Requirement(RequirementText):
         "secret-sketch",
         "The sketching matrix is secret and freshly sampled for each release, and used once. Nothing else that was "
         "computed from it is released.",
+    )
+    SKETCHED_VECTOR = (
+        "sketched-vector",  # C14: what is computed with the matrix again, such as A^T times the sketch, is not covered
+        "Each sketch is of one vector: Q has one row. The program releases the sketch itself and does not multiply it "
+        "by the transposed secret matrix.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import privproj
-from privproj import M1, M2, Gaussian, Laplace, PublicSketch
+from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Sketch
 from privproj.mechanisms import bound as bound_module
 from privproj.mechanisms.registry import find_bound, registry
 
@@ -90,6 +90,8 @@ def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
         unit = {"columns": 1, "misalignment": 0.02} if bound.name == "secret-projection" else {}
         parts = {"span_dim": 0 if bound.name == "residual" else 3, "residual_misalignment": 1e-3 / z**2}
         return M1(dim=dim, rank=10 * rank, noise_multiplier=10.0 * z, **(unit or parts))
+    if bound.name == "one-vector":
+        return Sketch(rank=rank, frobenius_bound=1.0, sketch_sigma=1.0, noise_sigma=4.0 * z)
     examples = {
         "m2": {"dim": dim, "rank": rank, "change_rank": k, "noise_multiplier": z},
         "laplace": {"noise_multiplier": 0.05 * z},

@@ -64,21 +64,28 @@ def _note_truncation(
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
+    is_finite = fields["epsilon"] is not None and fields["epsilon"] < math.inf
     texts = [
-        f"{_truncation_text(run, log_delta)}. With max_batch_size >= {n}, truncation takes at most 1 % of delta."
+        f"{_truncation_text(run, log_delta, is_finite=is_finite)}. "
+        f"With max_batch_size >= {n}, truncation takes at most 1 % of delta."
         for run, n in zip(runs, least, strict=True)
     ]
     return {"smallest_harmless_max_batch_size": least if len(least) > 1 else least[0]}, texts
 
 
-def _truncation_text(run: Run, log_delta: float) -> str:
-    """Return the share of the delta ``e^log_delta`` that truncated batches take, as text."""
+def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
+    """Return the share of the delta ``e^log_delta`` that truncated batches take, as text.
+
+    A finite epsilon at a smaller delta than the probability of a truncation is that of composed truncated steps.
+    """
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
     log_cut = log_probability_of_cut(run).upper
     taken, share = f"Truncating batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
     if log_cut == -math.inf:
         return f"No batch has more than {run.max_batch_size} records, so none is truncated"
+    if log_cut >= log_delta and is_finite:
+        return f"Truncating batches at {run.max_batch_size} records is likely, which increases epsilon"
     if log_cut >= log_delta:
         # a power of ten if the probability is below the range of doubles
         power = f"10^{math.ceil(log_cut / math.log(10.0))}"

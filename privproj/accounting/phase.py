@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from privproj.assumptions import DataAssumption, Requirement, fixed_schedule
-from privproj.composition.compose import compose
+from privproj.composition.compose import compose, compose_phases
 from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
@@ -221,6 +221,21 @@ class Phase:
         fixed = None if run.fixed_batch is None else (run.dataset_size or 0, run.fixed_batch)
         return _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed), self._whole_run
 
+    def truncated_release(self) -> tuple[PrivacyProfile, Run] | None:
+        """Return :meth:`profile`, with truncated batches part of a step; None if there is no such theorem (C26)."""
+        if self.run.max_batch_size is None:
+            return self.profile()
+        if self.run.group_size > 1 or self.bound.of_group is None:
+            return None
+        one, two = (_represent(self.bound, self.mechanism.for_group(j), several=j > 1) for j in (1, 2))
+        if not isinstance(one, PrivacyProfile) or not isinstance(two, PrivacyProfile):
+            return None
+        if one.excess is not None or not one.can_be_subsampled:
+            return None
+        from privproj.composition.truncated_step import truncated_step
+
+        return truncated_step(one, two, self.run), self._whole_run
+
     @property
     def _whole_run(self) -> Run:
         """The run without sampling, for a profile that includes the sampling of a step."""
@@ -358,6 +373,8 @@ class Phase:
         requirements: list[str] = [run.scheme.requirements] if run.scheme.requirements else []
         if run.public_size:
             requirements.append(Requirement.PUBLIC_DATASET_SIZE)
+        if run.max_batch_size is not None:
+            requirements.append(Requirement.RANDOM_TRUNCATION)
         if run.is_planned:
             requirements.append(fixed_schedule(adapts=mechanism.adapts_clip))
         projects = hasattr(mechanism, "fixed_projection") and "fixed-projection" not in bound.supports
@@ -400,9 +417,17 @@ def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
     """Return the joint curve of these phases, with the probability of truncated batches added (C26)."""
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
-    from privproj.composition.truncated_poisson import with_truncated_batches
+    from privproj.composition.truncated_poisson import SmallerCurve, TruncatedCurve, with_truncated_batches
 
-    return with_truncated_batches(curve, [phase.run for phase in phases])
+    truncated = with_truncated_batches(curve, [phase.run for phase in phases])
+    if not isinstance(truncated, TruncatedCurve) or truncated.leads_with_epsilon:
+        return truncated
+    releases = [phase.truncated_release() for phase in phases]
+    steps = [release for release in releases if release is not None]
+    if len(steps) < len(releases):
+        return truncated
+    step = phases[0].run.discretization
+    return SmallerCurve(truncated, lambda: compose(*steps[0]) if len(steps) == 1 else compose_phases(steps, step))
 
 
 def check_mechanism(mechanism: object) -> None:

@@ -1,4 +1,4 @@
-"""Account for Poisson batches with a maximum size: the probability of a truncation is added to delta (C26).
+"""Account for Poisson batches with a maximum size, by the smaller of two bounds (C26).
 
 Let a phase have ``T`` releases on batches at the rate ``q``, truncated at ``B`` records. Let there be ``n`` records
 besides the ``K`` records of the protected user. As long as no batch has more than ``B - K`` of these ``n`` records, no
@@ -8,12 +8,17 @@ batch of either neighboring dataset is truncated, whether or not the user's reco
 
 with ``delta_0`` the bound of the run without truncation. There is no factor ``e^eps``, because the number of other
 records in a batch has the same distribution for both neighboring datasets.
+
+For one record and truncation uniformly at random, :mod:`privproj.composition.truncated_step` has a second bound, which
+needs no small ``P(cut)``. Each query uses the smaller of both.
 """
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache, reduce
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property, lru_cache, reduce
 
+from privproj.errors import GridSizeError, PrecisionError
 from privproj.numerics.interval import Enclosure, LazyEnclosure, log_difference
 from privproj.numerics.root_finding import largest_integer
 from privproj.numerics.special import log_add, log_beta_tail
@@ -59,9 +64,7 @@ def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
     cap = run.max_batch_size if cap is None else cap
     if cap is None or run.dataset_size is None:
         return Enclosure(-math.inf, -math.inf)
-    # n = N - 1 if both neighboring datasets have N records. Under add-remove, n = N.
-    others = run.dataset_size - (run.relation is NeighboringRelation.ZERO_OUT)
-    tail = log_binomial_tail(others, run.sampling_rate, cap - run.group_size + 1)
+    tail = log_binomial_tail(other_records(run), run.sampling_rate, cap - run.group_size + 1)
     # ln(T P[Bin(n, q) > B - K])
     ends = [end + math.log(run.steps) for end in tail]
     return Enclosure(min(0.0, ends[0] - _rounding(ends[0])), min(0.0, ends[1] + _rounding(ends[1])))
@@ -140,6 +143,62 @@ class TruncatedCurve:
 
         upper = math.inf if least == -math.inf else self.curve.epsilon(least - _rounding(least)).upper
         return LazyEnclosure(find_lower, upper)
+
+
+class SmallerCurve:
+    """The smaller of two privacy curves of a run with truncated batches, as sound as both (C26).
+
+    Args:
+        curve: The curve that adds the probability of a truncation.
+        compose: Builds the curve that composes truncated steps. It is called where truncations take more than
+            :data:`HARMLESS_SHARE` of delta.
+    """
+
+    def __init__(self, curve: TruncatedCurve, compose: Callable[[], Curve]) -> None:
+        self.curve, self.compose = curve, compose
+        self.digits, self.leads_with_epsilon, self.floor = curve.digits, curve.leads_with_epsilon, 0.0
+
+    @cached_property
+    def stepwise(self) -> Curve:
+        """The curve that composes truncated steps."""
+        return self.compose()
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """Those of the curve that adds the probability of a truncation."""
+        return self.curve.numerics
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """Return an enclosure of ``ln delta(eps)``, ``eps`` in nats; the lower end is unknown for truncated steps."""
+        first = self.curve.log_delta(eps)
+        if self._is_harmless(first.upper):
+            return first
+        with suppress(PrecisionError, GridSizeError):
+            return _smaller(first, self.stepwise.log_delta(eps))
+        return first
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """Return an enclosure of ``eps(delta)`` in nats."""
+        first = self.curve.epsilon(log_delta)
+        if self._is_harmless(log_delta):
+            return first
+        with suppress(PrecisionError, GridSizeError):
+            return _smaller(first, self.stepwise.epsilon(log_delta))
+        return first
+
+    def _is_harmless(self, log_delta: float) -> bool:
+        """Return whether truncations take so little of delta that the first curve is used."""
+        return self.curve.log_cut.upper <= log_delta + math.log(HARMLESS_SHARE)
+
+
+def _smaller(first: Enclosure, second: Enclosure) -> Enclosure:
+    """Return an enclosure of the smaller of two values."""
+    return first if first.upper <= second.upper else Enclosure(min(first.lower, second.lower), second.upper)
+
+
+def other_records(run: Run) -> int:
+    """Return the number of other records: N - 1 if both neighboring datasets have N records, N under add-remove."""
+    return (run.dataset_size or 0) - (run.relation is NeighboringRelation.ZERO_OUT)
 
 
 def _rounding(log_value: float) -> float:

@@ -37,7 +37,7 @@ OF_RANK_ONE: dict[str, Any] = {
 }
 """Fields of a bound about one record whose difference has rank one; the differences of a group have larger ranks."""
 
-Support = Literal["split", "adaptive-clipping", "fixed-projection", "shared-projection"]
+Support = Literal["split", "adaptive-clipping", "fixed-projection", "shared-projection", "one-vector"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Bound:
         relations: The neighboring relations under which the theorem holds.
         supports: What the theorem also covers: a given division of delta between two events ("split"), the noisy
             count of adaptive clipping (C31), one projection for all releases ("fixed-projection"), or dependent
-            projections of the layers ("shared-projection", C6).
+            projections of the layers ("shared-projection", C6). "one-vector" limits it to sketches of one vector (C14).
         version: Raised whenever a returned value may change.
         example: The options of an example command. The default is the example of the mechanism. For a claim without a
             number it is a command that uses another bound.
@@ -161,7 +161,9 @@ class Bound:
             for requirement in mechanism.requirements
             if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
         )
-        return (*of_mechanism, *((Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()))
+        of_projection = (Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()
+        of_vector = (Requirement.SKETCHED_VECTOR,) if "one-vector" in self.supports else ()
+        return (*of_mechanism, *of_projection, *of_vector)
 
     def guarantees(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is proved at these parameters.

@@ -82,6 +82,7 @@ _LINES: dict[Key, Line] = {
     ("wishart-matrix", "early-matrix"): Line("refuted:EARLY_MATRIX"),
     ("sketch", "rdp-best"): Line("sketch.rdp:RDP_BEST"),
     ("sketch", "exact-rank1"): Line("sketch.exact_rank1:EXACT_RANK1"),
+    ("sketch", "one-vector"): Line("sketch.one_vector:ONE_VECTOR"),
     ("sketch", "rdp-tight"): Line("sketch.rdp:RDP_TIGHT", "renyi"),
     ("sketch", "rdp"): Line("sketch.rdp:RDP"),
     ("sketch", "tcdp"): Line("sketch.rdp:TCDP"),

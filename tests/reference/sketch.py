@@ -104,7 +104,34 @@ def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> R
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
 
 
+def one_vector(
+    epsilon: Real,
+    rank: int,
+    noise_sigma: Real,
+    sketch_sigma: Real,
+    frobenius_bound: Real | None = None,
+    sensitivity: Real | None = None,
+) -> Real:
+    """Return the exact delta of the sketch of one vector, by the worst pair of norms ``S <= S'`` (C14).
+
+    ``nu = (S'^2 - S^2)/(S^2 + a)``, ``a = noise_sigma^2/sketch_sigma^2``. Of all ``S' <= B_F``, ``S' <= S + B_S`` it is
+    largest at ``S^2 + S B_S = a`` or at ``S = B_F - B_S``, whichever is smaller.
+    """
+    a = (mp.mpf(noise_sigma) / mp.mpf(sketch_sigma)) ** 2
+    if sensitivity is None:
+        nu = mp.mpf(frobenius_bound) ** 2 / a
+    else:
+        step = mp.mpf(sensitivity)
+        size = (mp.sqrt(step**2 + 4 * a) - step) / 2
+        if frobenius_bound is not None:
+            size = min(size, max(mp.mpf(frobenius_bound) - step, mp.mpf(0)))
+            step = min(step, mp.mpf(frobenius_bound) - size)
+        nu = (step**2 + 2 * size * step) / (size**2 + a)
+    return exact_rank1(epsilon, rank, 1 / nu)
+
+
 DELTAS: dict[str, Function] = {
+    "sketch.one-vector": one_vector,
     "sketch.rdp-best": rdp_best,
     "sketch.exact-rank1": exact_rank1,
     "sketch.rdp-tight": rdp_tight,
@@ -127,6 +154,9 @@ SETTINGS = """
 * sketch.exact-rank1.delta rank=16 gamma=1000 epsilon=0.05,0,1
   sketch.exact-rank1.delta rank=1,1000000 gamma=0.1,1e6 epsilon=0,0.01
   sketch.exact-rank1.delta rank=1 gamma=1e4 steps=1000000 epsilon=0.5,50
+* sketch.one-vector.delta rank=1000 frobenius_bound=1 sketch_sigma=1 noise_sigma=40 epsilon=0,0.05
+  sketch.one-vector.delta rank=1000 sensitivity=1 sketch_sigma=1 noise_sigma=30,300 epsilon=0.1,3
+  sketch.one-vector.delta rank=16 sensitivity=1 frobenius_bound=0.5,1.5,9 sketch_sigma=0.5 noise_sigma=2 epsilon=0.3,4
 * sketch.rdp-tight.delta rank=16 gamma=1000 epsilon=0.05,1
   sketch.rdp-tight.delta rank=1,1000000 gamma=1.5,1e6 epsilon=8
 * sketch.rdp.delta rank=16 gamma=1000 eigenvalues=768 epsilon=1,8

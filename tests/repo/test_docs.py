@@ -55,7 +55,7 @@ FEATURES = [
 WRITTEN = [
     ROOT / "README.md",
     *FEATURES,
-    *(DOCS / f"{name}.md" for name in ("README", "tutorial", *GUIDES, "not-a-guarantee", "proofs")),
+    *(DOCS / f"{name}.md" for name in ("README", "tutorial", *GUIDES, "not-a-guarantee", "theory", "proofs")),
     *sorted(DOCS.glob("contrib/*.md")),
 ]
 """Pages written by hand whose commands and programs run."""

@@ -43,7 +43,8 @@ NUMERICAL = {
     "distributions/wishart_unequal_norms", "rigorous/grids", "rigorous/balls_in_bins",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/repeated_squaring",
     "composition/balls_in_bins", "composition/group_privacy", "composition/moments", "composition/tails",
-    "accounting/vectorized", "contrib/events/pld_curve", "contrib/events/event_composition",
+    "composition/truncated_step", "accounting/vectorized",
+    "contrib/events/pld_curve", "contrib/events/event_composition",
 }  # fmt: skip
 
 SLOW_PACKAGES = {"training", "contrib"}

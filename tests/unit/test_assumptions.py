@@ -111,6 +111,7 @@ def expected(mechanism, wording, relation):
         "BALLS_IN_BINS_SAMPLING": bins,
         "FRESH_PROJECTION_PER_BATCH": epochs and PROJECTS in kind,
         "PUBLIC_DATASET_SIZE": "dataset-size" in wording,
+        "RANDOM_TRUNCATION": "max-batch-size" in wording,
         "FIXED_SCHEDULE": epochs and "adaptive" not in mechanism,
         "FIXED_SCHEDULE_EXCEPT_CLIP": epochs and "adaptive" in mechanism,
         "ASSUMPTIONS_PER_BATCH": sampled and VALUES in kind,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameterError, Layer, UnsupportedError
-from privproj.distributions.squared_sensitivity import log_gaussian_delta_at
+from privproj.distributions.squared_sensitivity import log_gaussian_delta_at, log_gaussian_delta_slope
 from privproj.mechanisms.m2.beta_tail_kernels import (
     beta_tail_delta,
     beta_tail_epsilon,
@@ -79,6 +79,34 @@ def test_mixture_moment_is_below_gaussian_moment(setting, alpha):
     assert value <= alpha * mu * mu / 2 * (1 + 1e-12)
     assert value == pytest.approx(exact, rel=1e-9, abs=1e-11 / (alpha - 1))
     assert value >= exact * (1 - 1e-13)
+
+
+@settings(max_examples=100, deadline=None)
+@given(settings_of_m2)
+def test_rank_free_is_exact_in_two_regimes(setting):
+    dim, rank, mu, eps = setting
+    given = {"dim": dim, "rank": rank, "noise_multiplier": 1 / mu}
+    mean = mu * mu * rank / dim
+    free = log_delta("rank-free", eps, **given)
+    even = log_gaussian_delta_at(eps, mean)
+    # E g_p(X) >= h(E X): never below DP-SGD at the noise multiplier z sqrt(d/r) (docs/theory.md, Theorem 1 (f)).
+    assert free.upper >= even - 1e-12 * abs(even)
+    if mu * mu <= 2.0 * (math.sqrt(1.0 + eps * eps) - 1.0):  # mu^2 <= x0: rank one attains the bound (d)
+        exact = log_delta("exact-rank1", eps, change_rank=1, **given)
+        assert free.upper == pytest.approx(exact.upper, rel=1e-9, abs=1e-9)
+    elif even >= math.log(mean) + log_gaussian_delta_slope(eps, mean):  # h(x) >= x h'(x): equal singular values do (d)
+        assert free.upper == pytest.approx(even, rel=1e-9, abs=1e-9)
+
+
+def test_rank_free_is_not_exact_between_the_regimes():
+    # d = 2, r = 1: the differences are w and 1 - w, and X = mu^2 (1/2 + (w - 1/2) cos phi) with phi uniform.
+    mu, eps = 2.5, 2.0
+    phi = (np.arange(2000) + 0.5) * np.pi / 2000
+    sizes = [mu**2 * (0.5 + a * np.cos(phi)) for a in np.linspace(0.0, 0.5, 101)]
+    worst = max(np.mean([math.exp(log_gaussian_delta_at(eps, x)) for x in squares]) for squares in sizes)
+    assert worst == pytest.approx(0.24361, rel=1e-4)
+    answer = math.exp(log_delta("rank-free", eps, dim=2, rank=1, noise_multiplier=1 / mu).upper)
+    assert answer > 1.04 * worst
 
 
 def test_m2_with_full_rank_is_gaussian():

@@ -12,6 +12,7 @@ import privproj
 from privproj import InvalidParameterError, PublicSketch, Sketch, UnsupportedError
 from privproj.assumptions import Requirement
 from privproj.mechanisms.sketch.exact_rank1 import sketch_profile
+from privproj.mechanisms.sketch.one_vector import largest_ratio
 from privproj.mechanisms.sketch.rdp import (
     divergence_bracket,
     sharp_curve,
@@ -202,3 +203,49 @@ def test_sketch_rank_returns_ranks_that_fit():
     largest = privproj.rank(Sketch(gamma=100.0), epsilon=0.5, delta=1e-5).value
     assert eps_of(Sketch(gamma=100.0, rank=largest), "rdp-best") <= 0.5
     assert eps_of(Sketch(gamma=100.0, rank=largest + 1), "rdp-best") > 0.5
+
+
+@given(floor=st.floats(-4, 4), change=st.floats(-3, 3), total=st.floats(-3, 3), share=st.floats(0, 1))
+def test_largest_ratio_is_the_maximum_over_norms(floor, change, total, share):
+    floor, change, total = 10**floor, 10**change, 10**total
+    for limits in ((change, total, share * total), (change, math.inf, share), (math.inf, total, 0.0)):
+        step, most, least = limits
+        sizes = np.unique(np.concatenate([least + np.geomspace(1e-6, 1e4, 4001) * math.sqrt(floor), [least]]))
+        sizes = sizes[sizes <= most]
+        longer = np.minimum(sizes + step, most)
+        ratios = (longer - sizes) * (longer + sizes) / (sizes**2 + floor)
+        found = largest_ratio(floor, least, step, most)
+        assert np.max(ratios) <= found * (1 + 1e-9)
+        assert found <= np.max(ratios) * (1 + 1e-2) or most < least + 1e-3 * math.sqrt(floor)
+
+
+def test_one_vector_matches_a_simulated_sketch():
+    # A sum of norm S in one dataset and S + C in its neighbor, S^2 + S C = a: Gaussian vectors of two variances.
+    rng, rank, noise = np.random.default_rng(4), 6, 3.0
+    mechanism = Sketch(rank=rank, sensitivity=1.0, sketch_sigma=1.0, noise_sigma=noise, enforced=True)
+    size = (math.sqrt(1 + 4 * noise**2) - 1) / 2
+    variances = [size**2 + noise**2, (size + 1) ** 2 + noise**2]
+    for eps in (0.1, 0.5, 1.0):
+        deltas = []
+        for a, b in (variances, variances[::-1]):
+            squares = a * rng.chisquare(rank, 10**6)
+            loss = 0.5 * rank * math.log(b / a) + 0.5 * squares * (1 / b - 1 / a)
+            deltas.append(np.mean(np.maximum(1 - np.exp(eps - loss), 0)))
+        bound = privproj.delta(mechanism, epsilon=eps, bound="one-vector")
+        assert bound.side == "exact" and bound.value == pytest.approx(max(deltas), rel=0.02)
+
+
+def test_one_vector_needs_no_assumption_and_is_smaller():
+    clipped = Sketch(rank=1000, frobenius_bound=1.0, sensitivity=1.0, sketch_sigma=1.0, noise_sigma=40.0, enforced=True)
+    found = privproj.epsilon(clipped, delta=1e-5, bound="one-vector")
+    assert found.status == "proved" and Requirement.SKETCHED_VECTOR in found.requirements
+    assert found.value < eps_of(clipped, "rdp-best") / 2.4
+    # A sum of unknown norm: 3.155 where one vector has 0.0695.
+    of_sum = {"rank": 1000, "sketch_sigma": 1.0, "noise_sigma": 31.62686, "enforced": True}
+    assert eps_of(Sketch(frobenius_bound=1.0, **of_sum), "one-vector") == pytest.approx(0.0695, rel=1e-4)
+    assert eps_of(Sketch(sensitivity=1.0, **of_sum), "one-vector") == pytest.approx(3.15522, rel=1e-4)
+    # Several releases: the longer vector may be in either dataset, so that the closed form of one direction is smaller.
+    many = eps_of(clipped, "one-vector", steps=20)
+    assert found.value < many < 20 * found.value
+    with pytest.raises(InvalidParameterError, match="frobenius_bound"):
+        eps_of(Sketch(rank=4, noise_sigma=1.0), "one-vector")

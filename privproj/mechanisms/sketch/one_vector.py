@@ -1,0 +1,83 @@
+"""Compute the exact profile of the secret sketch of one vector (C14).
+
+The query is one vector ``g``, that is a matrix ``Q`` with one row. The release is an isotropic Gaussian vector whose
+variance depends on ``|g|`` only, so the worst case is a pair of norms.
+"""
+
+import math
+
+from privproj.assumptions import Assumption
+from privproj.errors import InvalidParameterError
+from privproj.mechanisms import Sketch
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.sketch import matrix_assumptions
+from privproj.mechanisms.sketch.exact_rank1 import sketch_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.result import Status
+
+
+def largest_ratio(floor: float, least: float, change: float, total: float) -> float:
+    """Return ``nu``, the largest relative difference of the variances of two neighbors, rounded up.
+
+    Args:
+        floor: The noise ``a = sigma_g^2/sigma_A^2``, in units of a squared norm.
+        least: The least norm of the vector.
+        change: An upper bound of the norm of the difference of neighboring vectors, ``inf`` if unknown.
+        total: An upper bound of the norm of the vector, ``inf`` if unknown.
+    """
+    # nu = max over S of (min(S + D, C)^2 - S^2)/(S^2 + a); without C the maximum is at S^2 + S D = a (C14).
+    inner = 0.0 if change == math.inf else 2.0 * floor / (change + math.sqrt(change * change + 4.0 * floor))
+    size = max(least, min(inner, max(total - change, 0.0)))
+    # (S' - S)(S' + S) without cancellation
+    step = min(change, total - size)
+    return step * (step + 2.0 * size) / (size * size + floor) * (1.0 + 1e-13)
+
+
+def representation(mechanism: Sketch) -> PrivacyProfile:
+    """Return the profile at the worst pair of norms.
+
+    Either neighbor may have the longer vector in each release, so several releases are composed numerically.
+    """
+    noise = mechanism.floor - mechanism.eigen_floor
+    least = math.sqrt(mechanism.eigen_floor)
+    change = math.inf if mechanism.sensitivity is None else mechanism.sensitivity
+    total = math.inf if mechanism.frobenius_bound is None else mechanism.frobenius_bound
+    nu = largest_ratio(noise, least, change, total)
+    profile = sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), nu)
+    return PrivacyProfile(profile.log_delta, can_be_subsampled=False)
+
+
+def _check(mechanism: Sketch) -> None:
+    """Raise :class:`InvalidParameterError` unless noise and a norm are given, and the norms are consistent."""
+    if mechanism.gamma is not None:
+        raise InvalidParameterError(
+            "gamma", mechanism.gamma, "omitted for this bound", "give noise_sigma, and frobenius_bound or sensitivity"
+        )
+    total = mechanism.frobenius_bound
+    if total is None and mechanism.sensitivity is None:
+        raise InvalidParameterError("frobenius_bound", "nothing", "a number", "give frobenius_bound or sensitivity")
+    if total is not None and mechanism.eigen_floor > total**2:
+        raise InvalidParameterError("eigen_floor", mechanism.eigen_floor, "at most frobenius_bound^2")
+
+
+def _assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
+    """Return the assumptions on norms that clipping does not enforce; none if the parameters are invalid."""
+    return () if mechanism.gamma is not None else matrix_assumptions(mechanism)
+
+
+ONE_VECTOR = Bound(
+    name="one-vector",
+    mechanism=Sketch,
+    summary="exact if Q is one vector, such as one clipped update or the sum of clipped updates",
+    formula="nu = max over S of (min(S+B_S, B_F)^2 - S^2)/(S^2 + sigma_g^2/sigma_A^2); then as exact-rank1",
+    source="privproj: the sketch of a vector is a Gaussian whose variance depends on its norm",
+    proof="C14",
+    representation=representation,
+    status=Status.CONDITIONAL,
+    exact=True,
+    of_group=None,
+    assumptions=_assumptions,
+    supports=("one-vector",),
+    check=_check,
+    example="--rank 1000 --frobenius-bound 1 --sketch-sigma 1 --noise-sigma 40 --enforced",
+)
