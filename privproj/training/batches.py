@@ -43,10 +43,22 @@ from privproj.training.processes import Processes
 
 
 class Batch:
-    """A batch of the private loader, for ``optimizer.step_on``. Its records cannot be read outside the loss function.
+    """Hold a batch of the private loader for ``optimizer.step_on``; its records are read in the loss function only.
 
     Args:
         groups: The records, each collated alone, in groups that are computed together.
+
+    >>> import torch
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from privproj.training import make_private
+    >>> module = torch.nn.Linear(8, 2)
+    >>> _, _, loader = make_private(
+    ...     module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(TensorDataset(torch.ones(100, 8)), batch_size=10), max_grad_norm=1.0,
+    ...     noise_multiplier=2.0, epochs=1, batches="fixed",
+    ... )
+    >>> next(iter(loader))
+    Batch(use it in optimizer.step_on)
     """
 
     def __init__(self, groups: list[Group]) -> None:

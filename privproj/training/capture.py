@@ -79,7 +79,7 @@ class _Pass(TorchFunctionMode):
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
-        self.kept: list[ref[Any]] = []
+        self.computed_tensors: list[ref[Any]] = []
         self.is_running = True
 
     def check(self, func: Any, kwargs: dict[str, Any]) -> None:
@@ -94,9 +94,9 @@ class _Pass(TorchFunctionMode):
 
     def leaks(self) -> bool:
         """Return True if a tensor that was computed from records is still alive."""
-        if any(tensor() is not None for tensor in self.kept):
+        if any(tensor() is not None for tensor in self.computed_tensors):
             gc.collect()
-        return any(tensor() is not None for tensor in self.kept)
+        return any(tensor() is not None for tensor in self.computed_tensors)
 
 
 class OneRecord(_Pass):
@@ -110,8 +110,8 @@ class OneRecord(_Pass):
     def note(self, out: Any) -> None:
         """Note tensors and arrays that depend on the record."""
         for value in [out] if isinstance(out, np.ndarray) else _tensors(out):
-            self.kept.append(ref(value))
-            self.computed[id(value)] = self.kept[-1]
+            self.computed_tensors.append(ref(value))
+            self.computed[id(value)] = self.computed_tensors[-1]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -151,15 +151,15 @@ class AllRecords(_Pass):
             out = self.call(func, args, kwargs)
         if isinstance(out, Tensor):
             if is_batchedtensor(out):
-                self.kept.append(ref(out))
+                self.computed_tensors.append(ref(out))
                 if not out.is_floating_point() and self.is_plain((args, kwargs)) and not _draws(func):
-                    self.plain[id(out)] = self.kept[-1]
+                    self.plain[id(out)] = self.computed_tensors[-1]
                 else:
                     self.plain.pop(id(out), None)
         elif func is Tensor.__setitem__:
             self.plain.pop(id(args[0]), None)
         elif isinstance(out, tuple | list):
-            self.kept += [ref(tensor) for tensor in _tensors(out) if is_batchedtensor(tensor)]
+            self.computed_tensors += [ref(tensor) for tensor in _tensors(out) if is_batchedtensor(tensor)]
         return out
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -201,8 +201,8 @@ class AllRecords(_Pass):
     def note_inputs(self, tensors: Iterable[Tensor]) -> None:
         """Note the tensors of the records."""
         for tensor in tensors:
-            self.kept.append(ref(tensor))
-            self.plain[id(tensor)] = self.kept[-1]
+            self.computed_tensors.append(ref(tensor))
+            self.plain[id(tensor)] = self.computed_tensors[-1]
 
     def is_plain(self, arguments: Any) -> bool:
         """Return True if no argument can depend on random numbers: all come from records by whole numbers."""

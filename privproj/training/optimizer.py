@@ -324,17 +324,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
         Whatever draws random numbers, or cannot be computed alone, is not compared.
         """
-        recorder, one, found = self._recorder, group.rows([0]), []
+        recorder, one, gradients = self._recorder, group.rows([0]), []
         if any(trained.only_for for trained in self._trained):
             return
         for one_by_one in (False, True):
             recorder.losses(loss_fn, one, one_by_one=one_by_one)
-            found.append([trained.take() for trained in self._trained])
+            gradients.append([trained.take() for trained in self._trained])
             if recorder.has_drawn():
                 return
         norms, distances = [], []
         with full_precision():
-            for together, alone in zip(*found, strict=True):
+            for together, alone in zip(*gradients, strict=True):
                 parts = [_only_gradient(captured) for captured in (together, alone) if captured is not None]
                 norms += [part.norm() for part in parts[-1:]]
                 distances += [(parts[0] - parts[1]).norm() if len(parts) == 2 else part.norm() for part in parts[:1]]

@@ -60,15 +60,15 @@ class Group:
 
 def group(records: Iterable[Any]) -> list[Group]:
     """Divide batches of one record each into groups that can be computed together."""
-    found: dict[Any, tuple[list[list[Tensor]], Any]] = {}
+    by_structure: dict[Any, tuple[list[list[Tensor]], Any]] = {}
     for record in records:
         tensors: list[Tensor] = []
         structure = _structure(record, tensors)
         key = _key(structure), tuple((t.shape, t.dtype, t.device) for t in tensors)
-        found.setdefault(key, ([], structure))[0].append(tensors)
+        by_structure.setdefault(key, ([], structure))[0].append(tensors)
     return [
         Group(tuple(map(torch.stack, zip(*rows, strict=True))), partial(_rebuild, structure), len(rows))
-        for rows, structure in found.values()
+        for rows, structure in by_structure.values()
     ]
 
 
@@ -254,7 +254,7 @@ class Recorder:
             # Within a checkpoint the tensors may depend on random numbers.
             if not self.passes:
                 during.note_inputs(tensors)
-            during.kept += [ref(tensor) for tensor in tensors]
+            during.computed_tensors += [ref(tensor) for tensor in tensors]
             self.passes.append(during)
             replacements = {id(p): c for p, c in zip(self.parameters, copies, strict=True)}
             seed_numpy_and_python(self.seed)

@@ -46,7 +46,7 @@ class Trained:
         self.is_matrix = weight.dim() >= 2
         self.is_transposed = weight.dim() == 2 and is_conv1d(module)
         self.factors: list[tuple[Tensor | LookedUp, Tensor]] = []
-        self.whole: Tensor | None = None
+        self.formed: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -75,12 +75,12 @@ class Trained:
             return
         g = g.to(dtype)
         tokens = g.shape[1] + sum(other.shape[1] for _, other in self.factors)
-        if self.keeps_factors or (self.whole is None and not per_example.is_smaller_formed(tokens, *self.shape)):
+        if self.keeps_factors or (self.formed is None and not per_example.is_smaller_formed(tokens, *self.shape)):
             self.factors.append((g, x))
             return
         with per_example.precise():
             product = per_example.formed(g, x)
-        self.whole = product if self.whole is None else self.whole.add_(product)
+        self.formed = product if self.formed is None else self.formed.add_(product)
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
         """Add whole gradients of one of the tensors, records first."""
@@ -92,16 +92,16 @@ class Trained:
             matrix = matrix if self.bias is None else pad(matrix, (0, 1))
         else:
             matrix = pad(gradients[:, :, None], (inputs - 1, 0))
-        self.whole = matrix if self.whole is None else self.whole + matrix
+        self.formed = matrix if self.formed is None else self.formed + matrix
 
     def take(self) -> Gradients | None:
         """Return the gradients of all records, and forget them; None where nothing came back."""
-        factors, whole = self.factors, self.whole
+        factors, formed = self.factors, self.formed
         self.clear()
-        if whole is not None:
+        if formed is not None:
             for g, x in factors:
-                whole = whole + per_example.formed(g.to_dense() if isinstance(g, LookedUp) else g, x)
-            return (whole,)
+                formed = formed + per_example.formed(g.to_dense() if isinstance(g, LookedUp) else g, x)
+            return (formed,)
         if len(factors) <= 1:
             return factors[0] if factors else None
         # The tokens of all uses, those that looked up rows last.
@@ -114,7 +114,7 @@ class Trained:
 
     def clear(self) -> None:
         """Forget the gradients."""
-        self.factors, self.whole = [], None
+        self.factors, self.formed = [], None
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Split a matrix of as many columns as inputs into the parts of the weight and of the bias."""
@@ -142,30 +142,32 @@ def trained_tensors(module: nn.Module) -> list[Trained]:
     Raises :class:`InvalidParameterError` if nothing is trained, or for tensors that have no norm that can be trusted.
     """
     taken: set[int] = set()
-    found: list[Trained] = []
+    tensors: list[Trained] = []
     for prefix, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
             remedy = "pass the module as it was before torch.jit"
             raise InvalidParameterError("module", type(layer).__name__, "a module without torch.jit", remedy)
-        own = {key: p for key, p in layer.named_parameters(recurse=False) if p.requires_grad and id(p) not in taken}
-        for parameter in own.values():
+        unclaimed = {
+            key: p for key, p in layer.named_parameters(recurse=False) if p.requires_grad and id(p) not in taken
+        }
+        for parameter in unclaimed.values():
             _check(f"{prefix}.".lstrip("."), parameter)
-        taken.update(map(id, own.values()))
-        if (make := getattr(layer, "trained_as", None)) is not None and own:
-            found.append(make(prefix))
+        taken.update(map(id, unclaimed.values()))
+        if (make := getattr(layer, "trained_as", None)) is not None and unclaimed:
+            tensors.append(make(prefix))
             continue
-        bias = own.pop("bias", None) if _is_pair(layer, own) else None
-        for key, parameter in own.items():
+        bias = unclaimed.pop("bias", None) if _is_pair(layer, unclaimed) else None
+        for key, parameter in unclaimed.items():
             name = f"{prefix}.{key}".lstrip(".")
-            found.append(Trained(name, layer, parameter, bias if key == "weight" else None))
-    if not found:
+            tensors.append(Trained(name, layer, parameter, bias if key == "weight" else None))
+    if not tensors:
         raise InvalidParameterError("module", type(module).__name__, "a module with tensors that require a gradient")
-    return found
+    return tensors
 
 
-def _is_pair(layer: nn.Module, own: dict[str, nn.Parameter]) -> bool:
+def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
     """Return True if the trained weight and bias of a layer are one matrix."""
-    weight, bias = own.get("weight"), own.get("bias")
+    weight, bias = unclaimed.get("weight"), unclaimed.get("bias")
     if weight is None or bias is None or weight.dim() < 2:
         return False
     return bias.shape == (weight.shape[1 if is_conv1d(layer) else 0],)

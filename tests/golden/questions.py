@@ -289,7 +289,7 @@ def by_arrays() -> Iterator[Row]:
         "epsilons of a mechanism", api("epsilons", api("Gaussian", noise_multiplier=[1.0, 2.0]), delta=1e-5, read=read)
     )
     yield row("epsilons of a wrong row", api("epsilons", "gaussian", noise_multiplier=[1.0, -2.0], delta=1e-5))
-    yield row("epsilons of a refused run", api("epsilons", "wishart", dim=64, rank=4, misalignment=[1e-4, 1e-5],
+    yield row("epsilons of a rejected run", api("epsilons", "wishart", dim=64, rank=4, misalignment=[1e-4, 1e-5],
                                                sampling_rate=0.1, delta=1e-5))  # fmt: skip
 
 

@@ -5,7 +5,7 @@ A rename file is TOML or JSON with these tables, all optional. Every entry must 
     [commands]  epsilon = "eps"; "* m2" = "* projected" (second word); "report run" = "statement"
     [options]   "--old" = "--new"; "report --old" = "--new" (one command); "--style json" = "--json" (with its value);
                 "--old" = "command * --new" (the option becomes a command in front)
-    [values]    refused = "unsupported"; "bound=exact" = "tight" (under one key, argument, option or command)
+    [values]    rejected = "unsupported"; "bound=exact" = "tight" (under one key, argument, option or command)
     [keys]      old = "new"; old = "new.place"; "numerics.old" = "new" (JSON keys, table columns, files that are left)
     [python]    epsilons = "epsilon_array" (functions, classes, arguments, methods, exceptions)
     [rows]      "regular expression" = "replacement" (row names)

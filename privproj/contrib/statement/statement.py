@@ -190,8 +190,8 @@ def statement_from(
         InvalidParameterError: A key is unknown, or a value is out of range.
     """
     spec.check_keys(author_entries or {}, {name: declared.kind for name, declared in AUTHOR_ENTRIES.items()})
-    given = author_entries or {}
-    entries = {name: given[name] for name in AUTHOR_ENTRIES if name in given}
+    author_entries = author_entries or {}
+    entries = {name: author_entries[name] for name in AUTHOR_ENTRIES if name in author_entries}
     canonical = run_data(from_data(data["run"], "statement"))
     phases = canonical["run"]["phase"]
     if "ledger" in data:

@@ -186,7 +186,7 @@ class _SubspaceView(View):
 
     def coordinates(self) -> Tensor | None:
         """Return the coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
-        found, parts = [], iter(self.parts)
+        by_tensor, parts = [], iter(self.parts)
         for one in self.tensors:
             slices = [next(parts) for _ in one.parameters]
             captured = one.take()
@@ -197,8 +197,8 @@ class _SubspaceView(View):
             g, x = captured[0] if isinstance(captured[0], Tensor) else captured[0].to_dense(), captured[-1]
             blocks = [x] if len(captured) == 1 else (block for _, block in per_example.formed_blocks(g, x))
             # z_jc = <G_j, P_c>.
-            found.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
-        return torch.stack(found).sum(0) if found else None
+            by_tensor.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
+        return torch.stack(by_tensor).sum(0) if by_tensor else None
 
     def squared_norms(self) -> Tensor | None:
         """Return the squared norm ``|z_j|^2`` for each record; None where nothing came back."""

@@ -115,7 +115,7 @@ def gradients(module, x, y):
 
 
 def private(module, x, y, optimizer=None, **options):
-    """A private run over the whole data in every step, noise too small to see unless told."""
+    """A private run over the whole data in every step, noise too small to see unless shown_values."""
     trained = [p for p in module.parameters() if p.requires_grad]
     chosen = {
         "algorithm": "dp-sgd",
@@ -204,7 +204,7 @@ class Picture(nn.Module):
         return self.head(torch.relu_(self.norm(self.conv(x))).mean((2, 3)))
 
 
-class Words(nn.Module):
+class Texts(nn.Module):
     """Embedding, layer norm and a head over tokens."""
 
     def __init__(self):

@@ -22,7 +22,7 @@ def labeled(*shapes, count=5, kind=torch.randn):
     ]
 
 
-def words(count=5, length=7, vocabulary=20, low=1):
+def condition(count=5, length=7, vocabulary=20, low=1):
     """Records of token numbers with a label, with a padded end of 0 to 2 zeros."""
     draw = torch.Generator().manual_seed(0)
     ids = [torch.randint(low, vocabulary, (1, length), generator=draw) for _ in range(count)]
@@ -106,13 +106,13 @@ def encoder(layers=1, dropout=0.0):
         forward, tokens=nn.Embedding(20, 16, padding_idx=0), places=nn.Embedding(9, 16),
         body=nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), head=nn.Linear(16, 3),
     )  # fmt: skip
-    return module, words(), classified(module)
+    return module, condition(), classified(module)
 
 
 def lengths():
     """Records of three lengths, in three groups."""
     module, _, loss = encoder()
-    return module, [[record[0][:, : 7 - i % 3], record[1]] for i, record in enumerate(words(6))], loss
+    return module, [[record[0][:, : 7 - i % 3], record[1]] for i, record in enumerate(condition(6))], loss
 
 
 def attention():
@@ -163,7 +163,7 @@ def tied():
 
     module = Model(forward, table=nn.Embedding(20, 8), layer=nn.Linear(8, 8), head=nn.Linear(8, 20, bias=False))
     module.head.weight = module.table.weight
-    records = [[record[0], record[0].flip(1)] for record in words()]
+    records = [[record[0], record[0].flip(1)] for record in condition()]
     return module, records, lambda record: F.cross_entropy(module(record[0]).transpose(1, 2), record[1])
 
 
@@ -192,7 +192,7 @@ def functional():
 
 def bag():
     module = Model(lambda m, x: m.head(m.bag(x)), bag=nn.EmbeddingBag(20, 8), head=nn.Linear(8, 3))
-    return module, words(), classified(module)
+    return module, condition(), classified(module)
 
 
 def in_place():

@@ -1,4 +1,4 @@
-"""A clip that follows a quantile: its rule, its noise, parts of a batch, what a resume keeps, and what is refused."""
+"""A clip that follows a quantile: its rule, its noise, parts of a batch, what a resume keeps, and what is rejected."""
 
 import math
 from dataclasses import replace

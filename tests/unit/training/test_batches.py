@@ -87,15 +87,15 @@ def test_balls_in_bins_puts_each_record_in_a_fresh_batch():
     assert len({json.dumps(epoch) for epoch in epochs}) == EPOCHS
 
 
-def test_batches_of_an_epoch_have_the_law_of_independent_picks():
+def test_batches_of_an_epoch_are_independent_picks():
     loader = in_bins(epochs=1500, insecure_seed=3)[2]
     batches = list(loader.sampler(1500 * BATCHES))
     where = np.empty((1500, RECORDS), int)
     for position, batch in enumerate(batches):
         where[position // BATCHES, batch] = position % BATCHES
     sizes = np.array([len(batch) for batch in batches])
-    law = stats.binom(RECORDS, 1.0 / BATCHES)
-    assert np.mean(sizes) == law.mean() and np.std(sizes) == pytest.approx(law.std(), rel=0.05)
+    distribution = stats.binom(RECORDS, 1.0 / BATCHES)
+    assert np.mean(sizes) == distribution.mean() and np.std(sizes) == pytest.approx(distribution.std(), rel=0.05)
     # One epoch after another, and one record beside another.
     for one, other in ((where[:-1], where[1:]), (where[:, :-1], where[:, 1:])):
         table = np.zeros((BATCHES, BATCHES))
@@ -132,8 +132,8 @@ def test_epoch_that_was_begun_is_accounted_as_a_whole_one(tmp_path):
 @pytest.mark.full
 def test_calibrated_noise_meets_the_target_for_the_epochs():
     plan = in_bins(noise_multiplier=None, epsilon=2.0, delta=1e-5)[1].plan
-    question = {"sampling": "balls-in-bins", "batches": BATCHES, "steps": EPOCHS}
-    found = privproj.sigma(privproj.Gaussian(), epsilon=2.0, delta=1e-5, **question).value
+    query = {"sampling": "balls-in-bins", "batches": BATCHES, "steps": EPOCHS}
+    found = privproj.sigma(privproj.Gaussian(), epsilon=2.0, delta=1e-5, **query).value
     assert plan.mechanism.noise_multiplier == found
     assert plan.steps == BATCHES * EPOCHS
 
@@ -160,7 +160,7 @@ def test_where_the_epoch_is_lost_what_is_left_of_it_is_given_up(tmp_path):
     beside.write_text(json.dumps(kept))
     with pytest.warns(LostEpoch, match="The 3 batches left in this epoch are skipped"):
         run = in_bins(ledger=str(book))
-    # The lines of the epoch are all there before anything is drawn anew, and the plan is no longer than it was.
+    # The lines of the epoch are all there before anything is drawn again, and the plan is no longer than it was.
     assert read_ledger(book).spent == 2 * BATCHES == run[1].steps_done
     seen = train(run)
     assert seen.keys() <= set(range(2 * BATCHES, 3 * BATCHES)) and records_of(seen, 2) == list(range(RECORDS))
@@ -247,7 +247,7 @@ def test_two_passes_at_a_time_are_rejected():
 
 
 def test_picks_are_uniform_for_any_number_of_batches():
-    """A remainder of 2^64 is not: words above the last multiple are drawn again, here a quarter of them."""
+    """A remainder of 2^64 is not: condition above the last multiple are drawn again, here a quarter of them."""
     batches = 3 * 2**61
     found = pick_batches("a", 0, 4000, batches)
     assert len(found) == 4000 and stats.kstest(found / batches, "uniform").pvalue > 1e-3
@@ -267,8 +267,8 @@ def test_batch_that_is_too_large_loses_records_at_random():
     batches = list(loader.sampler(6000))
     sizes = np.array([len(batch) for batch in batches])
     assert sizes.max() == 11 and all(len(set(batch)) == len(batch) for batch in batches)
-    law = stats.binom(40, optimizer.plan.sampling_rate)
-    assert stats.binomtest(int((sizes == 11).sum()), 6000, float(law.sf(10))).pvalue > 1e-3
+    distribution = stats.binom(40, optimizer.plan.sampling_rate)
+    assert stats.binomtest(int((sizes == 11).sum()), 6000, float(distribution.sf(10))).pvalue > 1e-3
     counts = np.bincount([number for batch in batches for number in batch], minlength=40)
     # A uniform subset prefers no record; counts of a batch vary less than a multinomial.
     assert stats.chisquare(counts).pvalue > 1e-3
@@ -318,12 +318,12 @@ class Hardest(SequentialSampler):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "condition"),
     [({"sampler": Hardest(range(12))}, "sampler of its own"), ({"batch_size": None}, "a DataLoader with a batch_size")],
 )
-def test_loader_batch_settings_are_not_replaced_silently(options, words):
+def test_loader_batch_settings_are_not_replaced_silently(options, condition):
     module = mlp()
-    with pytest.raises(InvalidParameterError, match=words):
+    with pytest.raises(InvalidParameterError, match=condition):
         make_private(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), max_grad_norm=1.0,
             data_loader=DataLoader(TensorDataset(*data()), **options), noise_multiplier=1.0, steps=3,
@@ -345,7 +345,7 @@ def test_max_batch_size_error_names_a_harmless_size():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "condition"),
     [
         ({"sampling": "bernoulli"}, "unknown sampling 'bernoulli'"),
         ({**IN_BINS, "epochs": 1.5}, "epochs must be an integer"),
@@ -356,8 +356,8 @@ def test_max_batch_size_error_names_a_harmless_size():
         ({"sampling_rate": 0.5, "max_batch_size": 0}, "max_batch_size"),
     ],
 )
-def test_what_does_not_go_with_the_sampling_is_rejected(options, words):
-    with pytest.raises((InvalidParameterError, UnsupportedError), match=words):
+def test_what_does_not_go_with_the_sampling_is_rejected(options, condition):
+    with pytest.raises((InvalidParameterError, UnsupportedError), match=condition):
         private(mlp(), *data(), **options)
 
 

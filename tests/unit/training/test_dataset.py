@@ -237,7 +237,7 @@ def test_ledger_continues_with_its_own_data_only(book):
     before = [Path(name).read_bytes() for name in (book, f"{book}.data")]
     other = x.clone()
     other[3, 1] += 1.0
-    for (more_x, more_y), words in (
+    for (more_x, more_y), condition in (
         ((x[:30], y[:30]), "30 records instead of 40"),
         ((other, y), "other contents"),
         ((x.flip(0), y.flip(0)), "another order"),
@@ -245,9 +245,11 @@ def test_ledger_continues_with_its_own_data_only(book):
         ((x, y.flip(0)), "another order"),
     ):
         for options in ({}, {"noise_multiplier": 3.0}):
-            with pytest.raises(InvalidParameterError, match=rf"{words}.*another ledger and compose both") as refused:
+            with pytest.raises(
+                InvalidParameterError, match=rf"{condition}.*another ledger and compose both"
+            ) as rejected:
                 run(book, more_x, more_y, 1, **options)
-            assert "\n" not in str(refused.value)
+            assert "\n" not in str(rejected.value)
     assert [Path(name).read_bytes() for name in (book, f"{book}.data")] == before
     assert run(book, x, y, 2).spent == 4
     assert len(run(book, x, y, 1, noise_multiplier=3.0).phases) == 2
@@ -320,7 +322,7 @@ def test_damaged_identity_is_rejected(book, text):
         run(book, *data(records=40), 1)
 
 
-def test_digest_that_could_not_be_told_once_is_not_compared(book):
+def test_missing_digest_is_not_compared(book):
     spent = Account(phases=(({"steps": 3}, 1),))
     starts = (None, Account()), ("x", spent), (None, spent), ("x", spent)
     for digest, account in starts:
@@ -359,7 +361,7 @@ def test_ledger_under_another_name_has_the_same_data(book, tmp_path):
         run(str(tmp_path / "three"), x, y, 1)
 
 
-def test_full_disk_is_said_before_anything_is_released(book, monkeypatch):
+def test_full_disk_stops_before_a_release(book, monkeypatch):
     def broken(file):
         raise OSError(28, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""Four laws that every training algorithm keeps, and planted faults that the same checks have to find.
+"""Four laws that every training algorithm keeps, and inserted faults that the same checks have to find.
 
 * The silent step. With noise too small to see, a step changes the weights by the clipped sum over the expected batch,
   as the algorithm defines it, worked out here from the gradient of each record.
@@ -35,7 +35,7 @@ RECORDS, RETURNED, WIDTH, HIDDEN, CLASSES = 12, 9, 6, 5, 3
 """Fewer records come back than are expected, so that a mean over the batch's own size is another number."""
 CLIP, RANK, SEED = 2.0, 2, 7
 RELATIVE = 1e-5
-"""The release code overstates norms by 1e-6; every planted fault is off by more than a hundredth."""
+"""The release code overstates norms by 1e-6; every inserted fault is off by more than a hundredth."""
 
 
 # --- the algorithms, defined once more ------------------------------------------------------------------
@@ -376,11 +376,11 @@ def test_removing_a_record_changes_sum_by_at_most_clip(name, clipping):
 
 
 @each_case
-def test_noise_is_what_the_plan_says(name, clipping):
+def test_noise_is_that_of_the_plan(name, clipping):
     check_noise(name, clipping)
 
 
-# --- planted faults: negative controls --------------------------------------------------------------------
+# --- inserted faults: negative controls --------------------------------------------------------------------
 
 
 def no_clipping(noisy_sum):

@@ -54,8 +54,10 @@ def test_streams_are_independent():
 def test_generator_has_more_state_than_torch_would_seed():
     """torch's own seed has 32 bits: seeds 2^32 apart give the same numbers. Ours come from the whole sequence."""
     seeds = [np.random.SeedSequence([1, high]) for high in (0, 1)]
-    words = [generator(CPU, s).get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64) for s in seeds]
-    assert (words[0] == seeds[0].generate_state(624, np.uint32)).all() and (words[0] != words[1]).mean() > 0.99
+    condition = [generator(CPU, s).get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64) for s in seeds]
+    assert (condition[0] == seeds[0].generate_state(624, np.uint32)).all() and (
+        condition[0] != condition[1]
+    ).mean() > 0.99
     draw = torch.randn(100_000, generator=generator(CPU, np.random.SeedSequence(5)))
     assert stats.kstest(draw.numpy(), "norm").pvalue > 1e-4
 
@@ -79,15 +81,18 @@ def test_gpu_seed_and_offset_are_random():
 
 def test_seed_that_torch_tells_is_secret_too():
     """Programs seed other generators from it: torch's own default would be public masks."""
-    told = []
+    shown_values = []
     for stream in (streams().forward, streams().forward):
         for _ in range(2):
             with unchanged_numbers():
                 seed_torch([CPU], stream.fresh_seed())
-                told.append(torch.initial_seed())
-                words = torch.get_rng_state().numpy()[24:].view(np.uint64)
-                assert told[-1] not in (torch.Generator().initial_seed(), int(words[0] | words[1] << np.uint64(32)))
-    assert len(set(told)) == 4
+                shown_values.append(torch.initial_seed())
+                condition = torch.get_rng_state().numpy()[24:].view(np.uint64)
+                assert shown_values[-1] not in (
+                    torch.Generator().initial_seed(),
+                    int(condition[0] | condition[1] << np.uint64(32)),
+                )
+    assert len(set(shown_values)) == 4
 
 
 def test_unchanged_numbers_restores_torch_numpy_and_python():
@@ -129,25 +134,25 @@ def in_fork(do):
     if not child:
         signal.alarm(100)  # a process forked from threads may wait for ever
         try:
-            said = str(do())
+            message = str(do())
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
+            message = f"{type(error).__name__}: {error}"
+        os.write(write, message.encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as file:
-        said = file.read()
+        message = file.read()
     os.waitpid(child, 0)
-    return said
+    return message
 
 
 def test_forked_process_draws_no_noise():
     x, y = data()
     module = mlp()
     _, optimizer, _ = private(module, x, y, noise_multiplier=1.0)
-    said = in_fork(lambda: step(module, optimizer, x, y))
-    assert said.startswith("InvalidParameterError: process must be the process that seeded the random numbers")
-    assert "Call make_private in each process" in said
+    message = in_fork(lambda: step(module, optimizer, x, y))
+    assert message.startswith("InvalidParameterError: process must be the process that seeded the random numbers")
+    assert "Call make_private in each process" in message
     step(module, optimizer, x, y)
 
 
@@ -186,7 +191,7 @@ def test_nothing_that_holds_a_stream_is_copied():
             copy.deepcopy(part)
 
 
-def test_seed_that_repeats_a_run_is_told_by_its_account():
+def test_account_names_a_seed_that_repeats_a_run():
     _, optimizer, _ = private(mlp(), *data(), insecure_seed=1)
     assert optimizer._spending.account.insecure
 

@@ -333,7 +333,7 @@ def test_hooks_on_saved_tensors_are_rejected(around):
     assert not any(len(x) == 12 for x in seen if x.dim())
 
 
-# --- what is told of a record ---------------------------------------------------------------------------
+# --- what is shown_values of a record ---------------------------------------------------------------------------
 
 OTHER = torch.tensor([3.0, 4.0], dtype=torch.float64)
 TOLD = {
@@ -369,21 +369,21 @@ def told_of_two_batches(function, **options):
     """What Python learns from a function of a record, for two batches of one shape."""
     seen = []
     for values in ([[1.0, 2.0], [3.0, 4.0], [3.0, 6.0]], [[2.0, 5.0], [6.0, 5.0], [5.0, 3.0]]):
-        told, module = [], nn.Linear(2, 1).double()
+        shown_values, module = [], nn.Linear(2, 1).double()
         x = torch.tensor(values, dtype=torch.float64)
         _, optimizer, _ = private(module, x, torch.zeros(3))
 
-        def loss(record, told=told, module=module):
+        def loss(record, shown_values=shown_values, module=module):
             out, value = module(record[0]).sum(), function(record[0][0])
-            told.append("tensor" if isinstance(value, torch.Tensor) else value)
+            shown_values.append("tensor" if isinstance(value, torch.Tensor) else value)
             return out
 
         optimizer._batches_seen = 1  # without the comparison with one record alone, which may know its own values
         try:
             take_in(optimizer, loss, batch_of(x, torch.zeros(3)), **options)
         except Exception as error:
-            told.append(type(error).__name__)
-        seen.append(told)
+            shown_values.append(type(error).__name__)
+        seen.append(shown_values)
     assert all(seen)
     return seen
 
@@ -574,17 +574,17 @@ def test_compiled_module_runs_eagerly_in_a_pass(part):
 
 
 @pytest.mark.parametrize(
-    ("loss", "words"),
+    ("loss", "condition"),
     [
         (lambda module, record: module(record[0]), r"returns Tensor of shape \(1, 3\)"),
         (lambda module, record: 1.0, "returns float"),
         (lambda module, record: None, "returns NoneType"),
     ],
 )
-def test_loss_that_is_no_number_is_rejected(loss, words):
+def test_loss_that_is_no_number_is_rejected(loss, condition):
     module = mlp()
     optimizer, batch = run_of(module)
-    with pytest.raises(InvalidParameterError, match=words):
+    with pytest.raises(InvalidParameterError, match=condition):
         take_in(optimizer, lambda record: loss(module, record), batch)
 
 

@@ -40,7 +40,7 @@ class Listed(Dataset):
 
 
 def loader_of(dataset, module=None, **options):
-    """The optimizer and the loader of a run over a data set, all records in each batch unless told."""
+    """The optimizer and the loader of a run over a data set, all records in each batch unless shown_values."""
     module = module or nn.Linear(6, 3)
     settings = {name: options.pop(name) for name in ("collate_fn", "num_workers", "pin_memory") if name in options}
     given = {"max_grad_norm": 1.0, "noise_multiplier": 1.0, "steps": 20, "sampling_rate": 1.0, **options}
@@ -419,7 +419,7 @@ def test_loss_gets_the_structure_of_the_loader():
 
 
 def test_labels_as_plain_numbers_train():
-    """They are told to Python, and divide the batch."""
+    """They are shown_values to Python, and divide the batch."""
     module = nn.Linear(6, 3)
     records = [[X * 0 + i, i % 3] for i in range(6)]
     _, optimizer, _ = private(module, torch.zeros(6), torch.zeros(6))

@@ -1,4 +1,4 @@
-"""What is refused before any data, and accepted until it changes."""
+"""What is rejected before any data, and accepted until it changes."""
 
 import math
 import warnings
@@ -26,7 +26,7 @@ from privproj.training.dataset import STAMP  # noqa: E402
 
 
 @pytest.mark.parametrize(
-    ("build", "options", "words"),
+    ("build", "options", "condition"),
     [
         (lambda: mlp().requires_grad_(False), {}, "tensors that require a gradient"),
         (lambda: mlp().half(), {}, "float32"),
@@ -47,10 +47,10 @@ from privproj.training.dataset import STAMP  # noqa: E402
         (mlp, {"frame": "wishart"}, "haar or wishart"),
     ],
 )
-def test_what_is_rejected_before_any_data(build, options, words):
+def test_what_is_rejected_before_any_data(build, options, condition):
     module = build()
     trained = [p.requires_grad for p in module.parameters()]
-    with pytest.raises(InvalidParameterError, match=words):
+    with pytest.raises(InvalidParameterError, match=condition):
         private(module, *data(), optimizer=lambda p: torch.optim.SGD(p or [torch.zeros(1)], lr=1.0), **options)
     assert [p.requires_grad for p in module.parameters()] == trained
 
@@ -102,15 +102,15 @@ def test_make_private_rejects_tensors_outside_its_layers():
     assert torch.equal(module[0].weight, before)
 
 
-def test_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
+def test_ledger_with_releases_of_the_plan_warns(tmp_path):
     """A fresh module under an old ledger would be trained by the rest of the plan only, or not at all."""
     book, (x, y) = str(tmp_path / "ledger.jsonl"), data()
-    for made, words in ((0, None), (1, "1 of 2"), (2, "nothing is left")):
-        with warnings.catch_warnings(record=True) as said:
+    for made, condition in ((0, None), (1, "1 of 2"), (2, "nothing is left")):
+        with warnings.catch_warnings(record=True) as message:
             warnings.simplefilter("always")
             module, optimizer, loader = private(mlp(), x, y, steps=2, ledger=book)
-        told = [str(w.message) for w in said if w.category.__name__ == "ResumedLedger"]
-        assert (len(told) == 1 and words in told[0]) if words else not told, made
+        shown_values = [str(w.message) for w in message if w.category.__name__ == "ResumedLedger"]
+        assert (len(shown_values) == 1 and condition in shown_values[0]) if condition else not shown_values, made
         if made == 2:
             with pytest.raises(UnsupportedError, match="all 2 planned steps were released"):
                 next(iter(loader))
@@ -156,7 +156,7 @@ def test_make_private_group_size_gives_user_level_epsilon(tmp_path):
     path = str(tmp_path / "ledger.jsonl")
     _, optimizer, _ = private(module, x, y, noise_multiplier=None, epsilon=3.0, delta=1e-3, ledger=path, **run)
     z = optimizer.plan.noise_multiplier
-    asked = privproj.epsilon(privproj.Gaussian(noise_multiplier=z), delta=1e-3, **run)
-    assert 2.99 < asked.value <= 3.0
+    requested = privproj.epsilon(privproj.Gaussian(noise_multiplier=z), delta=1e-3, **run)
+    assert 2.99 < requested.value <= 3.0
     assert read_ledger(path).planned.epsilon(1e-3).value <= 3.0
     assert "at most 3 records" in " ".join(read_ledger(path).planned.epsilon(1e-3).data_assumptions)

@@ -247,18 +247,18 @@ def test_large_delta_gives_a_warning():
     module, optimizer, loader = private(mlp(), *data(), noise_multiplier=5.0)
     optimizer.step_on(own(module), next(iter(loader)))
     for delta, warned in ((0.08, False), (0.084, True)):
-        words = " ".join(optimizer.epsilon(delta).warnings)
-        assert ("delta is not below 1/N = 0.0833" in words) == warned
+        condition = " ".join(optimizer.epsilon(delta).warnings)
+        assert ("delta is not below 1/N = 0.0833" in condition) == warned
 
 
 @pytest.mark.parametrize(
-    ("build", "words"),
+    ("build", "condition"),
     [
         (torch.optim.LBFGS, "no closure"),
         (torch.optim.SparseAdam, "dense gradients"),
         (lambda p: torch.optim.SGD(p, lr=0.1, differentiable=True), "dense gradients"),
     ],
 )
-def test_optimizers_that_cannot_step_on_releases_are_rejected(build, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_optimizers_that_cannot_step_on_releases_are_rejected(build, condition):
+    with pytest.raises(InvalidParameterError, match=condition):
         private(mlp(), *data(), optimizer=build)

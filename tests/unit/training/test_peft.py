@@ -93,7 +93,7 @@ def test_optimizer_built_before_wrapping_is_caught(peft_model):
         private(prepare_peft(peft_model, "lora-fa"), text(), text(), lambda p: early, algorithm="lora-fa")
 
 
-def test_prepare_peft_says_what_it_needs():
+def test_prepare_peft_names_its_requirements():
     with pytest.raises(InvalidParameterError, match="a PEFT model with LoRA adapters"):
         prepare_peft(mlp(), "m2")
 
@@ -142,7 +142,7 @@ def test_only_the_active_adapter_is_trained():
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "condition"),
     [
         ({"target_modules": ["embed_tokens", "q_proj"]}, "an adapter of Embedding.*target_modules"),
         (
@@ -151,8 +151,8 @@ def test_only_the_active_adapter_is_trained():
         ),
     ],
 )
-def test_adapters_that_prepare_peft_does_not_know_are_rejected(config, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_adapters_that_prepare_peft_does_not_know_are_rejected(config, condition):
+    with pytest.raises(InvalidParameterError, match=condition):
         prepare_peft(classifier(**config), "lora-fa")
 
 
@@ -178,8 +178,8 @@ def test_what_m2_trains_is_saved_and_loads_again(tmp_path):
     model.save_pretrained(tmp_path / "adapter")
     assert [file.name for file in (tmp_path / "adapter").iterdir()] == [path.name]
     assert (tmp_path / "adapter" / path.name).read_bytes() == path.read_bytes()
-    for given, words in (({"push_to_hub": True}, "push_to_hub"), ({"selected_adapters": ["a"]}, "a folder only")):
-        with pytest.raises(InvalidParameterError, match=words):
+    for given, condition in (({"push_to_hub": True}, "push_to_hub"), ({"selected_adapters": ["a"]}, "a folder only")):
+        with pytest.raises(InvalidParameterError, match=condition):
             model.save_pretrained(tmp_path / "adapter", **given)
     (tmp_path / "adapter" / "adapter_config.json").touch()
     with pytest.raises(InvalidParameterError, match="without a PEFT adapter"):

@@ -14,7 +14,7 @@ torch = needs("torch", "opacus")
 from unit.training.helpers import (  # noqa: E402
     DOUBLE,
     MODELS,
-    Words,
+    Texts,
     batch_of,
     clipped,
     clipped_sums,
@@ -45,7 +45,7 @@ def test_one_silent_step_is_the_clipped_sum_of_vmap_gradients(build, shape, dtyp
 def test_layers_without_factors_match_vmap_gradients():
     x = torch.randint(0, 7, (12, 4), generator=torch.Generator().manual_seed(0))
     y = data()[1]
-    module = Words().double()
+    module = Texts().double()
     expected = clipped(gradients(module, x, y), 0.3)
     assert torch.allclose(one_step(module, x, y, max_grad_norm=0.3), expected, rtol=1e-8, atol=1e-12)
 
@@ -179,7 +179,7 @@ for name, setting in json.loads(sys.argv[1]).items():
 
 
 @pytest.fixture(scope="module")
-def said():
+def message():
     """What a later change of all settings makes of each, never and twice set aside: by processes forked from one."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(SETTINGS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
@@ -189,15 +189,15 @@ def said():
 @pytest.mark.full
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="needs torch's newer settings")
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_of_precision_is_set_aside_and_restored(said, name):
-    later, errors = said
+def test_every_setting_of_precision_is_set_aside_and_restored(message, name):
+    later, errors = message
     assert (name, 2) in later, errors
     assert later[name, 2] == later[name, 0]
 
 
 def test_autocast_norms_are_those_of_the_trained_type():
     x = torch.randint(0, 7, (12, 4), generator=torch.Generator().manual_seed(0))
-    y, module = data()[1], Words()
+    y, module = data()[1], Texts()
     _, optimizer, _ = private(module, x, y, max_grad_norm=1e-3)
     with torch.autocast("cpu", torch.bfloat16):
         take_in(optimizer, own(module), batch_of(x, y))

@@ -39,7 +39,7 @@ def test_event_comes_from_what_is_trained():
 
 
 @pytest.mark.full
-def test_calibrated_run_costs_what_was_asked():
+def test_calibrated_run_costs_its_target():
     x, y = data(records=400)
     module = mlp()
     _, optimizer, loader = private(
@@ -72,20 +72,20 @@ def test_calibrated_run_costs_what_was_asked():
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "condition"),
     [
         ({"frame": "orthogonal"}, "frame must be haar"), ({"every": 0}, "every must be an integer"),
         ({"beta": 1.5}, "beta must be .* got 1.5"),
         ({"rank": 0}, "rank must be an integer"), ({"beta": float("nan")}, "beta must be .* got nan"),
     ],
 )  # fmt: skip
-def test_plan_made_by_hand_takes_options_of_make_private(changed, words):
+def test_plan_made_by_hand_takes_options_of_make_private(changed, condition):
     release = privproj.M2(dim=64, rank=8, noise_multiplier=2.0)
     options = {"rank": 8, "frame": "haar"}
     good = {"mechanism": release, "ranks": (8,), "clip": 0.5, "steps": 10}
     good |= {"sampling_rate": 0.125, "dataset_size": 800}
     assert Plan(algorithm=Method("m2", **options), **good).algorithm.rank == 8
-    with pytest.raises(InvalidParameterError, match=words):
+    with pytest.raises(InvalidParameterError, match=condition):
         Plan(algorithm=Method("m2", **options | changed), **good)
     with pytest.raises(InvalidParameterError, match="a Method"):
         Plan(algorithm="m2", **good)  # pyright: ignore[reportArgumentType]
@@ -119,7 +119,7 @@ def test_rates_are_on_the_grid_of_the_sampler():
 # --- what the loop may not do -----------------------------------------------------------------------
 
 
-def test_given_seed_is_said_with_every_number():
+def test_fixed_seed_is_named_with_every_number():
     x, y = data()
     _, optimizer, _ = private(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3)
     optimizer._turn.open(Batch([]))
@@ -147,11 +147,11 @@ def test_plan_under_filter_reports_the_budget(tmp_path):
     assert 3.999 < found.value <= 4.0 and read_ledger(book).epsilon(1e-5).value == found.value
     assert Requirement.FIXED_FILTER in found.requirements and Requirement.FIXED_SCHEDULE not in found.requirements
     assert read_ledger(book).spent == 9 and found.run["steps"] == 9
-    for options, words in (
+    for options, condition in (
         ({"adaptive_order": 9}, "cannot change after the first release"),
         ({}, "nothing is left|leave nothing"),
     ):
-        with pytest.raises(UnsupportedError, match=words):
+        with pytest.raises(UnsupportedError, match=condition):
             private(mlp(), x, y, steps=10**6, **{**budget, **options})
 
 

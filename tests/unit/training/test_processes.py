@@ -215,11 +215,11 @@ def test_each_of_several_processes_takes_the_gpu_of_its_number(monkeypatch):
         own_device(torch.device("cuda", 1))
 
 
-def tell(monkeypatch, said):
+def tell(monkeypatch, message):
     """Let a second process say this at every place where both meet."""
 
     def gathered(values, own):
-        values[:] = [own, said(own[0])]
+        values[:] = [own, message(own[0])]
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
 
@@ -254,7 +254,7 @@ from privproj.training.processes import join_processes
 
 torch.set_num_threads(1)
 rank = join_processes(torch.device("cpu")).rank
-x, module, steps, said = torch.eye(40, 6), torch.nn.Linear(6, 3), 0, "nothing"
+x, module, steps, message = torch.eye(40, 6), torch.nn.Linear(6, 3), 0, "nothing"
 # Workers draw ahead, and what they have drawn is lost where a pass is left early.
 loader = DataLoader(TensorDataset(x, torch.arange(40) % 3), batch_size=10, num_workers=rank * int(sys.argv[2]))
 module, optimizer, loader = make_private(
@@ -268,24 +268,24 @@ try:
             if optimizer.steps_done % 2 == 0:
                 break
 except ValueError as error:
-    said = str(error)
+    message = str(error)
 with open(f"{sys.argv[1]}/ahead-{rank}", "w") as file:
-    json.dump([optimizer.steps_done, said], file)
+    json.dump([optimizer.steps_done, message], file)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workers", "steps", "words"),
+    ("workers", "steps", "condition"),
     [(0, 6, "nothing"), (1, 2, "the same num_workers")],
 )
-def test_process_that_has_drawn_ahead_is_rejected(tmp_path, workers, steps, words):
+def test_process_that_has_drawn_ahead_is_rejected(tmp_path, workers, steps, condition):
     """Shares of two batches would hold a record twice."""
     (tmp_path / "run.py").write_text(AHEAD)
     run_pair(str(tmp_path / "run.py"), str(tmp_path), str(workers))
     for rank in range(2):
-        made, said = json.loads((tmp_path / f"ahead-{rank}").read_text())
-        assert made == steps and words in said
+        made, message = json.loads((tmp_path / f"ahead-{rank}").read_text())
+        assert made == steps and condition in message
 
 
 # --- processes that differ, and wrapped modules -----------------------------------------------------
@@ -304,7 +304,7 @@ from privproj.training.processes import join_processes
 
 torch.set_num_threads(1)
 processes = join_processes(torch.device("cpu"))
-rank, folder, said = processes.rank, sys.argv[1], {}
+rank, folder, message = processes.rank, sys.argv[1], {}
 x, y = torch.randn(14, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(14) % 3
 
 
@@ -338,9 +338,9 @@ def moves(wrap):
         rows = rows if processes.size > 1 else torch.arange(14)
         step(module, optimizer, x[rows], y[rows])
     try:
-        said["wrapper"] = str(wrapper(x).shape)
+        message["wrapper"] = str(wrapper(x).shape)
     except ValueError as error:
-        said["wrapper"] = str(error)
+        message["wrapper"] = str(error)
     return (torch.cat([p.detach().flatten() for p in module.parameters()]) - start).tolist()
 
 
@@ -383,23 +383,23 @@ if processes.size > 1:
     for name, case in CASES.items():
         try:
             case()
-            said[name] = "made"
+            message[name] = "made"
         except Exception as error:
-            said[name] = f"{type(error).__name__}: {error}"
-said["moves"] = moves(DistributedDataParallel if processes.size > 1 else lambda module: module)
-with open(f"{folder}/said-{rank}-of-{processes.size}", "w") as file:
-    json.dump(said, file)
+            message[name] = f"{type(error).__name__}: {error}"
+message["moves"] = moves(DistributedDataParallel if processes.size > 1 else lambda module: module)
+with open(f"{folder}/message-{rank}-of-{processes.size}", "w") as file:
+    json.dump(message, file)
 """
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
+def message(tmp_path_factory):
     """What two processes say of each case, and what one process says of its moves."""
     folder = tmp_path_factory.mktemp("different")
     (folder / "run.py").write_text(DIFFERENT)
     run_here(folder / "run.py", str(folder))
     run_pair(folder / "run.py", str(folder))
-    return [json.loads((folder / f"said-{name}").read_text()) for name in ("0-of-2", "1-of-2", "0-of-1")]
+    return [json.loads((folder / f"message-{name}").read_text()) for name in ("0-of-2", "1-of-2", "0-of-1")]
 
 
 DIFFERENCES = {
@@ -428,24 +428,24 @@ DIFFERENCES = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_processes_that_differ_are_rejected_in_all_of_them(said, name):
-    for rank in said[:2]:
+def test_processes_that_differ_are_rejected_in_all_of_them(message, name):
+    for rank in message[:2]:
         assert DIFFERENCES[name] in rank[name]
     if "in process 0" in DIFFERENCES[name]:
-        assert said[0][name] == said[1][name]
+        assert message[0][name] == message[1][name]
 
 
 @pytest.mark.full
-def test_wrapped_module_is_trained_as_the_module_itself(said):
+def test_wrapped_module_is_trained_as_the_module_itself(message):
     """Uneven and empty shares, which would leave the sums of the wrapper waiting."""
-    first, second, alone = said
+    first, second, alone = message
     assert first["moves"] == second["moves"] == pytest.approx(alone["moves"], rel=1e-8, abs=1e-12)
     assert max(map(abs, alone["moves"])) > 0.1
 
 
 @pytest.mark.full
-def test_wrapper_whose_module_was_made_private_is_not_called(said):
-    first, second, alone = said
+def test_wrapper_whose_module_was_made_private_is_not_called(message):
+    first, second, alone = message
     assert first["wrapper"] == second["wrapper"]
     assert "module must be the module that make_private returned, got DistributedDataParallel" in first["wrapper"]
     assert alone["wrapper"] == "torch.Size([14, 3])"

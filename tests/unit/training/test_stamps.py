@@ -1,4 +1,4 @@
-"""A second start on what was trained: without a ledger it is refused, with that of the first start both are counted."""
+"""A second start on what was trained: without a ledger it is rejected, with that of the first start both are counted."""
 
 import copy
 import io
@@ -44,7 +44,7 @@ def train(module, releases=STEPS, **options):
     return optimizer
 
 
-def refused(module, **options):
+def rejected(module, **options):
     before = state(module)
     with pytest.raises(InvalidParameterError, match=r"from an earlier call of make_private, got .*ledger=PATH"):
         start(module, **options)
@@ -69,7 +69,7 @@ def test_two_starts_on_one_module_have_one_epsilon_or_none(tmp_path):
     module, book = head_only(mlp()), str(tmp_path / "ledger.jsonl")
     plan = {"noise_multiplier": 1.19036541, "steps": 30, "sampling_rate": 0.1}
     first = train(module, releases=30, ledger=book, **plan)
-    refused(module.requires_grad_(True))
+    rejected(module.requires_grad_(True))
     second = train(module, releases=30, ledger=book, **plan)
     assert first.epsilon(DELTA).value == pytest.approx(3.0, rel=1e-4)
     assert second.epsilon(DELTA).value == read_ledger(book).epsilon(DELTA).value == pytest.approx(4.0458, rel=1e-4)
@@ -164,8 +164,8 @@ def test_module_that_has_released_is_known_in_every_form(form, tmp_path):
     train(module, releases=2, ledger=book)
     other = SAME[form](module)
     options = {"algorithm": "lora-fa"} if form == "adapters around it" else {}
-    refused(other, **options)
-    refused(other, **options, ledger=str(tmp_path / "other.jsonl"))
+    rejected(other, **options)
+    rejected(other, **options, ledger=str(tmp_path / "other.jsonl"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         start(other, **options, ledger=book)[1].close()
@@ -179,7 +179,7 @@ def test_merged_adapters_are_known_where_their_tensors_are_gone():
         layer.base.weight.data += layer.lora_B.weight.data @ layer.lora_A.weight.data
         module[i] = layer.base.requires_grad_(True)
     assert not any(STAMP in vars(p) for p in module.parameters())
-    refused(module)
+    rejected(module)
 
 
 def test_optimizer_over_tensors_that_have_released_is_known():
@@ -231,7 +231,7 @@ def test_ledger_that_lacks_a_release_is_rejected(tmp_path):
             (tmp_path / f"early.jsonl{end}").write_bytes((tmp_path / f"ledger.jsonl{end}").read_bytes())
         train(module, 3, ledger=book)
     for wrong in (like, early, str(tmp_path / "new.jsonl")):
-        refused(module, ledger=wrong)
+        rejected(module, ledger=wrong)
     assert not (tmp_path / "new.jsonl").exists() and read_ledger(early).spent == 2 and read_ledger(like).spent == STEPS
     (tmp_path / "moved").mkdir()
     for end in ("", ".data"):
@@ -262,13 +262,13 @@ def test_subspace_training_is_accounted_with_its_search():
 
     module = mlp()
     subspace = searched(module)
-    refused(module, algorithm="dp-sft", subspace=Subspace(orthonormal(53, 2), "public"))
+    rejected(module, algorithm="dp-sft", subspace=Subspace(orthonormal(53, 2), "public"))
     found = train(module, algorithm="dp-sft", subspace=subspace)
     assert found.epsilon(DELTA).value == pytest.approx(joint(), rel=1e-6)
-    refused(module, algorithm="dp-sft", subspace=subspace)
+    rejected(module, algorithm="dp-sft", subspace=subspace)
 
 
-# --- all algorithms, and what is said ----------------------------------------------------------------
+# --- all algorithms, and what is message ----------------------------------------------------------------
 
 BUILD = {
     "lora-fa": lambda: add_frozen_lora(mlp(), 2),
@@ -283,17 +283,17 @@ MORE = {
 
 @pytest.mark.parametrize("adaptive", [None, pytest.param(AdaptiveClipping(sigma=4.0), marks=pytest.mark.full)])
 @pytest.mark.parametrize("algorithm", full_if(ALGORITHMS, lambda name: name not in ("dp-sgd", "prism", "dp-sft")))
-def test_every_algorithm_leaves_stamps_and_says_what_is_counted(algorithm, adaptive, tmp_path):
+def test_every_algorithm_leaves_stamps(algorithm, adaptive, tmp_path):
     options = {"algorithm": algorithm, "adaptive_clipping": adaptive, **MORE.get(algorithm, {})}
     book = str(tmp_path / "ledger.jsonl")
-    for ledger, said, other in (
+    for ledger, message, other in (
         (None, Requirement.ONLY_THIS_RUN, Requirement.ONLY_THIS_LEDGER),
         (book, Requirement.ONLY_THIS_LEDGER, Requirement.ONLY_THIS_RUN),
     ):
         module = BUILD.get(algorithm, mlp)()
         found = train(module, **options, ledger=ledger).epsilon(DELTA)
-        assert said in found.requirements and other not in found.requirements
-        refused(module, **options)
+        assert message in found.requirements and other not in found.requirements
+        rejected(module, **options)
     train(module, **options, ledger=book)
     assert [steps for _, steps in read_ledger(book).phases] == [STEPS, STEPS]
 

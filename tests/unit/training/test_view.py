@@ -42,7 +42,7 @@ def test_gradients_take_the_form_that_is_smaller(tokens):
     recorder, trained = optimizer._recorder, optimizer._trained
     recorder.begin(np.random.SeedSequence(1))
     recorder.losses(own(module), batch_of(x, y)._groups[0])
-    assert [one.whole is not None for one in trained] == [tokens == 9, True]
+    assert [one.formed is not None for one in trained] == [tokens == 9, True]
     taken = [one.take() for one in trained]
     found = torch.cat([(part[0] if len(part) == 1 else per_example.formed(*part)).flatten(1) for part in taken], 1)
     norms = gradients(mlp(), x, y).square().sum(1)

@@ -160,11 +160,11 @@ def test_search_with_a_seed_protects_nothing_afterwards_either():
     assert INSECURE in search.epsilon(1e-5).warnings and INSECURE in tuned.epsilon(1e-5).warnings
 
 
-def test_subspace_says_where_it_is_from():
+def test_subspace_names_its_source():
     basis = orthonormal(20, 2)
     cases = (("private", None, "public or dp"), ("dp", None, "account"), ("public", Account(), "account"))
-    for source, account, words in cases:
-        with pytest.raises(InvalidParameterError, match=words):
+    for source, account, condition in cases:
+        with pytest.raises(InvalidParameterError, match=condition):
             Subspace(basis, source, account=account)
     with pytest.raises(InvalidParameterError, match="orthonormal"):
         Subspace(2 * basis, "public")

@@ -57,7 +57,7 @@ def gradients_of(outputs, inputs, spectrum):
 @pytest.mark.full
 @pytest.mark.parametrize("spectrum", [[1.0], [4.0, 2.0, 1.0], [1.0] * 12])
 @pytest.mark.parametrize(("inputs", "outputs", "rank"), SHAPES)
-def test_m2_adds_what_its_lift_says(inputs, outputs, rank, spectrum):
+def test_m2_adds_the_error_of_its_lift(inputs, outputs, rank, spectrum):
     s = gradients_of(outputs, inputs, spectrum)
     lift = M2(layers=(Layer(dim=inputs, rank=rank, columns=outputs),)).lift()
     # A share of the noise of a Wishart frame is more than the Haar frame's: 1 + (d + 1)/r for d/r.
