@@ -1,4 +1,4 @@
-"""A second start on what was trained: without a ledger it is rejected, with that of the first start both are counted."""
+"""A second start on a trained module: it needs the ledger of the first one, and both are counted."""
 
 import copy
 import io
