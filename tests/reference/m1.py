@@ -5,7 +5,7 @@ from functools import lru_cache
 import mpmath as mp
 
 from reference import composition, wishart
-from reference.calculus import Function, Real, integrate_above, integrate_line
+from reference.calculus import Function, Real, find_root, integrate_above, integrate_line
 from reference.composition import gaussian_mu
 from reference.laws import (
     ReferenceLaw,
@@ -288,21 +288,50 @@ def column_published(
     residual_misalignment: Real,
     span_dim: int,
     residual_norm: Real = 1,
+    changed_columns: int = 1,
 ) -> Real:
-    """Return the published ``eps`` of one differing column, for comparison; it is not a bound for ``r > k`` (C13).
+    """Return the published ``eps`` of differing columns, for comparison; it is not a bound for ``r > k`` (C13).
 
-    ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts, and ``m = min(k, r)``.
+    ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts, and ``m = min(k, r)``. ``c`` columns are a chain of
+    equal links with ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``, and ``eps = c eps_i``.
     """
     has_residual = rank > span_dim
-    part, m = mp.mpf(delta) / (4 if has_residual else 2), mp.sqrt(min(span_dim, rank))
-    t = mp.sqrt(2 * mp.log(2 / part))
-    # eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu, t = sqrt(2 ln(1/d0))
-    gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
-    misalignment = mp.mpf(residual_misalignment)
+    m = mp.sqrt(min(span_dim, rank))
+    mu = gaussian_mu(noise_multiplier) / mp.sqrt(changed_columns)
     # eps_R is the loss of Theorem 1 in d - k dimensions at rank r - k (Lemma 2).
     shape = dim - span_dim, rank - span_dim
-    loss = wishart.published_loss(*shape, misalignment, part, part) if has_residual else mp.mpf(0)
-    return loss + gauss * gaussian_mu(noise_multiplier)
+
+    def link(delta: Real) -> Real:
+        part = delta / (4 if has_residual else 2)
+        t = mp.sqrt(2 * mp.log(2 / part))
+        # eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu, t = sqrt(2 ln(1/d0))
+        gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
+        misalignment = mp.mpf(residual_misalignment)
+        loss = wishart.published_loss(*shape, misalignment, part, part) if has_residual else mp.mpf(0)
+        return loss + gauss * mu
+
+    delta, count = mp.mpf(delta), changed_columns
+    if count == 1:
+        return link(delta)
+
+    # The root of eps_i(delta_i(x)) = x, for x = e^s.
+    def excess(s: Real) -> Real:
+        return link(delta / mp.fsum(mp.exp(i * mp.exp(s)) for i in range(count))) / mp.exp(s) - 1
+
+    return count * mp.exp(find_root(excess, mp.log(link(delta)), mp.mpf("0.1")))
+
+
+def residual_published(
+    delta: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    residual_misalignment: Real,
+    span_dim: int,
+    split: Real = "even",
+) -> Real:
+    """Return ``eps`` of Theorem 1 in ``d - k`` dimensions at rank ``r - k`` (Lemma 2), for the residual part alone."""
+    return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 
 
 # ``mechanism.bound -> delta(epsilon, **parameters)``
@@ -321,6 +350,7 @@ EPSILONS: dict[str, Function] = {
     "m1.operator-norm-published": operator_norm_published,
     "m1.column": column,
     "m1.column-published": column_published,
+    "m1.residual-published": residual_published,
 }
 
 COARSE_DIGITS = {
@@ -360,4 +390,7 @@ SETTINGS = """
   m1.residual.delta dim=1000 rank=1,999 span_dim=0 residual_misalignment=1e-12 noise_multiplier=20 epsilon=0.001
 * m1.column-published.epsilon dim=40 rank=2 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 delta=1e-5
   m1.column-published.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 delta=1e-5
-"""
+  m1.column-published.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 changed_columns=3 delta=1e-5
+* m1.residual-published.epsilon dim=1000 rank=64 span_dim=0 residual_misalignment=1e-6 noise_multiplier=20 delta=1e-5
+  m1.residual-published.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-6 noise_multiplier=20 split=0.3 delta=5e-6
+"""  # noqa: E501
