@@ -207,13 +207,17 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
 
 def evaluate_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
-    **options: Any,
+    digits: float | None = None, **options: Any,
 ) -> int:  # fmt: skip
     """Evaluate a quantity of the mechanism at the target among the options, print it, and return the exit code.
 
     Lower bound, utility and other bounds are further queries, for JSON and with ``--verbose`` only.
     """
     result = getattr(privproj, quantity)(mechanism, **options, **run)
+    if digits is not None:
+        from privproj.accounting.digits import with_digits
+
+        result = with_digits(result, digits)
     return show_result(result, mechanism, run, clip, json, verbose)
 
 
@@ -344,6 +348,9 @@ def _query_group(quantity: str) -> QueryGroup:
     """Build the command of a quantity that is one number."""
     clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
+    if quantity in ("epsilon", "delta"):
+        words = "Print the value of the bound to N digits by mpmath, for one release on the whole dataset."
+        options.append(option("--digits", words, metavar="N", is_rare=True))
     return QueryGroup(quantity, partial(evaluate_query, quantity), options)
 
 

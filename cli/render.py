@@ -58,6 +58,7 @@ def as_text(
         "other bounds": other_bounds_text(result, others or {}),
         "utility": utility_text(utility) if utility is not None and utility.projection_error > 0.0 else (),
         "noise": noise_words(result),
+        "mpmath": digits_words(result),
     }
     return answer_text(result, parts, verbose=verbose)
 
@@ -226,6 +227,12 @@ def numerics_words(result: Result) -> str:
     if "added_to_delta" in numerics:
         bounded = f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     return f"{grid}, composed by {composer}; {bounded}"
+
+
+def digits_words(result: Result) -> str:
+    """Return the value of the bound in mpmath; empty if it was not computed."""
+    found: Any = result.numerics.get("mpmath")
+    return f"{found['value']} ({found['digits']} digits)" if found else ""
 
 
 def certified_words(result: Result) -> str:

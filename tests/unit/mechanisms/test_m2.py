@@ -5,7 +5,6 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-import reference
 from helpers import eps_of, m2, settings_of_m2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from privproj.mechanisms.m2.mixture_rdp import log_energy_moment
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.special import beta_constant, beta_tail_scale
 from privproj.profiles.gaussian import log_gaussian_delta
+from privproj.reference import m2 as reference
 
 
 def log_delta(bound, eps, **parameters):

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import mpmath as mp
 
-from reference import composition
-from reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
-from reference.composition import gaussian_mu
-from reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta, shifted_law
-from reference.special import beta_tail, gaussian_delta, normal_density, two_sided
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta, shifted_law
+from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
 
 
 def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real) -> ReferenceLaw:
@@ -194,39 +194,3 @@ DELTAS: dict[str, Function] = {
 EPSILONS: dict[str, Function] = {"m2.good-event": _good_event_split, "m2.good-event-q": _good_event_split}
 
 LARGE_DIM_DIGITS = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
-
-SETTINGS = """
-* m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.3814 epsilon=1,0,0.05,50
-  m2.rank-free.delta dim=1000000 rank=1 noise_multiplier=0.001,1,1000 epsilon=0,1,50
-  m2.rank-free.delta dim=1000000 rank=999999 noise_multiplier=0.1,1 epsilon=0,1,50
-  m2.rank-free.delta dim=1000000 rank=64,500000 noise_multiplier=0.01 epsilon=1,50
-  m2.rank-free.delta dim=2 rank=1 noise_multiplier=0.01,1,1000 epsilon=0,1
-  m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.2 sampling_rate=0.01 epsilon=1
-  m2.rank-free.delta dim=100 rank=100 noise_multiplier=1 epsilon=1
-* m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.3814 adaptive_clipping_sigma=2,0.25 epsilon=1,0,50
-  m2.rank-free.delta dim=2 rank=1 noise_multiplier=1,1000 adaptive_clipping_sigma=0.5,100 epsilon=1,8
-  m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.2 adaptive_clipping_sigma=2 sampling_rate=0.01 epsilon=1
-* m2.exact-rank1.delta dim=2048 rank=16 noise_multiplier=0.3814 epsilon=1,0,50
-  m2.exact-rank1.delta dim=1000000 rank=1 noise_multiplier=0.001,1,1000 epsilon=0,1,50
-  m2.exact-rank1.delta dim=1000000 rank=999999 noise_multiplier=0.1 epsilon=0,50
-  m2.exact-rank1.delta dim=1000000 rank=64,500000 noise_multiplier=0.01 epsilon=50
-  m2.exact-rank1.delta dim=2 rank=1 noise_multiplier=0.01,1000 epsilon=0,1
-  m2.exact-rank1.delta dim=2048 rank=16 noise_multiplier=0.3814,0.02 adaptive_clipping_sigma=2,20 epsilon=1,0,50
-* m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=0.3814 epsilon=1,8,50
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=10 steps=1000000 epsilon=50,1000
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=0.3814 sampling_rate=1e-4 steps=1000000 epsilon=1,8
-  m2.mixture-rdp.delta dim=1000000 rank=64,999999 noise_multiplier=0.5 steps=1 epsilon=8
-  m2.mixture-rdp.delta dim=1000 rank=1 noise_multiplier=0.5 steps=1000 epsilon=8
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=0.3814 adaptive_clipping_sigma=2 epsilon=8
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=1 adaptive_clipping_sigma=5 sampling_rate=0.1 steps=9 epsilon=1
-  m2.gaussian.delta dim=100 rank=10 noise_multiplier=1 adaptive_clipping_sigma=1 steps=10 epsilon=8
-* m2.good-event-q.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=10 epsilon=4
-  m2.good-event-q.epsilon dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=10,1000000 split=even delta=1e-5
-* m2.good-event.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=1,1000 epsilon=4,50
-  m2.good-event.epsilon dim=1000000 rank=1,64 change_rank=10 noise_multiplier=0.1 steps=1,1000000 split=even delta=1e-5
-* m2.beta-tail-sharp.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.7787 epsilon=1,0,50
-  m2.beta-tail-sharp.delta dim=1000000 rank=1,64,999999 change_rank=1 noise_multiplier=0.1 epsilon=0,1,50
-* m2.beta-tail.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.7787 epsilon=1,50
-  m2.beta-tail.delta dim=1000000 rank=1,64,999999 change_rank=1 noise_multiplier=0.1 epsilon=1,50
-* m2.gaussian.delta dim=2048 rank=16 noise_multiplier=1 epsilon=1,0,50
-"""

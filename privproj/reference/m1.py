@@ -4,10 +4,10 @@ from functools import lru_cache
 
 import mpmath as mp
 
-from reference import composition, wishart
-from reference.calculus import Function, Real, find_root, integrate_above, integrate_line
-from reference.composition import gaussian_mu
-from reference.laws import (
+from privproj.reference import composition, wishart
+from privproj.reference.calculus import Function, Real, find_root, integrate_above, integrate_line
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.laws import (
     ReferenceLaw,
     any_rank_delta,
     beta_density,
@@ -16,8 +16,8 @@ from reference.laws import (
     gaussian_delta_of_square,
     log_gamma,
 )
-from reference.sketch_public import epsilon_at_split, least_over_radius
-from reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
+from privproj.reference.sketch_public import epsilon_at_split, least_over_radius
+from privproj.reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
 
 
 @lru_cache(maxsize=64)
@@ -360,37 +360,3 @@ COARSE_DIGITS = {
     "m1.column-exact": 14,
     "m1.residual": 20,
 }
-
-SETTINGS = """
-* m1.known-projection.delta dim=1000 rank=64 noise_multiplier=20 epsilon=0,0.784
-  m1.known-projection.delta dim=1000 rank=1 noise_multiplier=1000 epsilon=1
-  m1.known-projection.delta dim=1000 rank=1000 noise_multiplier=1 epsilon=8
-  m1.known-projection.delta dim=1000000 rank=64 noise_multiplier=1000 epsilon=1
-* m1.known-projection-rank1.delta dim=1000 rank=64 noise_multiplier=20 epsilon=0.784,0
-  m1.known-projection-rank1.delta dim=1000 rank=1 noise_multiplier=1000 epsilon=0,1
-  m1.known-projection-rank1.delta dim=1000 rank=1000 noise_multiplier=1 epsilon=8,50
-  m1.known-projection-rank1.delta dim=1000000 rank=64,999999 noise_multiplier=1000 epsilon=0,1
-  m1.known-projection-rank1.delta dim=1 rank=1 noise_multiplier=10 epsilon=1
-* m1.operator-norm.epsilon dim=1000 rank=64 noise_multiplier=20 delta=1e-5,1e-100
-  m1.operator-norm.delta dim=1000 rank=64 noise_multiplier=20 split=optimal epsilon=0,8,50
-  m1.operator-norm.epsilon dim=1000000 rank=1,999999 noise_multiplier=1000 steps=1,1000000 delta=1e-5
-* m1.operator-norm-published.epsilon dim=1000 rank=256 noise_multiplier=100 delta=1e-5
-  m1.operator-norm-published.epsilon dim=1000000 rank=1,999999 noise_multiplier=1e9 delta=1e-100,0.5
-* m1.secret-projection.delta dim=1000 rank=1 columns=1 misalignment=1.25e-3 noise_multiplier=1 epsilon=1,0
-  m1.secret-projection.delta dim=1000 rank=64 columns=1 misalignment=1.25e-3 noise_multiplier=20 epsilon=0.18
-  m1.secret-projection.delta dim=2 rank=4 columns=1 misalignment=1e-12,1.9 noise_multiplier=1 epsilon=1
-  m1.secret-projection.delta dim=1000000 rank=1000000 columns=1 misalignment=1e-6 noise_multiplier=20 epsilon=0.2
-* m1.column-exact.delta dim=100 rank=4 span_dim=8 residual_misalignment=1e-4 noise_multiplier=50 epsilon=0.5
-  m1.column-exact.delta dim=1000 rank=64 span_dim=0 residual_misalignment=1e-12,8e-6 noise_multiplier=20 epsilon=1e-3
-* m1.column.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=8e-6 noise_multiplier=20 split=0.5,0.1 delta=1e-5
-  m1.column.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-12 noise_multiplier=20 split=0.5 delta=1e-30
-  m1.column.epsilon dim=1000000 rank=512 span_dim=4 residual_misalignment=1e-12 noise_multiplier=99 split=0.5 delta=0.01
-  m1.column.epsilon dim=40 rank=2 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 split=0.5 delta=1e-5
-* m1.residual.delta dim=1000 rank=64 span_dim=0 residual_misalignment=8e-6 noise_multiplier=20 epsilon=1,0.1
-  m1.residual.delta dim=1000 rank=1,999 span_dim=0 residual_misalignment=1e-12 noise_multiplier=20 epsilon=0.001
-* m1.column-published.epsilon dim=40 rank=2 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 delta=1e-5
-  m1.column-published.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 delta=1e-5
-  m1.column-published.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 changed_columns=3 delta=1e-5
-* m1.residual-published.epsilon dim=1000 rank=64 span_dim=0 residual_misalignment=1e-6 noise_multiplier=20 delta=1e-5
-  m1.residual-published.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-6 noise_multiplier=20 split=0.3 delta=5e-6
-"""  # noqa: E501
