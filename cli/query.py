@@ -56,7 +56,7 @@ def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
 # exit code by outcome
 EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.UNSUPPORTED: 0, Outcome.VACUOUS: 4}
 
-COMPUTED = ("discretization", "split")  # options of the computation, not of the run
+COMPUTED = ("discretization", "split", "tau")  # options of the computation, not of the run
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:

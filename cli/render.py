@@ -216,6 +216,8 @@ def numerics_words(result: Result) -> str:
     bounded = "all its errors are bounded and included"
     if proof is not None and "grid_step" in proof:
         return ""
+    if composer is None and "tau" in numerics:
+        return f"tau = {numerics['tau']:.6g}, the threshold of the captured energy"
     if composer is None:
         return f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; {bounded}" if "epoch" in numerics else ""
     if "orders" in numerics:

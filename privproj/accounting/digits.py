@@ -52,7 +52,7 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
     parameters = {key: value for key, value in given.items() if key not in defaults or value != defaults[key]}
     parameters |= {"steps": run.steps} if run.steps > 1 else {}
     parameters |= {"sampling_rate": run.sampling_rate} if run.sampling_rate < 1.0 else {}
-    parameters |= {"split": run.split} if run.split is not None else {}
+    parameters |= {name: value for name in ("split", "tau") if (value := getattr(run, name)) is not None}
     if refused := sorted(parameters.keys() - accepted):
         raise UnsupportedError(
             f"mpmath does not support {refused[0]}={parameters[refused[0]]} for the bound {phase.bound.name}. "

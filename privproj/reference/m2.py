@@ -60,11 +60,13 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
     return profile(eps, mu * mp.sqrt(tau)) + k * tail
 
 
-def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
-    """Return the least :func:`beta_tail_bound` over ``tau``.
+def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool, tau: Real | None = None) -> Real:
+    """Return :func:`beta_tail_bound` at ``tau``, or the least one over ``tau`` for None.
 
     It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` becomes positive.
     """
+    if tau is not None:
+        return beta_tail_bound(eps, mu, dim, rank, k, mp.mpf(tau), sharp)
     eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
 
     def derivative(s: Real) -> Real:
@@ -100,14 +102,18 @@ def _turning_points(derivative: Function, center: Real, width: Real, count: int 
     return [root_in_bracket(derivative, a, derivative(a), b, derivative(b)) for a, b in cells]
 
 
-def beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
-    """Return ``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``, ``T`` the two-sided tail (C16)."""
-    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False)
+def beta_tail_published(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
+) -> Real:
+    """Return ``T(eps; mu sqrt(tau)) + k P(B > tau)`` at ``tau`` or at the best one, ``T`` the two-sided tail (C16)."""
+    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False, tau=tau)
 
 
-def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
-    """Return ``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)`` (C16)."""
-    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True)
+def beta_tail_sharp(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
+) -> Real:
+    """Return ``delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)`` at ``tau`` or at the best one (C16)."""
+    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True, tau=tau)
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:

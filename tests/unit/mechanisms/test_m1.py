@@ -355,3 +355,25 @@ def test_column_assumptions_state_the_sensitivity(promised, sensitivity):
     mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **promised)
     words = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
     assert f"the sensitivity is {sensitivity};" in words
+
+
+@pytest.mark.slow
+def test_known_projection_resolves_deltas_beyond_doubles():
+    """Below e^-655 the values are those of mpmath: they continue the float values and have no floor."""
+    noises = (39.0, 39.5, 40.0, 40.5, 41.0, 50.0)
+    logs = [
+        privproj.delta(M1(dim=9, rank=59, noise_multiplier=z), epsilon=10.0, bound="known-projection-rank1").log10_delta
+        for z in noises
+    ]
+    falls = [(a - b) / (y - x) for a, b, x, y in zip(logs, logs[1:], noises, noises[1:], strict=False)]
+    assert logs[0] > -284.5 and logs[3] < -290.5 and logs[-1] < -310
+    assert falls == sorted(falls, reverse=True)
+    smallest = privproj.sigma(M1(dim=9, rank=59), epsilon=10.0, delta=1e-290, bound="known-projection-rank1").value
+    assert smallest == pytest.approx(40.1784, rel=1e-4, abs=0)
+
+
+def test_known_projection_reads_small_deltas_from_mpmath():
+    z = 40.2
+    result = privproj.delta(M1(dim=9, rank=59, noise_multiplier=z), epsilon=10.0, bound="known-projection-rank1")
+    # 7.64264431618e-291: tests of the reference at 18 digits
+    assert 7.64264431618e-291 <= 10.0**result.log10_delta * (1 + 1e-9) <= 7.6428e-291
