@@ -27,6 +27,7 @@ from .options import (
     Once,
     SectionedCommand,
     completing,
+    csv_option,
     json_option,
     option,
     option_of,
@@ -329,15 +330,20 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
     return replace(result, noise_std=mechanism.deviation_over_scale * result.noise_multiplier * norm * factor)
 
 
-def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, verbose: bool, **target: Any) -> int:
+def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool, verbose: bool, **target: Any) -> int:
     """Evaluate every bound of a mechanism and sort the results.
 
     Bounds without an assumption on the data come first, and tighter bounds come before looser ones.
     """
+    if json and csv:
+        raise InvalidParameterError("--csv", "and --json", "given without --json")
     rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
-    write(render.as_json(records) if json else render.comparison_text(rows, verbose))
+    if csv:
+        write(render.as_csv([row.as_row() for row in rows]))
+    else:
+        write(render.as_json(records) if json else render.comparison_text(rows, verbose))
     if not any(row.result and row.result.value is not None for row in rows):
         complain(f"no bound supports this query. The first of them: {rows[0].reason}", 0)
     outcomes = {row.result.outcome if row.result else Outcome.UNSUPPORTED for row in rows}
@@ -356,5 +362,5 @@ def _query_group(quantity: str) -> QueryGroup:
 
 COMMANDS = {
     **{quantity: _query_group(quantity) for quantity in QUANTITIES},
-    "compare": QueryGroup("compare", compare_bounds, [json_option(), requirements_option()]),
+    "compare": QueryGroup("compare", compare_bounds, [json_option(), csv_option(), requirements_option()]),
 }

@@ -42,6 +42,18 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False, default=plain)
 
 
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV, with the keys in the first line."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
+    return text.getvalue().rstrip("\n")
+
+
 def delta_shown(value: float) -> str:
     """Return a delta as text, ``< 1e-300`` if it is smaller."""
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)

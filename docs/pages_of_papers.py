@@ -26,6 +26,14 @@ PAPER` and `privproj explain "Theorem 5"` print the same. A test runs each comma
 | not confirmed | on the data at hand, privproj finds something else |
 | not implemented | privproj does not have it |
 
+`privproj compare` prints the published and the improved values of one query side by side (`--csv` for a table), and
+`privproj sweep --plot` draws them against a parameter:
+
+```
+$ privproj compare m2 --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787 --epsilon 1 --csv
+$ privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
+```
+
 The column *published* has the value of the paper's own formula, and *privproj* that of the named bound for the same
 release."""
 
