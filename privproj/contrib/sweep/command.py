@@ -64,7 +64,8 @@ def sweep_command(
     seconds = time.monotonic() - began
     if plot is not None:
         points, lines = lines_of(grid, output)
-        draw(plot, points, lines, axis.replace("_", " "), grid.query, str(grid.fixed["mechanism"]), **settings_of_axes(points, lines))
+        settings = settings_of_axes(points, lines)
+        draw(plot, points, lines, axis.replace("_", " "), grid.query, str(grid.fixed["mechanism"]), **settings)
     corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
     assumptions = {place: corner.data_assumptions for place, corner in corners.items()}
     required = {place: corner.requirements for place, corner in corners.items()}
