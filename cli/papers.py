@@ -30,15 +30,15 @@ def papers() -> list[dict[str, Any]]:
 
 def completed(item: dict[str, Any]) -> dict[str, Any]:
     """Return an item with the verdict, the reason and the proof of its bound, and the command of the improved bound."""
-    found = dict(item)
+    complete = dict(item)
     if "bound" in item:
         mechanism, _, name = item["bound"].partition(".")
         bound = find_bound(mechanism_named(mechanism), name)
         of_bound = {"verdict": VERDICTS[bound.status], "reason": bound.reason, "proof": bound.proof}
-        found = {**{name: text for name, text in of_bound.items() if text}, **found}
+        complete = {**{name: text for name, text in of_bound.items() if text}, **complete}
     if "improved" in item:
-        found["improved_command"] = improved_command(item["command"], item["improved"])
-    return found
+        complete["improved_command"] = improved_command(item["command"], item["improved"])
+    return complete
 
 
 def improved_command(command: str, bound: str) -> str:

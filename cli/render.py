@@ -245,8 +245,8 @@ def numerics_words(result: Result) -> str:
 
 def digits_words(result: Result) -> str:
     """Return the value of the bound in mpmath; empty if it was not computed."""
-    found: Any = result.numerics.get("mpmath")
-    return f"{found['value']} ({found['digits']} digits)" if found else ""
+    record: Any = result.numerics.get("mpmath")
+    return f"{record['value']} ({record['digits']} digits)" if record else ""
 
 
 def certified_words(result: Result) -> str:

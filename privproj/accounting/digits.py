@@ -47,9 +47,9 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
     accepted = reference.parameters_of(quantity)
     if accepted is None:
         raise UnsupportedError(f"mpmath has no reference for the bound {phase.bound.name}")
-    given = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}
+    values = {field.name: getattr(mechanism, field.name) for field in fields(mechanism)}
     defaults = {field.name: field.default for field in fields(mechanism) if field.default is not MISSING}
-    parameters = {key: value for key, value in given.items() if key not in defaults or value != defaults[key]}
+    parameters = {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
     parameters |= {"steps": run.steps} if run.steps > 1 else {}
     parameters |= {"sampling_rate": run.sampling_rate} if run.sampling_rate < 1.0 else {}
     parameters |= {name: value for name in ("split", "tau") if (value := getattr(run, name)) is not None}
@@ -106,14 +106,14 @@ def difference(result: Result, value: Any) -> str:
     import mpmath as mp
 
     with mp.workdps(60):
-        exact, shown = mp.mpf(value), mp.mpf(result.value or 0.0)
+        exact, printed = mp.mpf(value), mp.mpf(result.value or 0.0)
         if math.isinf(result.value or 0.0) or mp.isinf(exact):
-            return "" if shown == exact else f"expected {mp.nstr(exact, 15)} (mpmath), got {result.value!r}"
+            return "" if printed == exact else f"expected {mp.nstr(exact, 15)} (mpmath), got {result.value!r}"
         if result.quantity == "delta" and 0 < exact < LEAST_VALUE:
             # Logarithms are negative: a larger delta has a smaller one.
             above = 1 - mp.mpf(result.log10_delta) / mp.log10(exact)
         else:
-            above = shown / exact - 1 if exact else shown
+            above = printed / exact - 1 if exact else printed
         lower = result.lower if result.side != "none" else None
         if (above < 0 and result.side != "none") or above < -CLOSE:
             return (

@@ -16,17 +16,18 @@ from typing import Any
 
 import mpmath as mp
 
+from privproj.plugins import plugins
 from privproj.reference import composition
 from privproj.reference.calculus import Function, Real, evaluate_until_settled
 
 # The order of the stored results of benchmarks/reference_suite.py. The files of optional features come last.
 _NAMES = ("gaussian", "laplace", "composition", "m1", "m2", "wishart", "sketch", "sketch_public")
-_FEATURES = sorted(path.parent.name for path in Path(__file__).parents[1].glob("contrib/*/reference.py"))
+_FEATURES = [plugin for plugin in plugins() if Path(plugin.__file__).with_name("reference.py").exists()]
 FAMILIES = [
     import_module(name)
     for name in (
         *(f"privproj.reference.{name}" for name in _NAMES),
-        *(f"privproj.contrib.{name}.reference" for name in _FEATURES),
+        *(f"{plugin.__package__}.reference" for plugin in _FEATURES),
     )
 ]
 """The references of each mechanism, and those of optional features.

@@ -57,12 +57,12 @@ def _label(name: str, value: Any) -> str:
 
 def settings_of_axes(points: Sequence[float], lines: dict[str, list[float]]) -> dict[str, Any]:
     """Return scales and limits of both axes; an axis with a wide range of positive numbers is logarithmic."""
-    found = [value for values in lines.values() for value in values if math.isfinite(value)]
+    drawn = [value for values in lines.values() for value in values if math.isfinite(value)]
     settings: dict[str, Any] = {"xlim": (min(points), max(points))}
-    for name, numbers in (("x", points), ("y", found)):
+    for name, numbers in (("x", points), ("y", drawn)):
         is_wide = bool(numbers) and min(numbers) > 0.0 and max(numbers) >= WIDE_RANGE * min(numbers)
         settings[f"{name}scale"] = "log" if is_wide else "linear"
-    least, most = (min(found), max(found)) if found else (0.0, 1.0)
+    least, most = (min(drawn), max(drawn)) if drawn else (0.0, 1.0)
     is_log = settings["yscale"] == "log"
     settings["ylim"] = (least / 1.5, most * 1.5) if is_log else (min(0.0, least), 1.05 * most or 1.0)
     return settings
