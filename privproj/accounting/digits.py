@@ -13,7 +13,7 @@ from privproj.targets import EpsilonTarget, Target
 MOST_DIGITS = 1000  # decimal digits; mpmath takes minutes for more
 
 # largest relative difference between floats and mpmath that is not reported: results have 13 digits, rounded up
-CLOSE = 5e-10
+CLOSE = 8e-10
 
 SPARE_DIGITS = 300  # decimal digits of a target beyond those of the value; precisions grow by 248 digits at most
 
