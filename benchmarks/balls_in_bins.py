@@ -50,15 +50,15 @@ def ask(z, t, epochs, delta):
     "random_allocation, combined": """
 from random_allocation.random_allocation_scheme import PrivacyParams, SchemeConfig, allocation_epsilon_combined
 def ask(z, t, epochs, delta):
-    asked = PrivacyParams(sigma=z, num_steps=t, num_epochs=epochs, delta=delta)
+    requested = PrivacyParams(sigma=z, num_steps=t, num_epochs=epochs, delta=delta)
     config = SchemeConfig(allocation_direct_alpha_orders=list(range(2, 61)))
-    return None, allocation_epsilon_combined(asked, config)
+    return None, allocation_epsilon_combined(requested, config)
 """,
     "random_allocation, recursive": """
 from random_allocation.random_allocation_scheme import PrivacyParams, SchemeConfig, allocation_epsilon_recursive
 def ask(z, t, epochs, delta):
-    asked = PrivacyParams(sigma=z, num_steps=t, num_epochs=epochs, delta=delta)
-    return None, allocation_epsilon_recursive(asked, SchemeConfig())
+    requested = PrivacyParams(sigma=z, num_steps=t, num_epochs=epochs, delta=delta)
+    return None, allocation_epsilon_recursive(requested, SchemeConfig())
 """,
     "dp-accounting, Poisson at rate 1/t": """
 from dp_accounting.pld import privacy_loss_distribution as pld
@@ -67,7 +67,7 @@ def ask(z, t, epochs, delta):
     return None, step.self_compose(t * epochs).get_epsilon_for_delta(delta)
 """,
 }
-ASKED = """
+REQUESTED = """
 import json, sys, time, warnings
 warnings.filterwarnings("ignore")
 ask(2.0, 10, 1, 1e-3)
@@ -87,7 +87,7 @@ def peer(python, program, run):
     """``(seconds, lower, upper)`` of a peer, or why there is none."""
     try:
         found = subprocess.run(
-            [python, "-c", program + ASKED, json.dumps(run)],
+            [python, "-c", program + REQUESTED, json.dumps(run)],
             capture_output=True, text=True, timeout=TIMEOUT,
             env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -119,7 +119,7 @@ def against_mpmath(z, batches, found):
     """Print how far both ends are from the exact delta at our epsilons, in both orders."""
     with mp.workdps(10):
         high, low = (float(gaussian_epoch_delta(eps, z, batches)) for eps in (found.value, found.lower))
-    print(f"    exact delta at our upper end {high:.6g}, at our lower end {low:.6g}: asked {found.delta:g}")
+    print(f"    exact delta at our upper bound {high:.6g}, at our lower bound {low:.6g}; target {found.delta:g}")
 
 
 def main():

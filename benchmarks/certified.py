@@ -12,7 +12,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import privproj
-from privproj.contrib.certify.certificate import _question_of, ball_meets, ball_profile, enclosure, target_field
+from privproj.contrib.certify.certificate import (
+    ball_meets,
+    ball_profile,
+    composition_of_result,
+    enclosure,
+    target_field,
+)
 from privproj.errors import PrecisionError
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
@@ -83,8 +89,8 @@ DRAWS = (
 )
 
 
-def question(rng, draw):
-    """A random epsilon, delta or sigma question, answered; None where the tool refuses or nothing fits."""
+def query(rng, draw):
+    """A random query for epsilon, delta or sigma with its result; None if it is not supported or has no result."""
     mechanism, bound = draw(rng)
     power = -depth(rng)
     try:
@@ -100,7 +106,7 @@ def question(rng, draw):
 
 def compared(found):
     """``(safe, log10 delta, relative margin)`` of an answer against its enclosure."""
-    phase = _question_of(found).only
+    phase = composition_of_result(found).only
     profile = ball_profile(phase, phase.run.steps)
     ball, _ = enclosure(profile, found.epsilon, profile.witness(found.epsilon))
     log10 = float(ball.mid().log()) / math.log(10.0)
@@ -117,7 +123,7 @@ def measured(settings, seed):
     """One row for each bound: how many, how many unsafe, margins, times."""
     rng, rows = random.Random(seed), defaultdict(list)
     for i in range(settings):
-        found = question(rng, DRAWS[i % len(DRAWS)])
+        found = query(rng, DRAWS[i % len(DRAWS)])
         if found is None or found.outcome != "ok":
             rows["nothing to certify"].append(None)
             continue

@@ -117,21 +117,21 @@ def _too_slow(*_):
 
 def _compare(data, power, long):
     """The outcome of a run: both answers, and what of them is a finding."""
-    delta, asked = 10.0**power, from_data(data)
-    check_provable(asked.phases)
-    if not is_run(asked.phases):
+    delta, requested = 10.0**power, from_data(data)
+    check_provable(requested.phases)
+    if not is_run(requested.phases):
         return {"outcome": "skipped: one release, or a closed form"}
     if not long:
-        releases = [release for phase in asked.phases for release in releases_of(*phase.profile())]
+        releases = [release for phase in requested.phases for release in releases_of(*phase.profile())]
         grid = propose_grid(releases, math.log(delta))
         if max(window.size for window in grid.windows) > LARGEST_WINDOW:
             return {"outcome": f"skipped: a window of more than {LARGEST_WINDOW} cells"}
     start = time.process_time()
-    plain = asked.epsilon(delta=delta)
+    plain = requested.epsilon(delta=delta)
     if plain.outcome != "ok":
         return {"outcome": f"no epsilon: {plain.outcome}"}
     seconds_float, start = time.process_time() - start, time.process_time()
-    run, certified = prove_run(asked.phases, math.log(delta), plain.value)
+    run, certified = prove_run(requested.phases, math.log(delta), plain.value)
     seconds = time.process_time() - start
     target, findings = target_field(plain), []
     # delta at the float value is at least its certified lower end; at the float lower end at most its upper end.
@@ -152,7 +152,7 @@ def _compare(data, power, long):
         "gap": certified / plain.value - 1 if plain.value > 0 else 0.0,
         "cells": max(window.size for window in run.grid.windows),
         "bits": run.bits,
-        "steps": sum(question.run.steps for question in asked.phases),
+        "steps": sum(query.run.steps for query in requested.phases),
         "seconds": round(seconds, 2),
         "seconds_float": round(seconds_float, 2),
     }

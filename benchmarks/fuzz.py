@@ -44,7 +44,7 @@ def record(report, seconds):
 
 def by_hypothesis(given):
     """Run examples drawn by hypothesis in this process."""
-    from tests.differential.command_line_laws import check_case
+    from tests.differential.command_line_rules import check_case
     from tests.differential.command_lines import everything
     from tests.differential.report import Report, run_examples
 
@@ -60,8 +60,8 @@ def by_atheris(given):
         return {"skipped": "atheris is not installed (pip install atheris)"}
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "found.json"
-        words = ["--cases", given.cases, "--minutes", given.minutes, "--seed", given.seed, "--output", part]
-        command = [sys.executable, __file__, "--corpus", folder, *map(str, words)]
+        arguments = ["--cases", given.cases, "--minutes", given.minutes, "--seed", given.seed, "--output", part]
+        command = [sys.executable, __file__, "--corpus", folder, *map(str, arguments)]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
         return json.loads(part.read_text()) if part.exists() else {"crashed": done.stderr[-2000:]}
 
@@ -99,7 +99,7 @@ def mixed(report):
     """Return a function of bytes: a first byte below 128 starts a raw case, others make choices for the generators."""
     from hypothesis import given as drawn
 
-    from tests.differential.command_line_laws import check_case
+    from tests.differential.command_line_rules import check_case
     from tests.differential.command_lines import everything, from_bytes
     from tests.differential.report import SETTINGS
 

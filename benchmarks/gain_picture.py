@@ -116,9 +116,9 @@ def draw(columns):
             colour = COLOURS[name]
             axes.plot(RANKS, values, color=colour, linewidth=4, solid_capstyle="round")
             axes.plot([SHOWN_RANK], values[place : place + 1], color=colour, marker="o", markersize=11)
-            words, point = f"{name}: {round_outward(values[place])}", (SHOWN_RANK, values[place])
+            text, point = f"{name}: {round_outward(values[place])}", (SHOWN_RANK, values[place])
             look = {"color": colour, "weight": "bold", "fontsize": 24, **LABELS[name]}
-            axes.annotate(words, point, textcoords="offset points", **look)
+            axes.annotate(text, point, textcoords="offset points", **look)
         axes.set(xscale="log", yscale="log", xlim=(0.9, 1300), ylim=(0.25, 300))
         axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
         axes.set_yticks([1, 10, 100], ["1", "10", "100"])
@@ -130,15 +130,15 @@ def draw(columns):
         axes.set_ylabel("epsilon of the run")
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return with_words(written.getvalue(), columns)
+    return with_text(written.getvalue(), columns)
 
 
-def with_words(svg, columns):
+def with_text(svg, columns):
     """The SVG with a title and a description, which screen readers say."""
-    words = f'\n <title id="title">{title()}</title>\n <desc id="description">{description(columns)}</desc>'
+    arguments = f'\n <title id="title">{title()}</title>\n <desc id="description">{description(columns)}</desc>'
     start = svg.index(">", svg.index("<svg ")) + 1
     opened = svg[: start - 1] + ' role="img" aria-labelledby="title description">'
-    return "\n".join(line.rstrip() for line in (opened + words + svg[start:]).splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in (opened + arguments + svg[start:]).splitlines()) + "\n"
 
 
 def main():

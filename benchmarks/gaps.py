@@ -45,14 +45,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mechanism", choices=("m2", "m1", "sketch-public"), nargs="*", default=["m2"])
     wanted = parser.parse_args().mechanism
-    for words, run in RUNS:
+    for text, run in RUNS:
         for dim in (768, 2048):
             if "m2" in wanted:
-                table(f"M2, dim {dim}, {words}", lambda rank, dim=dim: M2(dim=dim, rank=rank), run)
+                table(f"M2, dim {dim}, {text}", lambda rank, dim=dim: M2(dim=dim, rank=rank), run)
             if "m1" in wanted:
-                table(f"M1, dim {dim}, {words}", lambda rank, dim=dim: M1(dim=dim, rank=rank), run)
+                table(f"M1, dim {dim}, {text}", lambda rank, dim=dim: M1(dim=dim, rank=rank), run)
         if "sketch-public" in wanted:
-            table(f"Public sketch, {words}", lambda rank: PublicSketch(rank=rank), run)
+            table(f"Public sketch, {text}", lambda rank: PublicSketch(rank=rank), run)
 
 
 if __name__ == "__main__":

@@ -21,21 +21,21 @@ def coefficients(f, k):
     return list(mp.lu_solve(rows, mp.matrix([f((k + mp.mpf(1) / 2 + t) / PIECES) for t in points])))
 
 
-def written(name, rows, words):
+def written(name, rows, text):
     """A constant with its docstring."""
     lines = []
     for row in rows:
         numbers = [repr(float(value)) for value in row]
         parts = [", ".join(numbers[i : i + 4]) for i in range(0, len(numbers), 4)]
         lines.append("    (" + ",\n     ".join(parts) + "),")
-    return "\n".join([f"{name} = (", *lines, ")  # fmt: skip", f'"""{words}"""', ""])
+    return "\n".join([f"{name} = (", *lines, ")  # fmt: skip", f'"""{text}"""', ""])
 
 
 def main():
     mp.mp.dps = 60
     pieces = range(PIECES * 8 // 7 + 1)
     mills = [coefficients(lambda y: ratio(4 / y - 4) / y, k) for k in pieces]
-    print(written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Soundness."), end="")
+    print(written("MILLS", mills, "Coefficients of ``R/y``, accurate to 2e-16 (a proof depends on them)."), end="")
 
 
 if __name__ == "__main__":

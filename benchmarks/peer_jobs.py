@@ -197,7 +197,7 @@ def prv_epsilon(n, z, delta, q=1.0, T=1, grid=None):
 
 
 def prv_delta(n, z, eps):
-    """Its tolerance in delta is, as for epsilon, a thousandth of the delta asked about."""
+    """Its tolerance in delta is 0.001 of the target delta, as for epsilon."""
     import math
 
     near = math.exp(-0.5 * (eps * z - 0.5 / z) ** 2) / (1.0 + eps * z) ** 2
@@ -206,7 +206,7 @@ def prv_delta(n, z, eps):
 
 
 def prv_sigma(n, eps, delta, q, T):
-    """Its search, to 0.01 in epsilon (0.1 unless asked)."""
+    """Its search, to 0.01 in epsilon (its default is 0.1)."""
     from prv_accountant.dpsgd import find_noise_multiplier
 
     return find_noise_multiplier(q, T, eps * n, delta, eps_error=0.01)

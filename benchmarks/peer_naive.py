@@ -42,7 +42,7 @@ def wishart_delta(dim, rank, misalignment, eps, how):
 
 
 def gain(eps, x):
-    """The Gaussian delta at squared shift ``x``."""
+    """Return the Gaussian delta at the squared sensitivity ``x``."""
     return gaussian_delta(1.0 / math.sqrt(x), eps) if x > 0.0 else 0.0
 
 

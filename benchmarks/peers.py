@@ -76,7 +76,7 @@ def sweep():
     return sorted(rows, key=lambda row: row[0] > 10**5 or row[1] > 64)
 
 
-def asked(tool, job, given, rows):
+def requested(tool, job, given, rows):
     """The parameters of one tool."""
     return {"rows": rows[: POINTS[tool]]} if job == "beta-tail" else given
 
@@ -117,7 +117,7 @@ def measure(job, given, rows, peer_python):
     """All tools on one job."""
     truth, load, found = truth_of(job, given, rows), os.getloadavg()[0], []
     for tool in JOBS[job]:
-        parts = asked(tool, job, given, rows)
+        parts = requested(tool, job, given, rows)
         row = {"tool": tool, "points": len(parts.get("rows", [0])), **run(tool, job, parts, peer_python)}
         if truth and "answer" in row:
             row["error"] = error(job, row["answer"], truth[0])

@@ -191,12 +191,12 @@ def read_rows():
     return [json.loads(line) for line in TARGET.read_text().splitlines()] if TARGET.exists() else []
 
 
-def accuracy(setting, **asked):
+def accuracy(setting, **requested):
     """The accuracy of one model, from the file or by training it."""
     for done in read_rows():
-        if asked.items() <= done.items():
+        if requested.items() <= done.items():
             return done["accuracy"]
-    found = row(setting, **asked)
+    found = row(setting, **requested)
     with TARGET.open("a") as file:
         file.write(json.dumps(found) + "\n")
     return found["accuracy"]

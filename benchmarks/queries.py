@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tests.differential.queries import query_of_seed  # noqa: E402
-from tests.differential.query_laws import check_query  # noqa: E402
+from tests.differential.query_rules import check_query  # noqa: E402
 from tests.differential.report import Report  # noqa: E402
 
 LIMIT = float(os.environ.get("QUERY_SECONDS", "60"))  # processor seconds of one query with all its laws

@@ -149,7 +149,7 @@ def relevant(row):
 def table(rows):
     """The Markdown table, one line for each bound."""
     lines = [
-        "| bound | settings | compared | digits | refused or vacuous | largest relative error | "
+        "| bound | settings | compared | digits | unsupported or vacuous | largest relative error | "
         "smallest margin (value) | smallest margin (lower) | worst setting |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -160,15 +160,15 @@ def table(rows):
 
 
 def line_of(bound, mine, compared_rows):
-    refused = sum(row.outcome != "ok" for row in mine)
+    rejected = sum(row.outcome != "ok" for row in mine)
     if not compared_rows:
-        return f"| {bound} | {len(mine)} | 0 | | {refused} | | | | |"
+        return f"| {bound} | {len(mine)} | 0 | | {rejected} | | | | |"
     worst = max(compared_rows, key=lambda row: row.error)
     below = [row.below for row in compared_rows if row.below is not None]
     ends = f"{min(row.margin for row in compared_rows):.1e} | " + (f"{min(below):.1e}" if below else "-")
     least_digits = min(row.digits for row in compared_rows)
     where = worst.setting.removeprefix(worst.bound)
-    counts = f"{len(mine)} | {len(compared_rows)} | {least_digits} | {refused}"
+    counts = f"{len(mine)} | {len(compared_rows)} | {least_digits} | {rejected}"
     return f"| {bound} | {counts} | {worst.error:.1e} | {ends} | {where} |"
 
 

@@ -29,7 +29,8 @@ QUERIES = {
 
 # program whose last line is every module that a command has loaded
 LOADED = (
-    "import json, sys; from privproj_cli.main import exit_code; exit_code({words}); print(json.dumps([*sys.modules]))"
+    "import json, sys; from privproj_cli.main import exit_code; "
+    "exit_code({arguments}); print(json.dumps([*sys.modules]))"
 )
 
 
@@ -62,9 +63,9 @@ def megabytes(name):
     return sum(path.stat().st_size for path in files if path.exists()) / 1e6
 
 
-def loaded_by(words):
+def loaded_by(arguments):
     """Return the names of the top-level modules that a command loads."""
-    program = LOADED.format(words=words.split())
+    program = LOADED.format(arguments=arguments.split())
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     return {module.partition(".")[0] for module in json.loads(out.splitlines()[-1])}
 
@@ -77,19 +78,19 @@ def modules_of(name):
 
 def rows():
     """Yield a row for each distribution: name, megabytes, purpose, and the queries that load it."""
-    loading = {kind: loaded_by(words) for kind, words in QUERIES.items()}
+    loading = {kind: loaded_by(arguments) for kind, arguments in QUERIES.items()}
     for name, users in required("privproj").items():
-        words = USES.get(name, f"required by {', '.join(users)}") if users else "itself"
+        sentence = USES.get(name, f"required by {', '.join(users)}") if users else "itself"
         kinds = [kind for kind, modules in loading.items() if modules_of(name) & modules or not users]
-        yield name, megabytes(name), words, ", ".join(kinds) or "neither"
+        yield name, megabytes(name), sentence, ", ".join(kinds) or "neither"
 
 
 def main():
     """Print the table."""
     found = sorted(rows(), key=lambda row: -row[1])
     print("| package | MB | purpose | loaded by |\n| --- | --- | --- | --- |")
-    for name, size, words, kinds in found:
-        print(f"| {name} | {size:.1f} | {words} | {kinds} |")
+    for name, size, sentence, kinds in found:
+        print(f"| {name} | {size:.1f} | {sentence} | {kinds} |")
     print(f"| all | {sum(row[1] for row in found):.0f} | | |")
 
 

@@ -86,10 +86,10 @@ def warm(name, tree, size=""):
     )
 
 
-def cold(words, trees, rounds=COLD_ROUNDS):
+def cold(argv, trees, rounds=COLD_ROUNDS):
     """CPU seconds of a command in each checkout, beside ``python -c pass``."""
     commands = [
-        [sys.executable, "-c", "pass"] if words is None else [sys.executable, "-c", RUN, *words.split()] for _ in trees
+        [sys.executable, "-c", "pass"] if argv is None else [sys.executable, "-c", RUN, *argv.split()] for _ in trees
     ]
     bases, found = [], [[] for _ in trees]
     peaks = [0.0 for _ in trees]
@@ -120,8 +120,8 @@ def measured(only, trees, keep=None):
             if only and not any(word in label for word in only):
                 continue
             if kind == "cold":
-                words, limit = listed[name]
-                rows = cold(words and words.format(checks=checks), trees)
+                arguments, limit = listed[name]
+                rows = cold(arguments and arguments.format(checks=checks), trees)
             else:
                 limit, rows = works.LIMITS.get(name), [warm(name, tree) for tree in trees]
             found[label] = {

@@ -11,7 +11,7 @@ RUN = {"steps": 2000, "sampling_rate": 0.01}
 SETTINGS = (
     (privproj.Gaussian(noise_multiplier=1), {}, "Gaussian, z 1"),
     (privproj.Gaussian(noise_multiplier=10), {}, None),
-    (privproj.Gaussian(noise_multiplier=20), {"steps": 100}, "Gaussian, z 20, 100 steps"),
+    (privproj.Gaussian(noise_multiplier=20), {"steps": 100}, None),
     (privproj.Gaussian(noise_multiplier=1), {"steps": 1000, "sampling_rate": 0.01}, "DP-SGD, z 1, q 0.01, 1000 steps"),
     (Laplace(noise_multiplier=0.5), {}, None),
     (Laplace(noise_multiplier=2), {}, None),
@@ -26,7 +26,7 @@ SETTINGS = (
     (privproj.M1(dim=1000, rank=64, span_dim=0, residual_misalignment=8e-6, noise_multiplier=20), {}, None),
     (privproj.M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.5), {}, None),
     (privproj.M2(dim=2048, rank=16, columns=2048, noise_multiplier=0.5), {}, "M2, d 2048, r 16, z 0.5"),
-    (privproj.M2(dim=768, rank=64, change_rank=1, noise_multiplier=1), {}, "M2, d 768, r 64, z 1"),
+    (privproj.M2(dim=768, rank=64, change_rank=1, noise_multiplier=1), {}, None),
     (
         privproj.M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.155974),
         RUN,
@@ -38,7 +38,7 @@ SETTINGS = (
     (
         privproj.Wishart(dim=768, rank=64, misalignment=1e-6),
         {"steps": 10},
-        "Wishart, d 768, r 64, misalignment 1e-6, 10 steps",
+        None,
     ),
     (privproj.WishartMatrix(dim=1000, rank=16, columns=8), {}, None),
     (privproj.Sketch(rank=16, gamma=1000, eigenvalues=768), {}, "Sketch, gamma 1000, r 16"),
@@ -51,11 +51,11 @@ SETTINGS = (
     (privproj.Sketch(rank=16, gamma=1000, eigenvalues=768), {"steps": 10}, None),
     (privproj.PublicSketch(rank=16, noise_multiplier=1), {}, "PublicSketch, r 16, z 1"),
     (privproj.PublicSketch(rank=256, noise_multiplier=1), {}, None),
-    (privproj.PublicSketch(rank=16, noise_multiplier=4), RUN, "PublicSketch, r 16, z 4, q 0.01, 2000 steps"),
+    (privproj.PublicSketch(rank=16, noise_multiplier=4), RUN, None),
 )
 
 
-def words(mechanism, run):
+def text(mechanism, run):
     """A setting in a line."""
     parts = [*mechanism.parameters().items(), *run.items()]
     return f"{mechanism.name}: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts)
@@ -81,7 +81,7 @@ def setting_rows(mechanism, run):
     rows = compare(mechanism, delta=DELTA, **run)
     values = [r.result.value for r in rows if r.result is not None and r.result.usable and r.result.value]
     best = min(values, default=None)
-    return {"setting": words(mechanism, run), "best": best, "rows": [row_of(r, best) for r in rows]}
+    return {"setting": text(mechanism, run), "best": best, "rows": [row_of(r, best) for r in rows]}
 
 
 def tightness():

@@ -87,7 +87,10 @@ def lora_noise_command(json: bool, **options: Any) -> int:
     lines = [f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}"]
     rate = moments.rank_rate
     distance = "" if rate is None else f"O({rate:.4g}) in total variation, with an unknown constant"
-    parts = {"unit": "that of the gradient row, for one entry of the noise term", "distance to Gaussian": distance}
+    parts = {
+        "unit": "that of the gradient row; the moments are those of one entry of the noise term",
+        "distance to Gaussian": distance,
+    }
     lines += [*render.label_lines(parts), *render.wrap_line("warning: ", f"this is {moments.warning}")]
     click.echo(render.as_json(asdict(moments)) if json else "\n".join(lines))
     return 0

@@ -71,7 +71,7 @@ def command(file: tuple[str, ...], update: bool, reference: bool, junit: str | N
         agreeing = sum(entry.compared == "agrees" for entry in entries)
         with_mpmath = f"; {agreeing} agree with mpmath" if reference else ""
         write(f"{sum(held)} of {len(held)} entries pass{rewritten}{with_mpmath}")
-    codes = [complain(words, 2) for words in errors.values()]
+    codes = [complain(sentence, 2) for sentence in errors.values()]
     return max(codes, default=0 if all(held) else 1)
 
 
@@ -117,11 +117,11 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
     for entry in entries:
         text = line(entry, f"{entry.file}: " if named else "")
         lines += fit_line(text[:5], text[5:])
-        for label, words in remarks(entry, update):
+        for label, sentence in remarks(entry, update):
             if label == "warning":
-                warnings[words] = None
+                warnings[sentence] = None
             else:
-                lines += wrap_line(f"     {label + ':':<10} ", words)
+                lines += wrap_line(f"     {label + ':':<10} ", sentence)
         if verbose and entry.result is not None:
             lines += wrap_line("     requires:  ", *requirement_lines(entry.result.requirements, True))
     return "\n".join([*lines, *wrap_line("warning: ", *warnings)])
@@ -130,10 +130,10 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the problem and query of a failed entry, rewritten values, assumptions on the data and warnings."""
     if not entry.holds:
-        question = entry.asked
-        words = ", ".join(f"{key}={value}" for key, value in question.items() if key != "mechanism")
+        query = entry.parameters
+        arguments = ", ".join(f"{key}={value}" for key, value in query.items() if key != "mechanism")
         yield "problem", entry.problem
-        yield "query", f"{entry.query} of {question['mechanism']}, {words}"
+        yield "query", f"{entry.query} of {query['mechanism']}, {arguments}"
     if entry.compared.startswith("not compared"):
         yield "mpmath", entry.compared
     for key, now in entry.rewritten.items() if update else ():
@@ -141,15 +141,15 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
         by = f" ({change_text(old, now)})" if key == "expect" and old is not None else ""
         yield "rewritten", f"{key} = {old!r}, now {now!r}{by}"
     if entry.result is not None:
-        yield from (("assumes", words) for words in entry.result.data_assumptions)
-        yield from (("warning", words) for words in entry.result.warnings)
+        yield from (("assumes", sentence) for sentence in entry.result.data_assumptions)
+        yield from (("warning", sentence) for sentence in entry.result.warnings)
 
 
 def records(entries: list[Entry]) -> list[dict[str, Any]]:
     """Return the verdicts as plain values."""
     names = ("file", "name", "holds", "problem", "query", "expected", "seconds", "compared")
     return [
-        {**{name: getattr(entry, name) for name in names}, "parameters": entry.asked, "result": entry.result}
+        {**{name: getattr(entry, name) for name in names}, "parameters": entry.parameters, "result": entry.result}
         for entry in entries
     ]
 
@@ -185,14 +185,14 @@ def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
     suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
     for entry in entries:
         case = Tree.SubElement(suite, "testcase", classname=entry.file, name=entry.name, time=f"{entry.seconds:.3f}")
-        rests = [line(entry), *(f"{label}: {words}" for label, words in remarks(entry))]
-        rests += [f"requires: {words}" for words in (entry.result.requirements if entry.result else ())]
+        rests = [line(entry), *(f"{label}: {sentence}" for label, sentence in remarks(entry))]
+        rests += [f"requires: {sentence}" for sentence in (entry.result.requirements if entry.result else ())]
         if entry.problem:
             Tree.SubElement(case, "failure", message=entry.problem).text = "\n".join(rests)
         Tree.SubElement(case, "system-out").text = "\n".join(rests)
-    for file, words in errors.items():
+    for file, sentence in errors.items():
         case = Tree.SubElement(suite, "testcase", classname=file, name="file is valid")
-        Tree.SubElement(case, "error", message=words)
+        Tree.SubElement(case, "error", message=sentence)
     return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 

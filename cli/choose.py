@@ -38,7 +38,7 @@ DETAILS = {
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
     """Return the rows as text, best first, with the legend and the requirements of the algorithms."""
     first = rows[0].result
-    title = f"training algorithms at {first.target_words}, best first  ({render.run_line(first)})"
+    title = f"training algorithms at {first.target_text}, best first  ({render.run_line(first)})"
     head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}

@@ -100,7 +100,7 @@ def show_curves(
         write_text(output, table.text(style) + "\n")
     else:
         write(table.text(style))
-    warnings = dict.fromkeys(words for result in table.results for words in result.warnings)
+    warnings = dict.fromkeys(sentence for result in table.results for sentence in result.warnings)
     if warnings:
         write("\n".join(render.wrap_line("warning: ", *warnings)), sys.stderr)
     return max((EXIT_CODES[result.outcome] for result in table.results), default=0)

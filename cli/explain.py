@@ -48,7 +48,7 @@ def word_groups() -> list[dict[str, Any]]:
     groups.append({"title": "Requirements", "kind": "requirement", "word": _requirements()})
     groups.append({"title": "Published methods", "kind": "method", "word": _methods()})
     groups.append({"title": "Commands", "kind": "command", "word": _commands()})
-    of_kind["JSON key"] += _json_keys(spellings(words_of(groups)))
+    of_kind["JSON key"] += _json_keys(spellings(all_entries(groups)))
     return groups
 
 
@@ -76,7 +76,7 @@ def _requirements() -> list[dict[str, Any]]:
 
 def _methods() -> list[dict[str, Any]]:
     """Return an entry for each published method."""
-    return [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
+    return [{"name": m.name, "also": list(m.also), "means": m.text, "see": list(m.mechanisms)} for m in METHODS]
 
 
 def _commands() -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ def data(name: str) -> dict[str, Any]:
 @command_with(
     "explain",
     click.Argument(
-        ["word"], nargs=-1, metavar="[WORD]", shell_complete=completing(lambda _: known_words(word_groups()))
+        ["word"], nargs=-1, metavar="[WORD]", shell_complete=completing(lambda _: known_names(word_groups()))
     ),
     json_option(),
 )
@@ -144,7 +144,7 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
       privproj explain "Theorem 5"
     """
     groups = word_groups()
-    chosen = entries(groups, " ".join(word)) if word else words_of(groups)
+    chosen = entries(groups, " ".join(word)) if word else all_entries(groups)
     if json:
         click.echo(render.as_json({"results": chosen}))
     else:
@@ -152,7 +152,7 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
     return 0
 
 
-def words_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return all entries of the groups, each with its kind."""
     return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
@@ -164,25 +164,25 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """
     from .papers import paper_entries
 
-    wanted, every = spelling(word), words_of(groups)
+    wanted, every = spelling(word), all_entries(groups)
     matches = [entry for entry in every if wanted in spellings([entry])]
     matches += [bound_entry(*line) for line in bound_names() if wanted in (spelling(line[1]), spelling(".".join(line)))]
     matches += [claim_entry(name, claim) for name, claim in claims().items() if wanted == spelling(name)]
     matches += paper_entries(word)
     matches = matches or [entry for entry in every if any(spelling(text) in wanted for text in entry.get("texts", ()))]
     if not matches:
-        names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
+        names = [name for name in known_names(groups) if ("." in name) == ("." in word)]
         raise unknown_name("WORD", word, "term", names, "`privproj explain` lists them")
     return matches
 
 
-def known_words(groups: list[dict[str, Any]]) -> list[str]:
+def known_names(groups: list[dict[str, Any]]) -> list[str]:
     """Return every name that has an explanation."""
     from .papers import item_names, paper_names
 
-    words = [name for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))]
+    names = [name for entry in all_entries(groups) for name in (entry["name"], *entry.get("also", ()))]
     bounds = [*(name for _, name in bound_names()), *map(".".join, bound_names())]
-    return list(dict.fromkeys([*words, *bounds, *claims(), *paper_names(), *item_names()]))
+    return list(dict.fromkeys([*names, *bounds, *claims(), *paper_names(), *item_names()]))
 
 
 def claims() -> dict[str, str]:
@@ -232,7 +232,7 @@ def overview(groups: list[dict[str, Any]]) -> str:
     named = {group["title"]: ", ".join(entry["name"] for entry in group["word"]) for group in groups}
     named |= {"Bounds": "any name that `privproj bounds` lists", "Claims of the proofs": "C1, C2, ..."}
     named |= {"Papers": "any number or item that `privproj papers` lists, such as Theorem 5"}
-    lines = [line for title, words in named.items() for line in (title, *render.wrap_line("  ", words))]
+    lines = [line for title, names in named.items() for line in (title, *render.wrap_line("  ", names))]
     return "\n".join([*lines, "", "`privproj explain WORD` explains one."])
 
 
@@ -274,7 +274,7 @@ def bounds_command(name: str | None, json: bool) -> int:
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
         return 0
-    parts = [render.wrap_line(f"{method.name}: ", method.words)] if method else []
+    parts = [render.wrap_line(f"{method.name}: ", method.text)] if method else []
     parts += map(render.bound_page, pages)
     rows = [(b.mechanism.name, b.name, str(b.status), b.summary) for b in listed]
     parts += [render.table_lines("<", [("mechanism", "bound", "status", "summary"), *rows])] if rows else []

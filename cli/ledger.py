@@ -187,14 +187,21 @@ def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent:
 
 
 def remaining_text(
-    summary: dict[str, Any], plan: Result, labels: dict[str, str] | None = None, verbose: bool = False
+    summary: dict[str, Any],
+    plan: Result,
+    labels: dict[str, str] | None = None,
+    verbose: bool = False,
+    first: str | None = None,
 ) -> str:
-    """Return the record as text, with further labeled lines before the phases."""
+    """Return the record as text, with further labeled lines before the phases, and possibly another ``first`` line."""
     spent, budget = (
         round_outward(summary["epsilon_spent"]),
         f"{plan.side}, budget {summary['epsilon']:g}, delta = {summary['delta']:g}",
     )
-    lines = [f"epsilon spent = {spent}  ({budget})", *render.label_lines({"assumes": summary["data_assumptions"]})]
+    lines = [
+        first or f"epsilon spent = {spent}  ({budget})",
+        *render.label_lines({"assumes": summary["data_assumptions"]}),
+    ]
     if summary["epsilon_planned"] is not None:
         lines.append(f"  planned:   epsilon {round_outward(summary['epsilon_planned'])} after all phases")
     lines += render.label_lines(labels or {})

@@ -139,14 +139,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 def exit_code(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
         # File names, for example, must be printable.
-        for word in filterfalse(is_printable, words):
+        for word in filterfalse(is_printable, argv):
             raise InvalidParameterError("argument", quoted(word), "printable text without line breaks")
-        return run_command(words)
+        return run_command(argv)
     except click.ClickException as error:
-        return complain(usage_words(error), 2)
+        return complain(usage_text(error), 2)
     except PrivprojError as error:
         is_named = isinstance(error, InvalidParameterError)
         return complain(_sentence_of(error) if is_named else str(error), error.exit_code)
@@ -161,15 +161,15 @@ def exit_code(arguments: list[str] | None = None) -> int:
         return complain(f"cannot read or write {place}: {error.strerror}", 2)
 
 
-def run_command(words: list[str]) -> int:
+def run_command(argv: list[str]) -> int:
     """Run the command, and print JSON without a value if a query with ``--json`` fails."""
     try:
-        return cli.main(words, prog_name="privproj", standalone_mode=False) or 0
+        return cli.main(argv, prog_name="privproj", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
     except QueryError as error:
-        if error.result is not None and "--json" in words:
+        if error.result is not None and "--json" in argv:
             from .render import as_json
 
             with suppress(BrokenPipeError):  # the exit code is still returned
@@ -212,7 +212,7 @@ USUAL_NAMES = {
 }
 
 
-def usage_words(error: click.ClickException) -> str:
+def usage_text(error: click.ClickException) -> str:
     """Return the message of click for a usage error; an unknown option may have a better hint."""
     context = getattr(error, "ctx", None)
     hint = _hint(error, context) if context and isinstance(error, click.NoSuchOption) else ""

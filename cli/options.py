@@ -28,16 +28,17 @@ def parse_number(option: str, text: str) -> float:
 class Number(click.ParamType):
     """A finite decimal number; overflow (1e400), underflow (1e-400), nan and inf are errors.
 
-    ``check`` returns the parsed number of a parameter of this name, or raises. One of ``words`` may replace the number.
+    ``check`` returns the parsed number of a parameter of this name, or raises.
+    One of ``choices`` may replace the number.
     """
 
     name = "number"
 
-    def __init__(self, check: Callable[[str, Any], Any] = lambda name, value: value, words: Any = ()) -> None:
-        self.check, self.words = check, words
+    def __init__(self, check: Callable[[str, Any], Any] = lambda name, value: value, choices: Any = ()) -> None:
+        self.check, self.choices = check, choices
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value in self.words:
+        if value in self.choices:
             return value
         number = parse_number(param.opts[0] if param else "value", value) if isinstance(value, str) else value
         return self.check(str(param.name) if param else "value", number)
@@ -115,29 +116,31 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     """Return the option of a declared parameter."""
     spelt, kind = "--" + (declared.key or name).replace("_", "-"), declared.kind
     # Only marked as required here: the mechanism itself reports a missing parameter.
-    words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
+    help_text = (
+        f"{declared.description}  [required]" if declared.is_needed and not declared.is_found else declared.description
+    )
     if kind is TRUTH:
         settings["is_flag"] = True
     elif "enum" in kind.rule:
         settings["type"] = OneOf([*map(str, kind.rule["enum"])])
     elif kind is SHARE:
-        settings["type"] = Number(words=("even", "optimal"))
+        settings["type"] = Number(choices=("even", "optimal"))
     elif kind in (TEXT, LAYERS) or name == "residual_norm":  # one or two numbers
         settings |= {"type": str, "multiple": kind is LAYERS}
-    return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
+    return option(spelt, help_text, metavar=declared.letter, is_rare=declared.is_rare, **settings)
 
 
 def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
     """Return options for the parameters of a function, with help from its docstring."""
     import re
 
-    words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
+    documented = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
     parameters, options = signature(function).parameters, []
     # Without docstrings (python -OO) every parameter is an option without help.
-    for name in names or (name for name in parameters if name in words or not words):
+    for name in names or (name for name in parameters if name in documented or not documented):
         declared, spelt = parameters[name], "--" + name.replace("_", "-")
         is_needed = declared.default is declared.empty
-        help_text = " ".join(words.get(name, "").replace("``", "").split())
+        help_text = " ".join(documented.get(name, "").replace("``", "").split())
         help_text += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
         options.append(option(spelt, help_text, required=is_needed, type=type_of(declared.annotation)))
     return options
@@ -203,9 +206,9 @@ class SectionedCommand(click.Command):
     """A command with options under headings; rare ones are shown by ``--help-all`` only."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
-        words, last = "Show this message with all options.", list(sections)[-1]
+        show_all, last = "Show this message with all options.", list(sections)[-1]
         helping = click.Option(
-            ["--help-all"], help=words, is_flag=True, is_eager=True, expose_value=False, callback=self._show_all
+            ["--help-all"], help=show_all, is_flag=True, is_eager=True, expose_value=False, callback=self._show_all
         )
         self.sections = {**sections, last: [*sections[last], helping]}
         super().__init__(params=[option for options in self.sections.values() for option in options], **settings)
@@ -223,8 +226,8 @@ class SectionedCommand(click.Command):
         last = list(self.sections)[-1]
         for title, options in self.sections.items():
             listed = [*options, *([helping] if title == last and helping else [])]
-            asked = [option for option in listed if ctx.meta.get(__name__) or not getattr(option, "is_rare", False)]
-            records = [record for option in asked if (record := option.get_help_record(ctx)) is not None]
+            requested = [option for option in listed if ctx.meta.get(__name__) or not getattr(option, "is_rare", False)]
+            records = [record for option in requested if (record := option.get_help_record(ctx)) is not None]
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)

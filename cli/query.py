@@ -63,9 +63,9 @@ COMPUTED = ("discretization", "split", "tau")  # options of the computation, not
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
     """Return the options of a mechanism without the calibrated parameter; a calibrated noise multiplier is optional."""
     kind = mechanism_named(mechanism)
-    asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
-    asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # shared options come last
-    options = [option_of(name, field, required=field.is_found and not finds_noise) for name, field in asked]
+    requested = [(name, field) for name, field in parameters_of(kind).items() if field.description]
+    requested.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # shared options come last
+    options = [option_of(name, field, required=field.is_found and not finds_noise) for name, field in requested]
     return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
 
 
@@ -74,33 +74,33 @@ def adapter_options(mechanism: str) -> list[Once]:
     if mechanism not in ("gaussian", "m2"):
         return []
     help_text = "Read the trained layers from a saved PEFT LoRA directory."
-    words = "Confirm that whole gradients were clipped and projected, not LoRA factors."
+    sentence = "Confirm that whole gradients were clipped and projected, not LoRA factors."
     return [
         option("--from-peft", help_text, metavar="DIR", is_rare=True),
-        *([option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []),
+        *([option("--whole-gradients", sentence, is_flag=True, is_rare=True)] if mechanism == "m2" else []),
     ]
 
 
 def run_options(quantity: str) -> list[Once]:
     """Return the options of a run: steps and rate, or batch size, dataset size and epochs."""
-    asked = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
-    return [option_of(name, field) for name, field in asked if field.words]
+    requested = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
+    return [option_of(name, field) for name, field in requested if field.description]
 
 
 def target_options(quantity: str) -> list[Once]:
     """Return the options for the target of a quantity."""
     names = {"epsilon": ["delta"], "report": ["delta"], "delta": ["epsilon"], "curve": []}
-    asked, is_one = names.get(quantity, ["epsilon", "delta"]), quantity in QUANTITIES
+    requested, is_one = names.get(quantity, ["epsilon", "delta"]), quantity in QUANTITIES
     # Deltas below double precision are targets of every quantity except delta.
-    asked = asked + ["log10_delta"] * (is_one and quantity != "delta") + [*RISKS] * (quantity == "sigma")
+    requested = requested + ["log10_delta"] * (is_one and quantity != "delta") + [*RISKS] * (quantity == "sigma")
     needed = "epsilon" if is_one and quantity != "sigma" else ""
-    return [option_of(name, TARGET_PARAMETERS[name], required=name == needed) for name in asked]
+    return [option_of(name, TARGET_PARAMETERS[name], required=name == needed) for name in requested]
 
 
-def bound_option(words: str = "Use this bound. `privproj bounds` lists all bounds.", **settings: Any) -> Once:
+def bound_option(description: str = "Use this bound. `privproj bounds` lists all bounds.", **settings: Any) -> Once:
     """Return the option that names a bound."""
     of_mechanism = completing(lambda mechanism: [name for kind, name in bound_names() if kind == mechanism])
-    return option("--bound", words, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
+    return option("--bound", description, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
 
 
 def refuted_option() -> Once:
@@ -162,19 +162,19 @@ class QueryGroup(Group):
             setting = take_run(options, self.quantity)
             return self.ask(build_mechanism(kind, parameters), setting, **options)
 
-        asked = run_options(self.quantity)
-        words = [self.path, self.quantity, mechanism, *example_words(mechanism, self.quantity)]
-        words.append(self.example)
+        requested = run_options(self.quantity)
+        command_line = [self.path, self.quantity, mechanism, *example_arguments(mechanism, self.quantity)]
+        command_line.append(self.example)
         return SectionedCommand(
             {
                 "Mechanism": own_options,
-                "Run": [*self.own_run, *(one for one in asked if one.name not in COMPUTED)],
+                "Run": [*self.own_run, *(one for one in requested if one.name not in COMPUTED)],
                 "Target": target_options(self.quantity),
-                "Answer": [*self.answer, *(one for one in asked if one.name in COMPUTED)],
+                "Answer": [*self.answer, *(one for one in requested if one.name in COMPUTED)],
             },
             callback=run,
             name=mechanism,
-            help=f"{kind.summary}\n\n\b\nExample:\n  {' '.join(words).rstrip()}",
+            help=f"{kind.summary}\n\n\b\nExample:\n  {' '.join(command_line).rstrip()}",
             short_help=kind.summary,
         )
 
@@ -190,7 +190,7 @@ ENDINGS = {
 }
 
 
-def example_words(mechanism: str, quantity: str) -> list[str]:
+def example_arguments(mechanism: str, quantity: str) -> list[str]:
     """Return the options of a mechanism in a valid call, for examples."""
     values = dict(pair.split("=") for pair in mechanism_named(mechanism).example.split())
     named = [(one.opts[0], str(one.name)) for one in mechanism_options(mechanism, quantity)]

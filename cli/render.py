@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import Requirement, short_name
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.run import ASSUMED_POISSON, Run, run_words
+from privproj.run import ASSUMED_POISSON, Run, describe_run
 from privproj.sampling import IN_EPOCHS
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def as_text(
     parts = {
         "other bounds": other_bounds_text(result, others or {}),
         "utility": utility_text(utility) if utility is not None and utility.projection_error > 0.0 else (),
-        "noise": noise_words(result),
-        "mpmath": digits_words(result),
+        "noise": noise_text(result),
+        "mpmath": digits_text(result),
     }
     return answer_text(result, parts, verbose=verbose)
 
@@ -94,12 +94,12 @@ def answer_text(
     if verbose:
         details = {
             "lower bound": lower_bound_text(result),
-            "numerics": numerics_words(result),
+            "numerics": numerics_text(result),
             "source": f"{result.source}; version {result.bound_version}",
         }
     requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
-    lines += label_lines({**parts, **details, "certified": certified_words(result), **requirements})
+    lines += label_lines({**parts, **details, "certified": certified_text(result), **requirements})
     return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
 
 
@@ -128,7 +128,7 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
     return [", ".join(lines) + f" {EXPLAIN_NAME if verbose is None else EXPLAIN_V}"]
 
 
-def noise_words(result: Result) -> str:
+def noise_text(result: Result) -> str:
     """Return the standard deviation of the noise for a clipping norm."""
     if result.noise_std is None:
         return ""
@@ -160,7 +160,7 @@ def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
     rate, sampling = run["sampling_rate"], run["sampling"]
     steps = "1 step" if run["steps"] == 1 else f"{run['steps']} steps"
     if sampling in IN_EPOCHS:
-        return run_words(run)
+        return describe_run(run)
     if rate is None:
         return steps
     if sampling is None:
@@ -221,7 +221,7 @@ def gap_text(ratio: float) -> str:
     return f"{math.ceil(percent * scale - 1e-9) / scale:g} %"
 
 
-def numerics_words(result: Result) -> str:
+def numerics_text(result: Result) -> str:
     """Return the grid of a composition and how its errors are bounded; empty for a certified run."""
     numerics: Any = result.numerics
     proof, composer = numerics.get("certified"), numerics.get("composer")
@@ -233,8 +233,8 @@ def numerics_words(result: Result) -> str:
     if composer is None:
         return f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; {bounded}" if "epoch" in numerics else ""
     if "orders" in numerics:
-        words = f"Renyi divergences at {numerics['orders']} orders, added by {composer}; its rounding is covered by "
-        return f"{words}{numerics['added_to_divergence']:.1e} added to divergences ({numerics['rounding']})"
+        sentence = f"Renyi divergences at {numerics['orders']} orders, added by {composer}; its rounding is covered by "
+        return f"{sentence}{numerics['added_to_divergence']:.1e} added to divergences ({numerics['rounding']})"
     grid = numerics.get("grid")
     if "grid_step" in numerics:
         grid = f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points"
@@ -243,13 +243,13 @@ def numerics_words(result: Result) -> str:
     return f"{grid}, composed by {composer}; {bounded}"
 
 
-def digits_words(result: Result) -> str:
+def digits_text(result: Result) -> str:
     """Return the value of the bound in mpmath; empty if it was not computed."""
     record: Any = result.numerics.get("mpmath")
     return f"{record['value']} ({record['digits']} digits)" if record else ""
 
 
-def certified_words(result: Result) -> str:
+def certified_text(result: Result) -> str:
     """Return the enclosure of delta proved by ball arithmetic, rounded outward to twelve digits."""
     proof: Any = result.numerics.get("certified")
     if proof is None:
@@ -318,7 +318,7 @@ def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
 
 def headline(result: Result) -> str:
     """Return the first line of a result: its name, value, kind and target."""
-    quantity, value, target = result.quantity, result.value, result.target_words
+    quantity, value, target = result.quantity, result.value, result.target_text
     name, at = SYMBOLS.get(quantity, quantity), f"at {target}"
     if value is None:
         return f"{name}: nothing fits {at}"
@@ -362,15 +362,17 @@ def utility_text(utility: "Utility") -> list[str]:
 
 def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
-    from privproj.io.run_file import phase_kind, releases_text
+    from privproj.io.run_file import listed, phase_kind, releases_text
 
     lines = fit_line("", headline(result))
     lines += label_lines({"assumes": result.data_assumptions, "bound": bound_text(result)})
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, releases_text(result), strict=True):
-        if not verbose and not phase_kind(phase):
+        if not phase_kind(phase):
             text = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
-        lines += fit_line(f"  {phase['name'] + ':':<10} ", text)
+            parameters = listed(phase, *Run().parameters(), "name", "mechanism", "requirements")
+            text = f"{text} ({parameters})" if verbose else text
+        lines += label_lines({phase["name"]: text}) if verbose else fit_line(f"  {phase['name'] + ':':<10} ", text)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
@@ -412,7 +414,7 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
             by = f"  (smallest without an assumption on the data, {free[0].bound}; "
             lines += fit_line("", headline(free[0]).replace("  (", by, 1))
         else:
-            lines += fit_line("", f"{first.quantity} of {first.mechanism['name']} at {first.target_words}")
+            lines += fit_line("", f"{first.quantity} of {first.mechanism['name']} at {first.target_text}")
         number = delta_shown if first.quantity == "delta" else round_outward
         table = [(number(result.value), name, str(result.status)) for name, result in results.items()]  # pyright: ignore
         lines += table_lines("><<", [(first.quantity, "bound", "status"), *table])
@@ -430,12 +432,12 @@ def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     """Return each text once, after the names of its owners unless all have it."""
     owners: dict[str, list[str]] = {}
     for name, sentences in sentences_of.items():
-        for words in sentences:
-            owners.setdefault(words, []).append(name)
+        for sentence in sentences:
+            owners.setdefault(sentence, []).append(name)
     lines = []
-    for words, of in owners.items():
+    for sentence, of in owners.items():
         more = f" and {len(of) - MOST_NAMES} more" if len(of) > MOST_NAMES else ""
-        lines.append(words if len(of) == len(sentences_of) else f"({', '.join(of[:MOST_NAMES])}{more}) {words}")
+        lines.append(sentence if len(of) == len(sentences_of) else f"({', '.join(of[:MOST_NAMES])}{more}) {sentence}")
     return lines
 
 

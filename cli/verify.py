@@ -18,10 +18,7 @@ from .ledger import ledger_named_file, overview, planned_delta
 from .options import command_with, file_argument, json_option, option, requirements_option
 from .output import write
 
-NO_KEY = (
-    "that the file records this run: its hash chain has no key, so anyone with the file can write another run's ledger "
-    "or cut lines off its end"
-)
+NO_KEY = "that the file records this run: its hash chain has no key and can be rewritten or cut"
 NOT_THE_PROGRAM = "that the program met the requirements"
 UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can establish
 MISSING = (
@@ -154,7 +151,7 @@ def render_verdict(
     details: dict[str, Any] | None = None,
     more: Iterable[str] = (),
 ) -> Rendered:
-    """Return a verdict as plain values and as text: headline, failed checks, labeled lines, and ``more`` lines.
+    """Return a verdict as plain values and as text: headline, failed checks, ``more`` lines and labeled lines.
 
     With details, the text also has the lines of ``details``, all checks, and the requirements in full. A part that is
     None has its text in the record, under the same name.
@@ -164,18 +161,19 @@ def render_verdict(
 
     def text(verbose: bool) -> str:
         labels = {**parts, **(details or {})} if verbose else parts
-        texts = {label: record[label] if words is None else words for label, words in labels.items()}
+        texts = {label: record[label] if wording is None else wording for label, wording in labels.items()}
         warnings = texts.pop("warnings", ())
         texts["requires"] = render.requirement_lines(texts.get("requires", ()), verbose)
-        lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
-        lines += render.label_lines({"failed": failed, **texts})
-        lines += render.label_lines({"passed": passed if verbose else f"{len(passed)} of {len(verdict.claims)} checks"})
-        return "\n".join([*lines, *more, *render.wrap_line("warning: ", *warnings)])
+        count = f"{len(passed)} of {len(verdict.claims)} checks"
+        word = "FAILS" if verdict.word == "fails" else verdict.word
+        lines = render.wrap_line(f"{word}: ", f"{what} ({count})")
+        lines += render.label_lines({"failed": failed, "passed": passed if verbose else ()})
+        return "\n".join([*lines, *more, *render.label_lines(texts), *render.wrap_line("warning: ", *warnings)])
 
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, text
 
 
-def missing_words(verdict: Verdict, planned: int) -> list[str]:
+def missing_lines(verdict: Verdict, planned: int) -> list[str]:
     """Return the note on missing releases, if there are any."""
     return [MISSING.format(missing=verdict.missing, planned=planned)] if verdict.missing else []
 
@@ -184,7 +182,7 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
     """Return the verdict on a ledger."""
     account = verdict.account.renumbered
     summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
-    gap = missing_words(verdict, account.planned.spent)
+    gap = missing_lines(verdict, account.planned.spent)
     record = {
         "missing_releases": verdict.missing,
         "unproved": [*gap, *UNPROVED],
@@ -214,7 +212,7 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
     return f"{number} {extent}, bound {planned.bound}, {render.neighbors_text(planned)}"
 
 
-def unit_words(result: Result, more: str = "") -> str:
+def unit_text(result: Result, more: str = "") -> str:
     """Return the relation of a result with the difference between neighboring data sets."""
     relation = NeighboringRelation(str(result.run["relation"]))
     return f"{relation} ({relation.difference}{more})"

@@ -1,7 +1,7 @@
 """Write the pages of ``docs/api`` from docstrings.
 
 There is one page per public module. A page is plain Markdown. Each public name has a heading, a signature, a list of
-arguments and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
+text and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
 names.
 
 A page is plain Markdown. Each public name has a heading, a signature, a list of arguments and an example. A package is
@@ -192,7 +192,7 @@ def _section(part: griffe.DocstringSection) -> str:
 
 def _items(pairs: Iterable[tuple[str, str]]) -> str:
     """Return a list of names with their descriptions."""
-    return "\n".join(f"* `{name}`: {_prose(' '.join(words.split()))}" for name, words in pairs)
+    return "\n".join(f"* `{name}`: {_prose(' '.join(text.split()))}" for name, text in pairs)
 
 
 def _with_examples(text: str) -> str:

@@ -274,16 +274,16 @@ def example(bound: Bound) -> str:
 
 def page(bound: Bound) -> str:
     """Return the page of one bound."""
-    words = note(bound)
-    claims = links(words.get("claims", [bound.proof] if bound.proof else []))
+    notes = note(bound)
+    claims = links(notes.get("claims", [bound.proof] if bound.proof else []))
     full = f"Full proof: {claims}." if claims else f"Full proof: {bound.source}."
-    proof = "\n\n".join([*([words["proof"].strip()] if "proof" in words else []), full])
+    proof = "\n\n".join([*([notes["proof"].strip()] if "proof" in notes else []), full])
     is_guarantee = bound.status in GUARANTEES
     parts = {
         "Example": example(bound),
         "Release": release(bound),
         "Theorem" if is_guarantee else "Claim": theorem(bound),
-        **({"When to use it": words["when"].strip()} if "when" in words else {}),
+        **({"When to use it": notes["when"].strip()} if "when" in notes else {}),
         "Requirements on the program": requirements(bound),
         "Assumptions on the data": assumptions(bound),
         "Composition and sampling": composition(bound),

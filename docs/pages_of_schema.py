@@ -30,7 +30,7 @@ NOT_IN_RESULTS = ("discretization", "split")  # fields of a run that a result do
 
 def rule_of(declared: Parameter) -> dict[str, Any]:
     """The rule for the value of a parameter, with its words."""
-    return {**declared.kind.rule, **({"description": declared.words} if declared.words else {})}
+    return {**declared.kind.rule, **({"description": declared.description} if declared.description else {})}
 
 
 def mechanism_rule(name: str, kind: type[Mechanism]) -> dict[str, Any]:
@@ -50,12 +50,12 @@ def schema_pages() -> dict[Path, str]:
     kinds = {name: mechanism_named(name) for name, _ in bound_names()}
     run = {name: rule_of(found) for name, found in RUN_PARAMETERS.items()}
     phase = schema["properties"]["phase"]["items"]
-    words = "a mechanism, or an algorithm that is a Gaussian mechanism"
+    text = "a mechanism, or an algorithm that is a Gaussian mechanism"
     own = {found.key or name: {} for kind in kinds.values() for name, found in parameters_of(kind).items()}
     in_phases = {name: rule for name, rule in run.items() if name not in FOR_ALL or name == "relation"}
     phase["properties"] = {
         **OF_PHASES,
-        "mechanism": {"enum": [*kinds, *ALIASES], "description": words},
+        "mechanism": {"enum": [*kinds, *ALIASES], "description": text},
         **in_phases,
         **own,
     }

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parent
 PROOFS = DOCS / "proofs.md"
 CLAIMS = DOCS.parent / "cli" / "claims.toml"
 HEADER = "<!-- Written by docs/build.py from {}: edit that. -->\n"
-OF_WORDS = HEADER.format("cli/words.toml")
+OF_TEXTS = HEADER.format("cli/words.toml")
 OF_ASSUMPTIONS = HEADER.format("privproj/assumptions.py")
 CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a page of their own
 OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
@@ -43,11 +43,11 @@ def word_pages() -> dict[Path, str]:
     groups = word_groups()
     conditions = [group for kind in CONDITIONS for group in groups if group["kind"] == kind]
     others = [group for group in groups if group["kind"] not in OTHER_PAGES]
-    claims = "".join(f"{name} = {json.dumps(words)}\n" for name, words in claims_of(PROOFS.read_text()).items())
+    claims = "".join(f"{name} = {json.dumps(wording)}\n" for name, wording in claims_of(PROOFS.read_text()).items())
     return {
-        DOCS / "explain.md": f"{OF_WORDS}\n{EXPLAIN}\n\n{_sections(others)}",
+        DOCS / "explain.md": f"{OF_TEXTS}\n{EXPLAIN}\n\n{_sections(others)}",
         DOCS / "requirements.md": f"{OF_ASSUMPTIONS}\n{REQUIREMENTS}\n\n{_sections(conditions)}",
-        DOCS / "glossary.md": f"{OF_WORDS}\n{GLOSSARY}\n\n{_glossary(groups)}",
+        DOCS / "glossary.md": f"{OF_TEXTS}\n{GLOSSARY}\n\n{_glossary(groups)}",
         DOCS / "published-methods.md": f"{HEADER.format('methods.toml')}\n{PUBLISHED}\n\n{_methods()}",
         CLAIMS: f"# Written by docs/build.py from docs/proofs.md: edit that.\n\n[claim]\n{claims}",
     }
@@ -57,8 +57,8 @@ def claims_of(proofs: str) -> dict[str, str]:
     """Return the statement of each claim: its title, and the sentences of its first paragraph before any symbol."""
     found = {}
     for name, title, paragraph in re.findall(r"^## (C\d+) (.*)\n\n((?:.+\n)+)", proofs, re.MULTILINE):
-        words = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
-        plain = re.split(r"(?<=\.) (?=[A-Z`])", words.partition("*Setting.*")[0].strip())
+        wording = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+        plain = re.split(r"(?<=\.) (?=[A-Z`])", wording.partition("*Setting.*")[0].strip())
         kept = list(takewhile(lambda sentence: "$" not in sentence, plain))
         found[name] = " ".join(filter(None, [f"{title}.", *kept])).replace("`", "")
     return found

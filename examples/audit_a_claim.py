@@ -13,7 +13,7 @@ Wishart matrix it prints an area under the ROC curve of 1, because every release
 import numpy as np
 
 from privproj import M2
-from privproj.contrib.audit import Scene, judge_scene, symmetry_test
+from privproj.contrib.audit import AuditExperiment, assess_experiment, symmetry_test
 
 RELEASE, STEPS, DELTA, CONFIDENCE = M2(dim=64, rank=2, noise_multiplier=1.0), 4, 1e-3, 0.999
 RUNS = 600  # runs with the canary, and as many without it
@@ -21,8 +21,8 @@ RUNS = 600  # runs with the canary, and as many without it
 
 def audit(bug: str | None) -> None:
     """Run the attack and print whether it refutes the epsilon that privproj claims for RELEASE."""
-    scene = Scene(mechanism=RELEASE, steps=STEPS, fault=bug, seed=1)
-    verdict = judge_scene(scene, scene.scores(RUNS, RUNS), DELTA, CONFIDENCE, claim=None)
+    experiment = AuditExperiment(mechanism=RELEASE, steps=STEPS, fault=bug, seed=1)
+    verdict = assess_experiment(experiment, experiment.scores(RUNS, RUNS), DELTA, CONFIDENCE, claim=None)
     print(f"{bug or 'no bug'}: the claim epsilon = {verdict.claimed_epsilon:.3f} is {verdict.verdict}")
     print(f"  lower bound from the attack: epsilon >= {verdict.epsilon_lower:.3f}")
     print(f"  largest epsilon that {2 * RUNS} runs can detect: {verdict.ceiling:.3f}")

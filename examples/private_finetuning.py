@@ -18,12 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from privproj.training import make_private, prepare_peft
 
-ALGORITHM, EPSILON, DELTA, EPOCHS, WORDS = "m2", 3.0, 1e-5, 8, 16
+ALGORITHM, EPSILON, DELTA, EPOCHS, VOCABULARY = "m2", 3.0, 1e-5, 8, 16
 
 
 def texts(count: int) -> torch.Tensor:
     """Return records of 12 tokens that start at a random token and count upwards."""
-    return (torch.randint(0, WORDS, (count, 1)) + torch.arange(12)) % WORDS
+    return (torch.randint(0, VOCABULARY, (count, 1)) + torch.arange(12)) % VOCABULARY
 
 
 def losses(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -36,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the matrices are too small for several threads
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "o_proj", "down_proj"])
-    model = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes)), lora)
+    model = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes)), lora)
     model = prepare_peft(model, ALGORITHM)  # before the optimizer, because it selects the trained parameters
     model, optimizer, loader = make_private(
         module=model,

@@ -17,12 +17,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 from privproj.integrations.transformers import PrivateTrainer
 from privproj.training import prepare_peft
 
-WORDS, EPSILON, DELTA = 16, 3.0, 1e-5
+VOCABULARY, EPSILON, DELTA = 16, 3.0, 1e-5
 
 
 def texts(count: int) -> list[dict[str, torch.Tensor]]:
     """Return records of 12 tokens that start at a random token and count upwards."""
-    tokens = (torch.randint(0, WORDS, (count, 1)) + torch.arange(12)) % WORDS
+    tokens = (torch.randint(0, VOCABULARY, (count, 1)) + torch.arange(12)) % VOCABULARY
     return [{"input_ids": row, "labels": row} for row in tokens]
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the matrices are too small for several threads
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
     lora = LoraConfig(r=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"])
-    model = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes)), lora)
+    model = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes)), lora)
     # The folder contains the checkpoints and the ledger. To resume an interrupted run, use a permanent folder.
     with tempfile.TemporaryDirectory() as folder:
         trainer = PrivateTrainer(

@@ -93,8 +93,8 @@ class Requirement(RequirementText):
     CENTERED_COUNT = (
         "centered-count",  # C31
         "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i "
-        "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. A sum of b_i, even "
-        "minus a constant, changes by up to 1 and needs twice the noise.",
+        "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. In a sum of b_i, "
+        "one record contributes up to 1, which needs twice the noise. Subtracting a constant does not help.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -125,7 +125,7 @@ class Requirement(RequirementText):
     )
     FRESH_PROJECTION_PER_BATCH = (
         "fresh-projection-per-batch",
-        "Each batch has a new projection of its own. The batches of one epoch must not share one.",
+        "A new projection is drawn for each batch. The batches of one epoch must not share one.",
     )
     INDEPENDENT_LAYER_PROJECTIONS = (
         "independent-layer-projections",  # C6: with one projection the captured shares add up
@@ -158,7 +158,7 @@ class Requirement(RequirementText):
     )
     SECRET_SKETCH = (
         "secret-sketch",
-        "The sketching matrix is secret, drawn anew for each release, and used once. Nothing else that was "
+        "The sketching matrix is secret and freshly sampled for each release, and used once. Nothing else that was "
         "computed from it is released.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (

@@ -329,14 +329,14 @@ def unknown_name(
         remedy: What to do if the names are too many to be listed.
         word: The unknown name, if it is not the value itself.
     """
-    asked = str(value if word is None else word)
+    requested = str(value if word is None else word)
     names = list(dict.fromkeys(map(str, allowed)))  # the repr of a member of an enum is not its name
-    near = nearest_names(asked, names)
+    near = nearest_names(requested, names)
     if near:
         remedy = f"did you mean {' or '.join(map(repr, near))}?"
     elif len(names) <= 12 or not remedy:  # At most 12 names are listed.
         remedy = f"choose from {', '.join(names)}"
-    return UnknownNameError(name, asked[:80], what, remedy)
+    return UnknownNameError(name, requested[:80], what, remedy)
 
 
 def nearest_names(word: str, names: Iterable[str]) -> list[str]:

@@ -38,8 +38,8 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
                 raise
             from privproj.errors import MissingPackageError
 
-            words = str(MissingPackageError(error.name, f"{module}.{name}", extra))
-            raise ModuleNotFoundError(words, name=error.name) from error
+            text = str(MissingPackageError(error.name, f"{module}.{name}", extra))
+            raise ModuleNotFoundError(text, name=error.name) from error
         setattr(sys.modules[module], name, value)  # later accesses do not call this function
         return value
 

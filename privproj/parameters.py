@@ -10,11 +10,14 @@ neighboring relation of the run. It may be omitted only in the query that solves
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 from unicodedata import category
 
 from privproj.errors import InvalidParameterError
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 SMALLEST_NOISE = 1e-12  # smallest accepted noise multiplier
 
@@ -24,7 +27,25 @@ LARGEST_EPSILON = 1e9  # largest accepted epsilon
 
 MOST_WHOLE = 10**15  # largest accepted integer unless declared otherwise
 
-MOST_WORDS = 60  # characters, longest value that an error message shows
+MOST_CHARACTERS = 60  # characters, longest value that an error message shows
+
+
+def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
+    """Return a decorator: a positional argument that the function does not take raises an error that shows ``call``."""
+
+    def decorate(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+        most: int = function.__code__.co_argcount  # pyright: ignore[reportFunctionMemberAccess]
+
+        @wraps(function)
+        def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+            if len(args) > most:
+                name = f"arguments of {function.__name__}"
+                raise InvalidParameterError(name, quoted(args[most:]), "given by name", f"write {call}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def real(
@@ -85,8 +106,8 @@ def is_printable(value: object) -> bool:
 
 def quoted(value: object) -> str:
     """Return a value as an error message shows it: in ASCII and truncated."""
-    words = ascii(value)
-    return words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 3] + "..."
+    text = ascii(value)
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
 
 
 def boolean(name: str, value: object) -> bool:
@@ -116,12 +137,12 @@ def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> floa
 class Kind:
     """The values that a parameter may have.
 
-    ``words`` names the type in error messages about files. ``fits`` returns whether a file may contain a value, which
-    is not converted. ``rule`` is its JSON schema. ``check`` returns the validated value and raises
+    ``description`` names the type in error messages about files. ``fits`` returns whether a file may contain a value,
+    which is not converted. ``rule`` is its JSON schema. ``check`` returns the validated value and raises
     :class:`InvalidParameterError` for a value outside the range.
     """
 
-    words: str
+    description: str
     fits: Callable[[Any], bool]
     rule: Mapping[str, Any]
     check: Callable[[str, Any], Any] = lambda name, value: value
@@ -150,12 +171,12 @@ def number(
     """Return the kind of numbers from ``low`` to ``high``, excluding open ends, like :func:`whole_number`."""
     ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
     is_open = {"open_low": open_low, "open_high": open_high}
-    words = f"above {low:g} and {'below' if open_high else 'up to'}" if open_low else f"from {low:g} to"
-    words += f" below {high:g}" if open_high and not open_low else f" {high:g}"
+    description = f"above {low:g} and {'below' if open_high else 'up to'}" if open_low else f"from {low:g} to"
+    description += f" below {high:g}" if open_high and not open_low else f" {high:g}"
     return replace(
         NUMBER,
         rule={**NUMBER.rule, **ends},
-        check=lambda name, value: real(name, value, expected or f"a number {words}", low, high, **is_open),
+        check=lambda name, value: real(name, value, expected or f"a number {description}", low, high, **is_open),
     )
 
 
@@ -204,7 +225,7 @@ SHARE = Kind(
 class Parameter:
     """The declaration of a parameter.
 
-    * ``words``: the help text of its option; empty if it has no option. ``letter`` is its metavar.
+    * ``description``: the help text of its option; empty if it has no option. ``letter`` is its metavar.
     * ``is_needed``: it is required, except by the query that solves for it (``is_found``).
     * ``key``: its name in files and on the command line, if it differs from the field's name.
     * ``read``: converts a value from there to what the record accepts.
@@ -212,7 +233,7 @@ class Parameter:
     """
 
     kind: Kind
-    words: str = ""
+    description: str = ""
     letter: str | None = None
     default: Any = None
     is_needed: bool = False
@@ -222,14 +243,14 @@ class Parameter:
     read: Callable[[Any], Any] = lambda value: value
 
 
-def parameter(kind: Kind, words: str = "", letter: str | None = None, *, default: Any = None, **more: Any) -> Any:
+def parameter(kind: Kind, description: str = "", letter: str | None = None, *, default: Any = None, **more: Any) -> Any:
     """Return a dataclass field that declares a parameter; see :class:`Parameter`."""
-    return field(default=default, metadata={"parameter": Parameter(kind, words, letter, default, **more)})
+    return field(default=default, metadata={"parameter": Parameter(kind, description, letter, default, **more)})
 
 
-def flag(words: str = "") -> Any:
+def flag(description: str = "") -> Any:
     """Return a dataclass field that declares a boolean parameter with the default False."""
-    return parameter(TRUTH, words, default=False)
+    return parameter(TRUTH, description, default=False)
 
 
 @cache

@@ -85,7 +85,7 @@ def round_outward(value: float, *, up: bool = True) -> str:
     return f"{_round_to(4, value, up):#.4g}".rstrip(".")
 
 
-def limit_words(value: float, *, up: bool) -> str:
+def limit_text(value: float, *, up: bool) -> str:
     """Return a number in six digits, rounded up or down."""
     return f"{_round_to(6, value, up):g}"
 
@@ -97,16 +97,16 @@ def _round_to(digits: int, value: float, up: bool) -> float:
     return float(Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value))))
 
 
-def risk_words(risk: Mapping[str, float]) -> str:
+def risk_text(risk: Mapping[str, float]) -> str:
     """Return an attack risk as text: the advantage, or the true positive rate at a false positive rate."""
     if "advantage" in risk:
-        return f"advantage {limit_words(risk['advantage'], up=True)}"
-    return f"true positive rate {limit_words(risk['tpr'], up=True)} at {_fpr_words(risk)}"
+        return f"advantage {limit_text(risk['advantage'], up=True)}"
+    return f"true positive rate {limit_text(risk['tpr'], up=True)} at {_fpr_text(risk)}"
 
 
-def _fpr_words(risk: Mapping[str, float]) -> str:
+def _fpr_text(risk: Mapping[str, float]) -> str:
     """Return the false positive rate of a risk as text, rounded down: a claim at this rate holds at smaller ones."""
-    return f"false positive rate {limit_words(risk['fpr'], up=False)}"
+    return f"false positive rate {limit_text(risk['fpr'], up=False)}"
 
 
 # neighboring relations as text
@@ -117,19 +117,19 @@ NEIGHBORS = {
 }
 
 
-def _run_words(run: Mapping[str, Any]) -> str:
+def _run_text(run: Mapping[str, Any]) -> str:
     """Return the number of steps, the sampling scheme and the group size as text."""
     count, sampling, rate = run.get("steps"), run.get("sampling"), run.get("sampling_rate")
     in_epochs = "batches" in run or sampling in ("partition", "shuffle", "balls-in-bins")
     unit = "epoch" if in_epochs else "step"
-    words = f"{count} {unit}{'' if count == 1 else 's'}"
+    text = f"{count} {unit}{'' if count == 1 else 's'}"
     name = "Poisson" if sampling == "poisson" else str(sampling)
     if sampling is None:
-        words += " on the whole dataset" if rate is not None else ", sampling differs between phases"
+        text += " on the whole dataset" if rate is not None else ", sampling differs between phases"
     else:
-        words += f", {name} sampling" + ("" if in_epochs or rate is None else f" at rate {rate:.4g}")
+        text += f", {name} sampling" + ("" if in_epochs or rate is None else f" at rate {rate:.4g}")
     size = run.get("group_size", 1)
-    return words if size in (None, 1) else f"{words}, up to {size} records per user"
+    return text if size in (None, 1) else f"{text}, up to {size} records per user"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +155,8 @@ class LowerBound:
 
     def as_dict(self) -> dict[str, object]:
         """Return the keys that it has among the numerics of the JSON object."""
-        words = {"lower_bound_adversary": self.for_whom, "gap": self.gap}
-        return {f"{self.quantity}_lower_bound": self.value, **{key: text for key, text in words.items() if text}}
+        details = {"lower_bound_adversary": self.for_whom, "gap": self.gap}
+        return {f"{self.quantity}_lower_bound": self.value, **{key: text for key, text in details.items() if text}}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -258,7 +258,7 @@ class Result:
 
     def __float__(self) -> float:
         if self.value is None or not self.usable or self.side is Side.NONE:
-            raise InvalidParameterError("result", self._value_words, "a guarantee to be used as a number")
+            raise InvalidParameterError("result", self._value_text, "a guarantee to be used as a number")
         return float(self.value)
 
     def __format__(self, spec: str) -> str:
@@ -302,7 +302,7 @@ class Result:
     def __str__(self) -> str:
         lines = [f"  {label + ':':<10} {text}" for label, text in [*self._details(), *self._requires()]]
         warnings = [f"warning: {text}" for text in self.warnings]
-        return "\n".join([self._value_words.replace(" (", "  (", 1), *lines, *warnings])
+        return "\n".join([self._value_text.replace(" (", "  (", 1), *lines, *warnings])
 
     def _repr_html_(self) -> str:
         """Return the text of ``print(result)`` as a table, for notebooks."""
@@ -313,22 +313,22 @@ class Result:
             for label, text in [*self._details(), *self._requires()]
         )
         warnings = "".join(f"<p><b>warning:</b> {escape(text)}</p>" for text in self.warnings)
-        return f"<p><b>{escape(self._value_words)}</b></p><table>{cells}</table>{warnings}"
+        return f"<p><b>{escape(self._value_text)}</b></p><table>{cells}</table>{warnings}"
 
     @property
     def one_line(self) -> str:
         """The text of ``print(result)`` in one line."""
         details = "; ".join(f"{label} {text}" if label == "bound" else text for label, text in self._details())
-        return f"{self._value_words}; {details}{''.join(f'; warning: {text}' for text in self.warnings)}"
+        return f"{self._value_text}; {details}{''.join(f'; warning: {text}' for text in self.warnings)}"
 
     @property
-    def _value_words(self) -> str:
+    def _value_text(self) -> str:
         """The value with its side and target, in one line."""
         if self.value is None:
             return f"{self.quantity}: no value ({self.outcome.replace('_', ' ')})"
         number = round_outward(self.value, up=self.side is not Side.LOWER)
         side = "NOT A GUARANTEE" if self.side is Side.NONE else str(self.side)
-        target = re.sub(r"\b(epsilon|delta|slack|advantage|rate) (?=[\d.])", r"\1 = ", self.target_words)
+        target = re.sub(r"\b(epsilon|delta|slack|advantage|rate) (?=[\d.])", r"\1 = ", self.target_text)
         target = f", {target}" if target else ""
         on_data = ", only under an assumption on the data" if self.data_assumptions else ""
         return f"{self.quantity} = {number} ({side}{target}){on_data}"
@@ -340,7 +340,7 @@ class Result:
         return [
             *(("assumes", text) for text in self.data_assumptions),
             ("bound", f"{self.bound} ({proved.replace('conditional', 'proved')})"),
-            ("run", _run_words(self.run)),
+            ("run", _run_text(self.run)),
             ("neighbors", NEIGHBORS.get(relation, relation)),
         ]
 
@@ -350,16 +350,16 @@ class Result:
         return [("requires", ", ".join(names))] if names and self.value is not None else []
 
     @property
-    def target_words(self) -> str:
+    def target_text(self) -> str:
         """The epsilon, delta or attack risk of the target as text; empty if there is none."""
         if self.risk is not None:
-            return _fpr_words(self.risk) if self.quantity == "tpr" else risk_words(self.risk)
+            return _fpr_text(self.risk) if self.quantity == "tpr" else risk_text(self.risk)
         targets = {"epsilon": self.epsilon, "slack" if self.quantity == "gdp_mu" else "delta": self.delta}
-        asked = {name: value for name, value in targets.items() if value is not None and name != self.quantity}
-        words = [f"{name} {limit_words(value, up=True)}" for name, value in asked.items()]
+        requested = {name: value for name, value in targets.items() if value is not None and name != self.quantity}
+        parts = [f"{name} {limit_text(value, up=True)}" for name, value in requested.items()]
         if self.delta is None and self.log10_delta is not None and self.quantity != "delta":
-            words.append(f"delta 10^{limit_words(self.log10_delta, up=True)}")
-        return " and ".join(words)
+            parts.append(f"delta 10^{limit_text(self.log10_delta, up=True)}")
+        return " and ".join(parts)
 
     @property
     def usable(self) -> bool:
@@ -370,7 +370,7 @@ class Result:
     def requirements(self) -> tuple[str, ...]:
         """The requirements on the program as text: first of the mechanism, then of the run."""
         lists: Any = (self.mechanism.get("requirements", ()), self.run.get("requirements", ()))
-        return tuple(dict.fromkeys(words for sentences in lists for words in sentences))
+        return tuple(dict.fromkeys(sentence for sentences in lists for sentence in sentences))
 
     def as_dict(self) -> dict[str, object]:
         """Return the JSON object of the command line: plain values, and None for numbers that are not finite.

@@ -369,20 +369,20 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
 # --- text --------------------------------------------------------------------------------------------
 
 
-def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
+def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
     """Return the number of releases and the sampling as text; ``digits`` is the format of the rate."""
     if run["sampling"] in IN_EPOCHS:
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
-        return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
+        return f"{epochs}, {scheme_of(run['sampling']).describe(run)}"
     steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
     if run["sampling_rate"] is None:
         return f"{steps}, sampled as each phase says"
     if run["sampling"] is None:
-        return f"{steps} on the whole data set"
+        return f"{steps} on the whole dataset"
     rate = run["sampling_rate"]
     largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
-    rate_words = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
-    return f"{steps}, {run['sampling']} sampling at rate {rate_words}"
+    rate_text = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
+    return f"{steps}, {run['sampling']} sampling at rate {rate_text}"
 
 
 def percent(share: float) -> str:

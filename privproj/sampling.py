@@ -84,11 +84,11 @@ class Scheme:
     why_default: str = ""
     """Why the default relation is not add-remove."""
 
-    why_refused: Mapping[NeighboringRelation, str] = field(default_factory=dict)
+    why_unsupported: Mapping[NeighboringRelation, str] = field(default_factory=dict)
     """Why a relation is not supported, if there is a specific reason."""
 
     instead: str = ""
-    """The schemes that support the relations in :attr:`why_refused`, for mechanisms with amplification by them."""
+    """The schemes that support the relations in :attr:`why_unsupported`, for mechanisms with amplification by them."""
 
     requirements: str = ""
     """Its requirement."""
@@ -123,14 +123,14 @@ class Scheme:
     attains_pair: bool = False
     """True if two datasets that differ in one record attain the dominating pair of the composition (C28)."""
 
-    words: Callable[[Mapping[str, Any]], str] = lambda run: ""
+    describe: Callable[[Mapping[str, Any]], str] = lambda run: ""
     """Return how records are assigned to the batches of an epoch, as text."""
 
 
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch; it supports zero-out and replace."""
     shifts = "a removed record can shift every later batch"
-    refused = (
+    rejected = (
         f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
         "replace"
     )
@@ -139,7 +139,7 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
         default_relation=NeighboringRelation.ZERO_OUT,
         why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under "
         f"add-remove {shifts}.",
-        why_refused={NeighboringRelation.ADD_REMOVE: refused},
+        why_unsupported={NeighboringRelation.ADD_REMOVE: rejected},
         instead="poisson or balls-in-bins",
         requirements=Requirement.FIXED_POSITIONS,
         counts_epochs=True,
@@ -150,13 +150,13 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     )
 
 
-def _words_of_bins(run: Mapping[str, Any]) -> str:
+def _describe_bins(run: Mapping[str, Any]) -> str:
     """Return how records are assigned to bins, as text."""
     count = "one" if run["batches_per_record"] == 1 else run["batches_per_record"]
     return f"each record in {count} of {run['batches']} batches, picked at random"
 
 
-def _words_of_shuffle(run: Mapping[str, Any]) -> str:
+def _describe_shuffle(run: Mapping[str, Any]) -> str:
     """Return how records are assigned to shuffled batches, as text."""
     batches = "shuffled batches" if run.get("batches") is None else f"{run['batches']} shuffled batches per epoch"
     return f"{batches}; each epoch counts as one release"
@@ -186,11 +186,14 @@ SCHEMES = {
         is_one_sided=False,
     ),
     Sampling.PARTITION: _in_positions(
-        "partition", "a partition has", attains_pair=True, words=lambda run: "each record in one batch of a partition"
+        "partition",
+        "a partition has",
+        attains_pair=True,
+        describe=lambda run: "each record in one batch of a partition",
     ),
     Sampling.BALLS_IN_BINS: Scheme(
         relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
-        why_refused={
+        why_unsupported={
             NeighboringRelation.REPLACE: "balls-in-bins sampling is not supported under relation=replace. Use "
             "relation=zero-out"
         },
@@ -202,10 +205,10 @@ SCHEMES = {
         varies_in_size=True,
         is_one_sided=False,  # an epoch is composed as one release with both its orders (C25)
         attains_pair=True,
-        words=_words_of_bins,
+        describe=_describe_bins,
     ),
     Sampling.SHUFFLE: _in_positions(
-        "shuffle", "shuffled batches have", options=("batches",), is_shuffled=True, words=_words_of_shuffle
+        "shuffle", "shuffled batches have", options=("batches",), is_shuffled=True, describe=_describe_shuffle
     ),
 }
 """The record of every scheme."""

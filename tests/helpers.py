@@ -39,7 +39,7 @@ def needs(*names):
 
 
 # Texts in a page or command, and the modules of extras that they need.
-WORDS = {
+TEXTS = {
     "privproj certify": ["flint"],
     "contrib.certify": ["flint"],
     "import torch": ["torch", "opacus"],
@@ -53,7 +53,7 @@ WORDS = {
 
 def extras_of(text):
     """Return the modules of extras that a command, a program or a page needs."""
-    return [name for phrase, names in WORDS.items() if phrase in text for name in names]
+    return [name for phrase, names in TEXTS.items() if phrase in text for name in names]
 
 
 def feature_rows(name):
@@ -105,9 +105,9 @@ def ids(bound):
     return f"{bound.mechanism.name}.{bound.name}"
 
 
-def rank_one(eps, law):
+def rank_one(eps, distribution):
     """Return ``ln E[h_eps(X)]``."""
-    return law.expected_profile(eps)
+    return distribution.expected_profile(eps)
 
 
 def gaussian(z):

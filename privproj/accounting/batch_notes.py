@@ -64,11 +64,11 @@ def _note_truncation(
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
-    words = [
+    texts = [
         f"{_truncation_text(run, log_delta)}. With max_batch_size >= {n}, truncation takes at most 1 % of delta."
         for run, n in zip(runs, least, strict=True)
     ]
-    return {"smallest_harmless_max_batch_size": least if len(least) > 1 else least[0]}, words
+    return {"smallest_harmless_max_batch_size": least if len(least) > 1 else least[0]}, texts
 
 
 def _truncation_text(run: Run, log_delta: float) -> str:

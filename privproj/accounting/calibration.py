@@ -17,12 +17,12 @@ from privproj.errors import ConvergenceError, InvalidParameterError, PrivprojErr
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing, largest_integer, minimize
-from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE
+from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE, arguments_by_name
 from privproj.profiles.conversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before, resolved_at
 from privproj.profiles.gaussian import find_noise
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.profiles.tradeoff import gaussian_mu_of_risk, risk_of
-from privproj.result import Outcome, Result, Side, risk_words
+from privproj.result import Outcome, Result, Side, risk_text
 from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import IN_EPOCHS
 from privproj.targets import FullTarget, RiskTarget, target_from, target_names
@@ -73,6 +73,7 @@ class _SigmaOptions(_CalibrationOptions):
     fpr: NotRequired[float | None]
 
 
+@arguments_by_name("sigma(mechanism, epsilon=1.0, delta=1e-5)")
 def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
 
@@ -109,6 +110,7 @@ def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
     return replace(result, query=query.with_mechanism(noise_multiplier=result.value), target=target)
 
 
+@arguments_by_name("rank(mechanism, epsilon=1.0, delta=1e-5)")
 def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest or smallest rank of the projection at which the bound meets ``(epsilon, delta)``.
 
@@ -144,6 +146,7 @@ def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     return _calibrate("rank", mechanism, _solve_rank, arguments)[2]
 
 
+@arguments_by_name("steps(mechanism, epsilon=1.0, delta=1e-5)")
 def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
@@ -172,6 +175,7 @@ def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Res
     return _calibrate("steps", mechanism, _solve_steps, arguments)[2]
 
 
+@arguments_by_name("rate(mechanism, epsilon=1.0, delta=1e-5)")
 def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
 
@@ -207,6 +211,7 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     return _calibrate("rate", mechanism, _solve_rate, {**arguments, "sampling": wanted, "sampling_rate": 0.5})[2]
 
 
+@arguments_by_name("misalignment(mechanism, epsilon=1.0, delta=1e-5)")
 def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
@@ -248,7 +253,7 @@ def _calibrate(
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     """Raise :class:`InvalidParameterError` unless the mechanism has this parameter and its value is None."""
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
-        remedy = f"write {mechanism.call_words(without=parameter)}"
+        remedy = f"write {mechanism.call_text(without=parameter)}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     check_mechanism(mechanism)
     if parameter not in vars(mechanism):
@@ -374,7 +379,7 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
     factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
     if factor == math.inf:
         pair = "" if isinstance(target, RiskTarget) else f"epsilon {target.epsilon:g} and delta {target.delta:g}"
-        missed = risk_words(target.parameters()) if isinstance(target, RiskTarget) else pair
+        missed = risk_text(target.parameters()) if isinstance(target, RiskTarget) else pair
         raise UnsupportedError(f"no scaling of the noise meets {missed}. Use a larger epsilon or delta")
     return factor
 

@@ -13,6 +13,7 @@ from privproj.errors import InvalidParameterError, PrivprojError, QueryError
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import Baseline, baselines_of, bounds_of
+from privproj.parameters import arguments_by_name
 from privproj.result import Result, Rows, Status
 from privproj.run import RunOptions
 from privproj.sampling import scheme_of
@@ -54,6 +55,7 @@ class Comparison:
         return {**facts, "data_assumptions": "; ".join(result.data_assumptions), "reason": self.reason}
 
 
+@arguments_by_name("compare(mechanism, delta=1e-5)")
 def compare(
     mechanism: Mechanism,
     *,
@@ -111,11 +113,11 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
         str(error).removeprefix(f"{bound.name}: ").removeprefix(f"the bound {bound.name}").removeprefix("this bound")
     )
     # before the first period, colon, semicolon or comma that is not in parentheses
-    words = re.split(r"[.:;,] (?![^(]*\))", message.strip().removesuffix("."), maxsplit=1)[0]
+    reason = re.split(r"[.:;,] (?![^(]*\))", message.strip().removesuffix("."), maxsplit=1)[0]
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
-    if words.startswith(f"is {bound.status} and is not"):
-        words = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
-    return kind.get(getattr(error, "outcome", ""), "") + words
+    if reason.startswith(f"is {bound.status} and is not"):
+        reason = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
+    return kind.get(getattr(error, "outcome", ""), "") + reason.removeprefix("is ")
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:

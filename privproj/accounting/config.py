@@ -103,7 +103,7 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 def check_type(name: str, value: Any, kind: Kind) -> Any:
     """Return the value; raises :class:`InvalidParameterError` unless it has this type."""
     if not kind.fits(value):
-        raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
+        raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.description)
     if not is_printable(value):
         raise InvalidParameterError(name, quoted(value), "printable text without line breaks")
     return value
@@ -152,8 +152,8 @@ def evaluate_entry(query: str, entry: Mapping[str, Any]) -> Result:
     """Return the result of an entry whose keys were checked, without a lower bound, which files do not store."""
     if query not in SOLVERS:
         mechanism, bound, run = mechanism_bound_and_run(entry, query)
-        asked = {name: entry[name] for name in target_names(query) if name in entry}
-        return QUERIES[query](mechanism, bound=bound, **asked, **run)
+        requested = {name: entry[name] for name in target_names(query) if name in entry}
+        return QUERIES[query](mechanism, bound=bound, **requested, **run)
     composition, target, solve = composition_from(entry, query), target_from(entry, query), SOLVERS[query]
     if query == "sigma":
         require_unset(composition.only.mechanism, "noise_multiplier", query)
@@ -202,14 +202,14 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     if special is not None:
         return special(quantity, values)
     mechanism_name, bound, query = _split_name(quantity)
-    asked = {name: values[name] for name in target_names(query) if name in values}
-    target_from(asked, query)
+    requested = {name: values[name] for name in target_names(query) if name in values}
+    target_from(requested, query)
     run = {name: values[name] for name in RunOptions.__annotations__ if name in values}
-    of_mechanism = {name: value for name, value in values.items() if name not in {**asked, **run}}
+    of_mechanism = {name: value for name, value in values.items() if name not in {**requested, **run}}
     mechanism = _build_mechanism(
-        mechanism_named(mechanism_name), quantity, of_mechanism, (*asked, *RunOptions.__annotations__)
+        mechanism_named(mechanism_name), quantity, of_mechanism, (*requested, *RunOptions.__annotations__)
     )
-    return QUERIES[query](mechanism, bound=bound, **asked, **run)
+    return QUERIES[query](mechanism, bound=bound, **requested, **run)
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
@@ -261,10 +261,10 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     query = composition_of(mechanism, "early", {})
     query.check()
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
-    asked = quantity.rsplit(".", 1)[1]
-    value = epsilon if asked == "epsilon" else math.exp(log_delta)
+    requested = quantity.rsplit(".", 1)[1]
+    value = epsilon if requested == "epsilon" else math.exp(log_delta)
     fields: Any = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
-    return build_result(query, asked, value, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
+    return build_result(query, requested, value, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:

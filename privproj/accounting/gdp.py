@@ -27,6 +27,7 @@ from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedErr
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, log1m_exp, next_up, outward_margin
 from privproj.numerics.special import log_add, log_normal_density, mills
+from privproj.parameters import arguments_by_name
 from privproj.profiles.conversion import read_epsilon
 from privproj.profiles.gaussian import find_noise, log_gaussian_delta
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
@@ -38,6 +39,7 @@ from privproj.targets import Target, delta_target, slack_target
 DEFAULT_SLACK = 1e-9  # default slack ``d0``, a delta
 
 
+@arguments_by_name("gdp_mu(mechanism, delta=1e-5)")
 def gdp_mu(
     mechanism: Mechanism | Composition,
     *,
@@ -211,7 +213,7 @@ _Point = tuple[float, float]  # an epsilon in nats, and the log of an upper boun
 
 
 def _read(curve: Curve, eps: float) -> float:
-    """Return the upper end of ``ln delta``; 0 if the bound cannot be evaluated."""
+    """Return an upper bound of ``ln delta``; 0 if the bound cannot be evaluated."""
     with suppress(PrivprojError):
         return min(0.0, curve.log_delta(eps).upper)
     return 0.0

@@ -199,8 +199,8 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
         steps = phase.run.steps * count
         return phase.with_run(sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)
 
-    beside, warnings = dict(result.alternatives), list(result.warnings)
-    for name, changed, words in (
+    others, warnings = dict(result.alternatives), list(result.warnings)
+    for name, changed, text in (
         ("balls_in_bins_instead", in_bins, "With a balls-in-bins loader, it would be"),
         ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
@@ -210,6 +210,6 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
         except PrivprojError:
             continue
         if other.value is not None and math.isfinite(other.value):
-            beside[name] = other.value
-            warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
-    return replace(result, alternatives=beside, warnings=tuple(warnings))
+            others[name] = other.value
+            warnings.append(f"{text} {result.quantity} {round_outward(other.value)}")
+    return replace(result, alternatives=others, warnings=tuple(warnings))

@@ -98,18 +98,18 @@ class Phase:
                 f"{self.mechanism.name} has no amplification theorem for {self.run.sampling} sampling. "
                 f"{self._advice_without_poisson()}"
             )
-        if relation is not None and relation in scheme.why_refused:
+        if relation is not None and relation in scheme.why_unsupported:
             others = f", or sampling={scheme.instead}" if scheme.instead and self.mechanism.poisson else ""
-            raise UnsupportedError(scheme.why_refused[relation] + others)
+            raise UnsupportedError(scheme.why_unsupported[relation] + others)
         if relation not in scheme.relations:
-            refused = f"{self.run.sampling} sampling is not supported under relation={relation}"
+            rejected = f"{self.run.sampling} sampling is not supported under relation={relation}"
             if not self.mechanism.poisson:
                 raise UnsupportedError(
-                    f"{refused}, and {self.mechanism.name} has no amplification theorem for poisson sampling. "
+                    f"{rejected}, and {self.mechanism.name} has no amplification theorem for poisson sampling. "
                     f"{self._advice_without_poisson()}"
                 )
             raise UnsupportedError(
-                f"{refused}. Below rate 1, use poisson with add-remove or zero-out, or fixed with replace"
+                f"{rejected}. Below rate 1, use poisson with add-remove or zero-out, or fixed with replace"
             )
         if self.mechanism.adapts_clip:
             self.check_count()
@@ -276,10 +276,10 @@ class Phase:
             copies = (copies_of_record(mu, self.run.sampling_rate, self.run.group_size) for mu in sure)
             return tuple(copies), self._whole_run
         mechanism, run = self.for_relation()
-        promised = getattr(self.mechanism, "change_rank", None)
-        if promised is not None:
+        assumed = getattr(self.mechanism, "change_rank", None)
+        if assumed is not None:
             # A difference of full norm is that of K copies of one record, so its rank is at most the assumed rank.
-            mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
+            mechanism = replace(mechanism, change_rank=assumed)  # pyright: ignore[reportCallIssue]
         return self.bound.worst_differences(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
@@ -426,7 +426,7 @@ def check_mechanism(mechanism: object) -> None:
         remedy = "for arrays use privproj.epsilons, deltas or sigmas"
         raise InvalidParameterError(arrays, "an array", "one number", remedy)
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
-        remedy = f"write {mechanism.call_words()}"
+        remedy = f"write {mechanism.call_text()}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     if not isinstance(mechanism, Mechanism):
         value = f"the text {mechanism!a}" if isinstance(mechanism, str) else mechanism

@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameterError, PrecisionError, QueryError, U
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import bounds_of
 from privproj.numerics.interval import UNKNOWN, Enclosure, LazyEnclosure
-from privproj.parameters import integer
+from privproj.parameters import arguments_by_name, integer
 from privproj.profiles.conversion import (
     LEAST_LOG_VALUE,
     delta_value,
@@ -445,7 +445,7 @@ def build_result(
         **query.named(),
         "bound_version": max((phase.bound.version for phase in phases), default=1),
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "data_assumptions": unique(promise for phase in phases for promise in phase.data_assumptions),
+        "data_assumptions": unique(assumption for phase in phases for assumption in phase.data_assumptions),
         "outcome": Outcome.OK,
         "warnings": query.notes,
         **({} if curve is None else {"numerics": numerics_of(curve)}),
@@ -500,6 +500,7 @@ def query_of(quantity: str) -> Callable[[Solver], Solver]:
 # --- epsilon and delta --------------------------------------------------------------------------------
 
 
+@arguments_by_name("epsilon(mechanism, delta=1e-5)")
 def epsilon(
     mechanism: Mechanism,
     *,
@@ -561,6 +562,7 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     return build_result(query, "epsilon", interval.upper, interval, curve, side=query.side(curve), **fields)
 
 
+@arguments_by_name("delta(mechanism, epsilon=1.0)")
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
     """Return the smallest delta that the bound proves at an epsilon, rounded up.
 

@@ -71,13 +71,16 @@ def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
     return (_ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
-def random_shift(law: ScaledBeta) -> tuple[_ShiftCell, ...]:
+def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
     """Return the cells of a known projection, fresh for each batch, from its squared sensitivity."""
     # first and last cell, in standard deviations from the middle
     first, last = -5, 8
-    places = [law.value(law.start + law.step * i / CELLS) for i in range(first * CELLS, last * CELLS + 1)]
-    places = [0.0, *(x for x in dict.fromkeys(places) if 0.0 < x < law.supremum), law.supremum]
-    tails = [Enclosure(0.0, 0.0), *(widen_outward(law.log_tail(x)) for x in places[1:-1])]
+    places = [
+        distribution.value(distribution.start + distribution.step * i / CELLS)
+        for i in range(first * CELLS, last * CELLS + 1)
+    ]
+    places = [0.0, *(x for x in dict.fromkeys(places) if 0.0 < x < distribution.supremum), distribution.supremum]
+    tails = [Enclosure(0.0, 0.0), *(widen_outward(distribution.log_tail(x)) for x in places[1:-1])]
     tails.append(Enclosure(-math.inf, -math.inf))
     return tuple(
         _ShiftCell(math.sqrt(x), math.sqrt(y), log_difference(here.lower, after.upper),
@@ -228,9 +231,9 @@ def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
 
 # cached, because all bounds of a mechanism share it
 @lru_cache(maxsize=64)
-def _read(law: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
+def _read(distribution: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
     """Return the cached lower bound of :func:`least_of`."""
-    return law.log_delta_at_least(goal) if of_delta else law.epsilon_at_least(goal * math.log(10.0))
+    return distribution.log_delta_at_least(goal) if of_delta else distribution.epsilon_at_least(goal * math.log(10.0))
 
 
 def _shift_of(mechanism: Mechanism) -> tuple[_ShiftCell, ...] | None:

@@ -18,7 +18,7 @@ from privproj.errors import InvalidParameterError, QueryError, UnsupportedError
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
 from privproj.mechanisms.base import Lift
 from privproj.mechanisms.m2 import read_layers
-from privproj.parameters import integer
+from privproj.parameters import arguments_by_name, integer
 from privproj.result import Result, Rows
 from privproj.run import RunOptions
 from privproj.sampling import IN_EPOCHS
@@ -75,6 +75,7 @@ class Utility:
         return {name: getattr(self, name) for name in names}
 
 
+@arguments_by_name("update_utility(mechanism, epsilon=1.0, delta=1e-5)")
 def update_utility(
     mechanism: Mechanism,
     *,
@@ -207,6 +208,7 @@ class _Way(NamedTuple):
     rank: int | None = None
 
 
+@arguments_by_name('choose(layers="768x16", epsilon=1.0, delta=1e-5)')
 def choose(
     *,
     layers: str | Layer | Iterable[str | Layer],
@@ -242,22 +244,22 @@ def choose(
     [('dp-sgd', 1.0), ('m2-projected-clip', 1.02)]
     """
     target = {"epsilon": epsilon, "delta": delta}
-    asked = M2(layers=read_layers(layers))
+    requested = M2(layers=read_layers(layers))
     plain = sigma(Gaussian(), epsilon=epsilon, delta=delta, **run)
     if plain.value is None:
         raise UnsupportedError(f"no noise multiplier of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
-    ways = [_Way("dp-sgd", Gaussian(), Lift(1.0, 1.0, asked.lift().of, asked.lift().of))]
-    for projected in [_at_rank(asked, rank) for rank in ranks] or [asked]:
+    ways = [_Way("dp-sgd", Gaussian(), Lift(1.0, 1.0, requested.lift().of, requested.lift().of))]
+    for projected in [_at_rank(requested, rank) for rank in ranks] or [requested]:
         ways += _ways_of(projected)
     rows = [row for way in ways if (row := _row(way, plain, target, run)) is not None]
     return Rows(sorted(rows, key=lambda row: row.utility.error))
 
 
-def _at_rank(asked: M2, rank: int) -> M2:
+def _at_rank(requested: M2, rank: int) -> M2:
     """Return the mechanism with another rank for all layers, at most the dimension of each layer."""
-    largest = max(layer.dim for layer in asked.layers)
+    largest = max(layer.dim for layer in requested.layers)
     checked = integer("ranks", rank, f"integers from 1 to {largest - 1}, below the largest dimension", 1, largest - 1)
-    return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
+    return replace(requested, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in requested.layers))
 
 
 def _ways_of(projected: M2) -> list[_Way]:

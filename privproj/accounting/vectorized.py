@@ -29,7 +29,7 @@ from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import NEXT_UP_RELATIVE_STEP
 from privproj.numerics.jit import expect_rows, over_rows
-from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
+from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, arguments_by_name, integer
 from privproj.profiles.conversion import LEAST_LOG_VALUE
 from privproj.profiles.privacy_profile import Kernel
 from privproj.result import Outcome, Side, Status
@@ -76,7 +76,7 @@ class ColumnResult:
         data_assumptions: The assumptions on the data for all rows, as texts.
         requirements: All requirements on the program, as texts.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
-        asked: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
+        arguments: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
         find_lower: Computes ``lower``, when it is first read, because the search takes additional time.
 
     >>> from privproj import Gaussian, epsilons
@@ -96,7 +96,7 @@ class ColumnResult:
     data_assumptions: tuple[str, ...]
     requirements: tuple[str, ...]
     source: str
-    asked: dict[str, Any]
+    arguments: dict[str, Any]
     find_lower: Callable[[], Array] = field(compare=False)
 
     @cached_property
@@ -108,8 +108,8 @@ class ColumnResult:
         return {**vars(self), "lower": self.lower, "find_lower": None}
 
     def __repr__(self) -> str:
-        words = f"{self.bound}, {self.side}, {self.status}"
-        return f"<{self.value.size} {self.quantity}s ({words}): {reprlib.repr(self.value.ravel().tolist())}>"
+        description = f"{self.bound}, {self.side}, {self.status}"
+        return f"<{self.value.size} {self.quantity}s ({description}): {reprlib.repr(self.value.ravel().tolist())}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return flat columns by name, a row for each result: parameters, values and outcomes.
@@ -123,14 +123,15 @@ class ColumnResult:
         ([1.0, 2.0], [1e-05, 1e-05], [4.3772, 1.9931])
         """
         size = self.value.size
-        words = {name: ", ".join(map(str, value)) for name, value in self.asked.items() if name == "layers"}
+        texts = {name: ", ".join(map(str, value)) for name, value in self.arguments.items() if name == "layers"}
         arguments = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
-                     for name, value in {**self.asked, **words}.items()}  # fmt: skip
+                     for name, value in {**self.arguments, **texts}.items()}  # fmt: skip
         answers = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
         rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
         return {**arguments, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
 
+@arguments_by_name("deltas(mechanism, epsilon=[1.0, 2.0])")
 def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest deltas that the bound proves for many releases, rounded up.
 
@@ -158,6 +159,7 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     return _answer_columns("delta", mechanism, **arguments)
 
 
+@arguments_by_name("epsilons(mechanism, delta=[1e-5, 1e-6])")
 def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the smallest epsilons that the bound proves for many releases, rounded up.
 
@@ -187,6 +189,7 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     return _answer_columns("epsilon", mechanism, **arguments)
 
 
+@arguments_by_name("sigmas(mechanism, epsilon=[1.0, 2.0], delta=1e-5)")
 def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
     """Return the approximately smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
@@ -227,7 +230,7 @@ def _answer_columns(
     same, columns, shape = _broadcast({**parameters, **run})
     size = math.prod(shape)
 
-    def question(i: int) -> tuple[Phase, Any]:
+    def row_query(i: int) -> tuple[Phase, Any]:
         with _naming_row(i, shape):
             row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
             target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
@@ -238,14 +241,14 @@ def _answer_columns(
     outcome = np.empty(size, object)
     outcome.fill(Outcome.OK)
     with expect_rows(size * ROW_WEIGHTS[quantity]):
-        answers = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
+        answers = read_columns(quantity, same, columns, size, lambda i: row_query(i)[0], threads)
         phases, sides = [*answers.phases], {*answers.sides}
         if quantity == "delta" and answers.small.any():
             sides.add(Side.UPPER)
         # Rows without a kernel are scalar queries; all of them are checked before the first is evaluated.
         alone = np.flatnonzero(answers.shape < 0)
         lower = np.zeros(len(alone))
-        for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
+        for k, (phase, target) in enumerate([row_query(i) for i in alone.tolist()]):
             i = int(alone[k])
             with _naming_row(i, shape):
                 try:
@@ -267,7 +270,7 @@ def _answer_columns(
         value=value,
         log10_delta=power,
         outcome=outcome,
-        asked={name: value for name, value in again.items() if value is not None},
+        arguments={name: value for name, value in again.items() if value is not None},
         find_lower=lambda: answers.lower.reshape(shape),
         **_basis_of(find_bound(kind, bound), phases, sides),
     )
@@ -342,13 +345,13 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """Return the union of assumptions and requirements of all rows, and their weakest status and side."""
-    requirements = (words for phase in phases for words in (*phase.mechanism_requirements, *phase.run_requirements))
+    requirements = (text for phase in phases for text in (*phase.mechanism_requirements, *phase.run_requirements))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
         "bound": bound.name,
         "bound_version": bound.version,
         "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-        "data_assumptions": unique(words for phase in phases for words in phase.data_assumptions),
+        "data_assumptions": unique(text for phase in phases for text in phase.data_assumptions),
         "requirements": unique(requirements),
         "source": bound.citation,
     }
@@ -493,8 +496,8 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
     """Return both values of the kernel for every row; the second is ``inf`` if there is no result."""
-    laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
-    first, answered = over_rows(kernel, targets, laws, threads, shape.profile.weight)
+    distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
+    first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
     return first, np.where(answered < math.inf, answered, math.inf)
 
 

@@ -243,7 +243,7 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function that computes the lower bounds of a table at these points, and its upper bounds there.
+    """Return the lower bounds of a table at the points ``at``, as a function without arguments, and the upper bounds.
 
     Upper bounds are raised to at least 1e-300.
     """
@@ -338,7 +338,7 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
 
 
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
-    """Return the standard deviation (nats) of the finite losses, with the masses of the polygon with these knots."""
+    """Return the standard deviation (nats) of the finite losses, if ``E`` is the polygon with these knots."""
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
@@ -396,11 +396,11 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
         find_delta, upper = delta_bounds(profile, np.log1p(np.expm1(step * right) / q))
         weight = np.exp(-step * right[:0:-1])
 
-        def mirror(end: FloatArray, factor: float) -> FloatArray:
+        def reflect(end: FloatArray, factor: float) -> FloatArray:
             return np.concatenate([weight * end[:0:-1], end]) * (q * factor)
 
-        cells, above = np.concatenate([-right[:0:-1], right]), mirror(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
-        return ExcessBounds(cells, above, lambda: mirror(find_delta(), lower_factor), step)
+        cells, above = np.concatenate([-right[:0:-1], right]), reflect(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
+        return ExcessBounds(cells, above, lambda: reflect(find_delta(), lower_factor), step)
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
     inside = np.expm1(step * cells) / q > -1.0
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]

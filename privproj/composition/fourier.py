@@ -99,7 +99,7 @@ class FourierComposition:
     Args:
         phases: The pair of one release of each phase, and its number of releases. All pairs have one step ``h``.
         most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridSizeError` is raised.
-        small_delta: True if a tilted distribution may consist of rare large losses alone, as a very small delta does.
+        small_delta: True if a tilted distribution may consist of rare large losses only, which very small deltas need.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class GoodEventCurve:
 
     @property
     def leads_with_epsilon(self) -> bool:
-        """True for a given split: delta is then the numerical inverse of epsilon (C24)."""
+        """True if the split of delta is fixed; delta is then computed as the inverse of epsilon (C24)."""
         return isinstance(self.split, float)
 
     @property

@@ -104,7 +104,9 @@ def _chord_weights(y: Array) -> tuple[Array, Array]:
 
 
 class MomentCurve:
-    """The bound of a run by the moments of its losses, as sound as the profiles of the phases (C23).
+    """The privacy curve of a run by bounds on the moments of its losses (C23).
+
+    It is as sound as the profiles of the phases.
 
     Args:
         phases: The profile of one release of each phase, and its run.

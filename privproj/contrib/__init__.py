@@ -1,1 +1,1 @@
-"""Optional features, each in a package of its own; nothing in the core imports them."""
+"""Optional features, each in its own package; nothing in the core imports them."""

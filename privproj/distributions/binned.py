@@ -489,7 +489,7 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
 
 
 def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _GridDistribution:
-    """Return a distribution that is stochastically below the sum of the equal layers of a part."""
+    """Return a distribution that is stochastically below the sum over the ``n`` equal layers of ``part``."""
     dim, rank, n, share = part
     dist, level = (
         _BetaDistribution(0.5 * rank, 0.5 * (dim - rank)),

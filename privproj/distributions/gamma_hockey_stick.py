@@ -367,7 +367,7 @@ class GammaGain:
         gain, density, far = np.empty_like(w), np.exp(log_density), sign * moved > 2.0 / math.sqrt(self.k)
         near = ~far
         # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
-        # 1 - F e^(-k D(w)) [below(w) + above(w + x)]; likewise with w - x and the ratios exchanged (C20, Mills ratios)
+        # 1 - F e^(-k D(w)) [below(w) + above(w + x)]; the same with w - x and the ratios exchanged (C20)
         gain[near] = -np.expm1(tilt[near]) + density[near] * self.drop(other, moved[near], x[near])
         gain[far] = 1.0 - density[far] * (1.0 / self.k + other.at(w[far]) + ratio.at(moved[far]))
         logs[~beyond] = np.log(np.clip(gain, 0.0, 1.0))

@@ -6,7 +6,7 @@ Given the projection, the privacy loss is Gaussian with squared sensitivity ``X`
 differ in the distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
-``tests/reference/laws.py``.
+``tests/reference/distributions.py``.
 """
 
 import math

@@ -194,7 +194,7 @@ class _TabulatedPanels:
             t = 2.0 * (place - int(place)) - 1.0
             pair = polynomials[int(place)].tolist()
             return math.exp(_horner(pair[0], t)), math.exp(_horner(pair[1], t))
-        # P(X > x) = the part of its own panel above x, and all panels after it; E[X; X > x] likewise
+        # P(X > x) = the part of its own panel above x, and all panels after it; the same for E[X; X > x]
         after = int(place) + 1
         part = self.evaluate_panels(np.array([math.log(x)]), np.array([low + after * width]))
         more = [float(part.sums(v)[0][0]) for v in (np.ones_like(part.x), part.x)]

@@ -508,7 +508,7 @@ class WishartIntegral:
 
         For ``sign = -1`` it is ``threshold - U`` in place of ``U - threshold``.
         """
-        # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and likewise below b,
+        # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and the same below b,
         # where it is at most c b P(U < b) too (C20, gains off the real line)
         tail = np.minimum(-self.chernoff(threshold, sign), 0.0)
         if sign < 0.0:

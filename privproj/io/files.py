@@ -242,13 +242,13 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
         raise InvalidParameterError(name, quoted(table), "a table with the keys " + ", ".join(kinds))
     for key, kind in kinds.items():
         if not kind.fits(table[key]):
-            raise InvalidParameterError(key, quoted(table[key]), kind.words)
+            raise InvalidParameterError(key, quoted(table[key]), kind.description)
     return {key: kind.check(key, table[key]) for key, kind in kinds.items()}
 
 
-def text_matching(pattern: str, words: str) -> Kind:
-    """Return the parameter kind of texts that match a regular expression; ``words`` describes it in messages."""
-    return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
+def text_matching(pattern: str, description: str) -> Kind:
+    """Return the parameter kind of texts that match a regular expression; ``description`` names it in messages."""
+    return Kind(description, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
 
 def _parse_decimal(text: str) -> float:

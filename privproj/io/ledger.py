@@ -317,7 +317,7 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account of the full plan, as if every phase that was begun had made all its planned releases.
+        """The account of the full plan, as if every started phase had made all its planned releases.
 
         With a :class:`Budget` only the last phase is completed, because an earlier phase may stop at any time.
         """
@@ -770,7 +770,7 @@ class LedgerVerdict(Verdict):
 
     @property
     def missing(self) -> int:
-        """The number of planned releases that are not recorded, over all phases that were begun."""
+        """The number of planned releases that are not recorded, over all started phases."""
         return self.account.planned.spent - self.account.spent
 
 

@@ -51,11 +51,11 @@ class Entry:
         return not self.problem
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, Any]:
         """The query by key: parameters, targets, bound and relation."""
         phase = spec.composition_from(self.keys, self.query).only
-        question = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
-        return {**question, "bound": phase.bound.name, "relation": str(phase.run.relation)}
+        keys = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
+        return {**keys, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
         """Return the current result; raises :class:`PrivprojError` if there is none."""

@@ -14,7 +14,7 @@ from privproj.mechanisms import Mechanism
 from privproj.parameters import TABLE, Kind
 from privproj.plugins import load, plugin_table
 from privproj.result import Result
-from privproj.run import Run, RunOptions, run_words
+from privproj.run import Run, RunOptions, describe_run
 
 FOR_ALL = ("relation", "discretization")  # keys of a run file that hold for all phases
 MOST_PHASES = 1000  # largest number of phases of a run file or a ledger; composing that many takes minutes
@@ -120,16 +120,16 @@ def releases_text(result: Result) -> list[str]:
     phases: Any = result.mechanism.get("phases")
     plain = Run().parameters()
 
-    def words(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
+    def sentence(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
         added = phase_kind(of)
         if added:
             key, kind = added
             return kind.text(of[key]) + (", once" if run["steps"] == 1 else f", {run['steps']} times")
-        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'requirements')})"
+        return f"{describe_run(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'requirements')})"
 
     if phases is None:
-        return [words(result.run, result.mechanism, str(result.mechanism["name"]))]
-    return [words({**plain, **of}, of, of.get("mechanism", "")) for of in phases]
+        return [sentence(result.run, result.mechanism, str(result.mechanism["name"]))]
+    return [sentence({**plain, **of}, of, of.get("mechanism", "")) for of in phases]
 
 
 # --- accountant of a training loop --------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Mechanism:
         """Return a mechanism, or :class:`MechanismColumns` if a parameter other than a flag is a list or an array."""
         if unnamed:
             is_one = len(unnamed) == 1 and cls.example.count("=") == 1
-            call = f"{cls.__name__}({cls.example.split('=')[0]}={unnamed[0]!r})" if is_one else cls.call_words()
+            call = f"{cls.__name__}({cls.example.split('=')[0]}={unnamed[0]!r})" if is_one else cls.call_text()
             raise InvalidParameterError(
                 f"arguments of {cls.__name__}", quoted(unnamed), "given by name", f"write {call}"
             )
@@ -83,7 +83,7 @@ class Mechanism:
         check_parameters(self)
 
     @classmethod
-    def call_words(cls, without: str = "") -> str:
+    def call_text(cls, without: str = "") -> str:
         """Return a call that makes such a mechanism, for error messages.
 
         Args:
@@ -151,17 +151,6 @@ class Mechanism:
     def notes(self) -> list[str]:
         """Return warnings for every result of this mechanism."""
         return []
-
-    def gain_words(self, *, of_noise: bool) -> str:
-        """Return what a comparison with simpler accounting of this mechanism compares.
-
-        Args:
-            of_noise: Whether noise multipliers are compared at equal privacy, rather than privacy at equal noise.
-
-        Returns:
-            The end of a sentence.
-        """
-        return "the same release by other accounting"
 
     def lift(self) -> Lift | None:
         """Return the utility of the update, or None if there is no update."""

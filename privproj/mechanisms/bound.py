@@ -42,7 +42,7 @@ Support = Literal["split", "tau", "adaptive-clipping", "fixed-projection", "shar
 
 @dataclass(frozen=True)
 class OverRun:
-    """A bound that accounts for a whole run by a function of its own.
+    """A bound that accounts for a whole run by its own function.
 
     ``over_run`` returns the curve of a run and raises :class:`privproj.UnsupportedError` if no theorem covers the run.
     """

@@ -39,7 +39,7 @@ class _Method:
     refuted: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The text that ``privproj explain`` prints for the method."""
         reason = f" Its claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
         return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."
@@ -59,8 +59,8 @@ LORA_NAMES = ("lora", "qlora", "peft")  # the mechanism depends on what is clipp
 
 def find_method(name: str) -> _Method | None:
     """Return the method of this name up to case, hyphens and spaces, or None."""
-    asked = _spelling(name)
-    return next((m for m in METHODS if asked in map(_spelling, (m.name, *m.also))), None)
+    requested = _spelling(name)
+    return next((m for m in METHODS if requested in map(_spelling, (m.name, *m.also))), None)
 
 
 def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: str = "") -> PrivprojError:

@@ -19,14 +19,14 @@ from privproj.result import Status
 from privproj.run import Run
 
 
-def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
+def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
     """Return a claim that has no formula to evaluate.
 
     Its evaluation raises :class:`UnsupportedError`.
     """
 
     def refuse(mechanism: Mechanism) -> Any:
-        raise UnsupportedError(f"{says}: {reason}")
+        raise UnsupportedError(f"{claim}: {reason}")
 
     return Bound(flaw=Flaw(reason), representation=refuse, proof="C22", of_group=None, **fields)
 

@@ -71,7 +71,7 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivit
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return profiles of differences for lower bounds of delta.
+    """Return the privacy profiles of the differences that give lower bounds of delta.
 
     The differences have rank one, or are the limit of many directions with equal singular values.
     """
@@ -83,7 +83,7 @@ def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=PublicSketch,
-    summary="differences of any rank, no assumption on the data",
+    summary="neighboring sums may differ by a matrix of any rank; no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
@@ -97,7 +97,7 @@ RANK_FREE = Bound(
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=PublicSketch,
-    summary="exact for differences of rank one",
+    summary="exact if neighboring sums differ by a matrix of rank one",
     formula="delta(eps) = E[h_eps(mu^2 chi2_r / r)], h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the sketch is Gaussian",
     proof="C4",

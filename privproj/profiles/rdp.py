@@ -171,7 +171,7 @@ class BestCurve:
     """Several Renyi curves of one release. Each is converted separately, and the smallest result is returned."""
 
     curves: tuple[RenyiCurve, ...]
-    """The curves, each sound by itself."""
+    """The curves, each sound alone."""
 
     def over_run(self, run: Run) -> "BestCurve":
         """Return the curves of the run.

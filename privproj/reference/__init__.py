@@ -83,16 +83,16 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
     return min(COARSE_DIGITS.get(name, 50), few.get(name, 50))
 
 
-def _evaluate_once(name: str, asked: str, parameters: dict[str, Real]) -> Real:
+def _evaluate_once(name: str, requested: str, parameters: dict[str, Real]) -> Real:
     """Return the value at the current precision, by inversion if the reference has the other direction."""
-    if f"{name}.{asked}" in OTHER_QUANTITIES:
-        return OTHER_QUANTITIES[f"{name}.{asked}"](**parameters)
+    if f"{name}.{requested}" in OTHER_QUANTITIES:
+        return OTHER_QUANTITIES[f"{name}.{requested}"](**parameters)
     if "t" in parameters:
-        return (DELTAS if asked == "delta" else EPSILONS)[name](None, **parameters)
+        return (DELTAS if requested == "delta" else EPSILONS)[name](None, **parameters)
     rest = dict(parameters)
-    argument = mp.mpf(rest.pop("epsilon" if asked == "delta" else "delta"))
-    direct, inverse = (DELTAS, EPSILONS) if asked == "delta" else (EPSILONS, DELTAS)
+    argument = mp.mpf(rest.pop("epsilon" if requested == "delta" else "delta"))
+    direct, inverse = (DELTAS, EPSILONS) if requested == "delta" else (EPSILONS, DELTAS)
     if name in direct:
         return direct[name](argument, **rest)
-    invert = composition.delta_of_rule if asked == "delta" else composition.epsilon_of_profile
+    invert = composition.delta_of_rule if requested == "delta" else composition.epsilon_of_profile
     return invert(lambda x: inverse[name](x, **rest), argument)

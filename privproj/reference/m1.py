@@ -7,8 +7,8 @@ import mpmath as mp
 from privproj.reference import composition, wishart
 from privproj.reference.calculus import Function, Real, find_root, integrate_above, integrate_line
 from privproj.reference.composition import gaussian_mu
-from privproj.reference.laws import (
-    ReferenceLaw,
+from privproj.reference.distributions import (
+    ReferenceDistribution,
     any_rank_delta,
     beta_density,
     expected_delta,
@@ -51,7 +51,7 @@ def _energy_density(a: Real, b: Real, y: Real) -> Real:
         return mp.exp(n * mp.log(half) - log_gamma(n, mp.mp.prec)) * total / 2
 
 
-def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw:
+def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> ReferenceDistribution:
     """Return the distribution of ``X = scale U (U + Y)/r^2``, ``U ~ chi2_first``, ``Y ~ chi2_second`` independent (C7).
 
     It is that of ``scale B N^2/r^2``, ``B ~ Beta(first/2, second/2)`` and ``N ~ chi2_(first+second)``. Tails and
@@ -74,7 +74,7 @@ def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw
         )
 
     center = mp.log(4 * a * (a + b))
-    return ReferenceLaw(
+    return ReferenceDistribution(
         density=at,
         value=lambda y: unit * mp.exp(y),
         coordinate=lambda x: mp.log(x / unit),
@@ -86,12 +86,12 @@ def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw
 
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return ``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``: a rank-one difference (C4, C7)."""
-    return expected_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
+    return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return ``min_p E[g_p(mu^2 X)]`` (C5) with ``X`` of :func:`known_projection_rank1`: a difference of any rank."""
-    return any_rank_delta(epsilon, _energy_law(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
+    return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def _norm_radius(dim: int, rank: int) -> Function:

@@ -7,14 +7,23 @@ import mpmath as mp
 from privproj.reference import composition
 from privproj.reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
 from privproj.reference.composition import gaussian_mu
-from privproj.reference.laws import ReferenceLaw, any_rank_delta, beta_density, beta_law, expected_delta, shifted_law
+from privproj.reference.distributions import (
+    ReferenceDistribution,
+    any_rank_delta,
+    beta_density,
+    beta_distribution,
+    expected_delta,
+    shifted_distribution,
+)
 from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
 
 
-def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real) -> ReferenceLaw:
+def _captured_distribution(
+    dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real
+) -> ReferenceDistribution:
     """Return the distribution of ``X = mu^2 B``, the squared sensitivity of rank one (C7), with a count (C31)."""
-    energy = beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
-    return shifted_law(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
+    energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
+    return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
 
 
 def exact_rank1(
@@ -23,7 +32,7 @@ def exact_rank1(
     """Return ``E[h_eps(mu^2 B)]`` (C4), delta of a rank-one difference; the Gaussian profile for ``r = d``."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
-    return expected_delta(epsilon, _captured_law(dim, rank, noise_multiplier, adaptive_clipping_sigma))
+    return expected_delta(epsilon, _captured_distribution(dim, rank, noise_multiplier, adaptive_clipping_sigma))
 
 
 def rank_free(
@@ -37,7 +46,7 @@ def rank_free(
     """Return ``min_p E[g_p(mu^2 B)]`` (C5), delta of a difference of any rank; one release may be subsampled."""
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
-    energy = _captured_law(dim, rank, noise_multiplier, adaptive_clipping_sigma)
+    energy = _captured_distribution(dim, rank, noise_multiplier, adaptive_clipping_sigma)
 
     def profile(eps: Real) -> Real:
         if eps >= 0:

@@ -5,18 +5,18 @@ import mpmath as mp
 from privproj.reference import composition
 from privproj.reference.calculus import Function, Real, find_minimum
 from privproj.reference.composition import gaussian_mu
-from privproj.reference.laws import any_rank_delta, expected_delta, gamma_law
+from privproj.reference.distributions import any_rank_delta, expected_delta, gamma_distribution
 from privproj.reference.special import gaussian_delta
 
 
 def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """Return ``E[h_eps(mu^2 chi2_r / r)]``, delta of a public sketch for a change of rank one (C4, C7)."""
-    return expected_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
+    return expected_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """Return ``min_p E[g_p(mu^2 chi2_r / r)]``, delta of a public sketch for a change of any rank (C5, C7)."""
-    return any_rank_delta(epsilon, gamma_law(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
+    return any_rank_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:

@@ -9,26 +9,26 @@ import click
 from hypothesis import strategies as st
 from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Number
-from privproj_cli.query import example_words
+from privproj_cli.query import example_arguments
 
 from privproj.mechanisms.registry import mechanism_named
 from privproj.sampling import Sampling
 from tests.differential.features import feature_items
 from tests.differential.queries import BOUND_NAMES, MECHANISMS, quick_queries
-from tests.unit.io.forgers import chained_words
+from tests.unit.io.tampering import chained_text
 
 
 @dataclass(frozen=True)
 class Case:
     """A command line and the files in its folder."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     files: dict[str, bytes] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the command line and the contents of its files."""
         held = "".join(f"\n    {name}: {data!r}" for name, data in self.files.items())
-        return "privproj " + shlex.join(self.words) + held
+        return "privproj " + shlex.join(self.arguments) + held
 
 
 # Arguments in place of a number: overflow, underflow, other scripts, other bases, no number at all.
@@ -84,7 +84,7 @@ SANE = {
 }  # fmt: skip
 
 QUANTITIES = ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment")
-ASKED = (*QUANTITIES, "compare", "curve", "report", "select")
+REQUESTED = (*QUANTITIES, "compare", "curve", "report", "select")
 QUICK = ("epsilon", "delta", "sigma", "epsilon", "delta", "sigma", "rank", "steps")
 DEAR = ("m1", "wishart", "wishart-matrix")  # mechanisms whose default bound is a slow integral or missing
 LONELY = ("alignment", "lora-noise", "bounds")
@@ -156,13 +156,13 @@ def pairs(draw: st.DrawFn, command: click.Command, most: int, least: int = 0) ->
     return [[o.opts[0]] if o.is_flag else [o.opts[0], draw(value_for(o))] for o in chosen]
 
 
-def overlaid(words: list[str], given: list[list[str]]) -> list[str]:
+def overlaid(argv: list[str], given: list[list[str]]) -> list[str]:
     """Return the words with these options in place of their own."""
     names = {pair[0] for pair in given}
     kept, i = [], 0
-    while i < len(words):
-        width = 2 if i + 1 < len(words) and not words[i + 1].startswith("--") else 1
-        kept += [] if words[i] in names else words[i : i + width]
+    while i < len(argv):
+        width = 2 if i + 1 < len(argv) and not argv[i + 1].startswith("--") else 1
+        kept += [] if argv[i] in names else argv[i : i + width]
         i += width
     return kept + [word for pair in given for word in pair]
 
@@ -170,11 +170,11 @@ def overlaid(words: list[str], given: list[list[str]]) -> list[str]:
 @st.composite
 def calls(draw: st.DrawFn) -> Case:
     """Draw a query of a mechanism: its example or a random query, with some options replaced."""
-    quantity = draw(often(st.sampled_from(QUICK), st.sampled_from(ASKED), 4))
+    quantity = draw(often(st.sampled_from(QUICK), st.sampled_from(REQUESTED), 4))
     known = [name for name in subcommands(quantity) if name in MECHANISMS]
     cheap = [name for name in known if name not in DEAR]
     mechanism = draw(often(st.sampled_from(cheap or known), st.sampled_from(known), 5))
-    base = " ".join([*example_words(mechanism, quantity), *NEEDED.get(quantity, TARGET)]).split()
+    base = " ".join([*example_arguments(mechanism, quantity), *NEEDED.get(quantity, TARGET)]).split()
     if quantity in QUANTITIES and draw(st.integers(0, 3)) == 0:
         quantity, mechanism, *base = draw(quick_queries()).command().split()[1:]
     bounds = [["--bound", name] for kind, name in BOUND_NAMES if kind == mechanism]
@@ -182,8 +182,8 @@ def calls(draw: st.DrawFn) -> Case:
     given = draw(pairs(command, 4, 1))
     if quantity != "compare" and draw(st.booleans()):
         given.append(draw(st.sampled_from(bounds)))
-    words = [quantity, mechanism, *overlaid(base, given)]
-    return Case(tuple(noise(draw, words + ["--json"] * (quantity in QUANTITIES and draw(st.booleans())))))
+    argv = [quantity, mechanism, *overlaid(base, given)]
+    return Case(tuple(noise(draw, argv + ["--json"] * (quantity in QUANTITIES and draw(st.booleans())))))
 
 
 @st.composite
@@ -192,8 +192,8 @@ def lonely(draw: st.DrawFn) -> Case:
     name = draw(often(st.sampled_from(LONELY), st.just("dp-sft"), 20))
     sub = draw(st.sampled_from(subcommands(name)))
     given = draw(pairs(command_of(name, sub), 3, 1)) if name != "bounds" else [[draw(bound_name())]]
-    words = [name, *([sub] if sub else []), *overlaid(BASES.get(sub or name, "").split(), given)]
-    return Case(tuple(noise(draw, words)))
+    sentence = [name, *([sub] if sub else []), *overlaid(BASES.get(sub or name, "").split(), given)]
+    return Case(tuple(noise(draw, sentence)))
 
 
 def bound_name() -> st.SearchStrategy:
@@ -202,13 +202,13 @@ def bound_name() -> st.SearchStrategy:
     return st.one_of(full, st.sampled_from(ABSURD), st.just("--json"))
 
 
-def noise(draw: st.DrawFn, words: list[str]) -> list[str]:
+def noise(draw: st.DrawFn, argv: list[str]) -> list[str]:
     """Add, drop or replace a word in one of twenty cases."""
     if draw(st.integers(0, 19)):
-        return words
-    at = draw(st.integers(0, len(words)))
+        return argv
+    at = draw(st.integers(0, len(argv)))
     extra = draw(st.sampled_from([[], ["--json"], ["--nonsense"], ["--", "x"], ["\0"], ["--dim="], [draw(st.text())]]))
-    return words[:at] + extra + words[at + draw(st.integers(0, 1)) :]
+    return argv[:at] + extra + argv[at + draw(st.integers(0, 1)) :]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def ledgers(draw: st.DrawFn) -> Case:
         target = draw(often(st.just('{"epsilon": 1, "delta": 1e-5}'), st.sampled_from(LITERALS), 4))
         lines.append(f'{{"phase": {phase}, "target": {target}}}')
         lines += [f'{{"step": {i + 1}}}' for i in range(draw(st.integers(0, 4)))]
-    data = chained_words(lines)
+    data = chained_text(lines)
     command = draw(st.sampled_from(["ledger", "verify"]))
     given = draw(pairs(command_of(command, ""), 2))
     return Case((command, "in.jsonl", *overlaid([], given)), {"in.jsonl": draw(mutated(data))})
@@ -365,7 +365,7 @@ FILES = {
 
 RUN_FILE = b'[[phase]]\nmechanism = "m2"\ndim = 64\nrank = 4\nnoise_multiplier = 1\nsteps = 3\n'
 CHECK_FILE = b'[[bound]]\nmechanism = "gaussian"\nnoise_multiplier = 1\ndelta = 1e-5\nexpect = 4.4\nrtol = 0.1\n'
-LEDGER_FILE = chained_words([
+LEDGER_FILE = chained_text([
     '{"ledger": "privproj", "version": 2}',
     '{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-05}}',
     '{"step": 1}',
@@ -385,16 +385,16 @@ SEEDS = [
 def from_bytes(data: bytes) -> Case:
     """Return bytes as a case: a key of FILES and the content of its file, or else words separated by NUL."""
     if data[:1] in FILES:
-        words, name = FILES[data[:1]]
-        return Case(words, {name: data[1:]})
-    words = tuple(word.decode("utf-8", "surrogateescape") for word in data.split(b"\0"))
-    return Case(("bounds",) if words[0] in ("train", "audit") else words)
+        argv, name = FILES[data[:1]]
+        return Case(argv, {name: data[1:]})
+    argv = tuple(word.decode("utf-8", "surrogateescape") for word in data.split(b"\0"))
+    return Case(("bounds",) if argv[0] in ("train", "audit") else argv)
 
 
 def raw() -> st.SearchStrategy:
     """Return the strategy of arbitrary bytes as files and of arbitrary words."""
-    words = st.lists(st.one_of(st.sampled_from([*COMMANDS, *MECHANISMS, "--delta"]), st.text()), max_size=6)
-    spoken = words.map(lambda found: "\0".join(found).encode("utf-8", "surrogatepass"))
+    sentence = st.lists(st.one_of(st.sampled_from([*COMMANDS, *MECHANISMS, "--delta"]), st.text()), max_size=6)
+    spoken = sentence.map(lambda found: "\0".join(found).encode("utf-8", "surrogatepass"))
     return st.one_of(st.builds(bytes.__add__, st.sampled_from(sorted(FILES)), st.binary()), spoken).map(from_bytes)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.differential.command_line_laws import Seen, call
+from tests.differential.command_line_rules import Seen, call
 from tests.differential.command_lines import Case
 from tests.differential.features import feature_items
 from tests.differential.report import Check
@@ -252,9 +252,9 @@ def check_file(draw: random.Random, language: str) -> File:
             value = float(entries_from({"bound": [{**given, "at_most": 0}]})[0].ask().value or math.inf)
         except PrivprojError:
             value = math.inf
-        judged = {"expect": value * 1.0004, "rtol": 1e-3} if math.isfinite(value) else {"at_most": 1.0}
-        judged |= {"at_most": value * 0.5} if draw.random() < 0.3 and math.isfinite(value) else {}
-        entries.append(draw.sample(list({**given, **judged}.items()), len({**given, **judged})))
+        checked = {"expect": value * 1.0004, "rtol": 1e-3} if math.isfinite(value) else {"at_most": 1.0}
+        checked |= {"at_most": value * 0.5} if draw.random() < 0.3 and math.isfinite(value) else {}
+        entries.append(draw.sample(list({**given, **checked}.items()), len({**given, **checked})))
     return File("check", language, [], entries)
 
 

@@ -109,15 +109,15 @@ def tilted_delta(steps, infinite, count, eps):
         return None
     cells = np.rint(x / steps.h).astype(np.int64)
     wrapped = np.bincount(cells % n, q, n)
-    law = np.fft.irfft(np.fft.rfft(wrapped) ** count, n)
+    distribution = np.fft.irfft(np.fft.rfft(wrapped) ** count, n)
     start = math.floor(count * mean / steps.h) - n // 2
     s = start + np.arange(n)
-    noise = 8.0 * max(-float(law.min()), 1e-17)
-    law = np.maximum(law[s % n], 0.0)
+    noise = 8.0 * max(-float(distribution.min()), 1e-17)
+    distribution = np.maximum(distribution[s % n], 0.0)
     total = s * steps.h
     above = total > eps
     weight = np.exp(np.minimum(count * k - theta * total[above], 700)) * -np.expm1(eps - total[above])
-    return float(weight @ law[above]) + count * infinite, noise * float(weight.sum())
+    return float(weight @ distribution[above]) + count * infinite, noise * float(weight.sum())
 
 
 def thinned(x, p, most=1500):
@@ -174,7 +174,7 @@ def convolved(a, b):
     return np.maximum(np.fft.irfft(np.fft.rfft(a, n) * np.fft.rfft(b, n), n)[:size], 0.0)
 
 
-def gains(spectrum, n, h, mean, eps, law, coarse, k):
+def gains(spectrum, n, h, mean, eps, distribution, coarse, k):
     """Return ``sum_j law_j E (1 - e^(eps - F - C_j))_+`` for the sum ``F`` on the fine grid."""
     fine = np.maximum(np.fft.irfft(spectrum, n), 0.0)
     start = math.floor(mean / h) - n // 2
@@ -182,10 +182,10 @@ def gains(spectrum, n, h, mean, eps, law, coarse, k):
     fine, x = fine[s % n], s * h
     above = np.concatenate([np.cumsum(fine[::-1])[::-1], [0.0]])
     shrunk = np.concatenate([np.cumsum((fine * np.exp(-(x - mean)))[::-1])[::-1], [0.0]])
-    at = eps - k * coarse.x[0] - coarse.h * np.arange(len(law))
+    at = eps - k * coarse.x[0] - coarse.h * np.arange(len(distribution))
     index = np.clip(np.searchsorted(x, at, side="right"), 0, n)
     values = above[index] - np.exp(np.minimum(at - mean, 700)) * shrunk[index]
-    return np.maximum(values, 0.0) @ law
+    return np.maximum(values, 0.0) @ distribution
 
 
 def composed(pair, count, eps, claimed):

@@ -74,19 +74,19 @@ class Query:
 
     def command(self):
         """Return the equivalent command line."""
-        words = ["privproj", self.query, self.mechanism, "--bound", self.bound]
+        arguments = ["privproj", self.query, self.mechanism, "--bound", self.bound]
         for name, value in {**self.parameters, **self.run}.items():
             for each in value if name == "layers" else [value]:
                 option = {"layers": "layer"}.get(name, name).replace("_", "-")
-                words += (
+                arguments += (
                     [f"--{option}", each if isinstance(each, str) else repr(each)]
                     if value is not True
                     else [f"--{option}"]
                 )
         for name in ("epsilon", "delta"):
             if getattr(self, name) is not None:
-                words += [f"--{name}", repr(getattr(self, name))]
-        return " ".join(words)
+                arguments += [f"--{name}", repr(getattr(self, name))]
+        return " ".join(arguments)
 
     def built(self, **changes):
         """Return the mechanism."""

@@ -26,14 +26,14 @@ SETTINGS = settings(
 )
 
 
-class LawBroken(AssertionError):
+class RuleBroken(AssertionError):
     """A law does not hold. :func:`failure` makes a subclass for each law, so that hypothesis shrinks each one."""
 
 
 @cache
-def failure(law: str) -> type[LawBroken]:
+def failure(rule: str) -> type[RuleBroken]:
     """Return the exception class of a law."""
-    return type(law, (LawBroken,), {})
+    return type(rule, (RuleBroken,), {})
 
 
 @dataclass
@@ -47,15 +47,15 @@ class Check:
     seconds: float = 0.0  # processor time
     growth: float = 0.0  # MiB by which the peak memory of the process rose
 
-    def fail(self, law: str, sentence: str) -> None:
+    def fail(self, rule: str, sentence: str) -> None:
         """Record a broken law."""
-        self.broken.append((law, f"{law}: {sentence}"))
+        self.broken.append((rule, f"{rule}: {sentence}"))
 
     def raise_first(self, known: Iterable[str] = ()) -> None:
         """Raise the failure of the first broken law that is not known yet."""
-        for law, sentence in self.broken:
-            if law not in known:
-                raise failure(law)(f"{sentence}\n    {self.example}")
+        for rule, sentence in self.broken:
+            if rule not in known:
+                raise failure(rule)(f"{sentence}\n    {self.example}")
 
 
 @dataclass
@@ -81,19 +81,19 @@ class Report:
 
     def add(self, check: Check) -> None:
         """Count an example."""
-        laws = {law for law, _ in check.broken}
-        self.counts.setdefault(check.row, Counter()).update(["examples", *check.flags, *laws])
-        self.repeats.update(laws)
+        rules = {rule for rule, _ in check.broken}
+        self.counts.setdefault(check.row, Counter()).update(["examples", *check.flags, *rules])
+        self.repeats.update(rules)
         self.slowest = sorted([*self.slowest, (check.seconds, check.example[:600])], reverse=True)[:10]
         self.growth = max(self.growth, check.growth)
 
     def keep(self, check: Check, known: Iterable[str] = ()) -> None:
         """Keep the shortest example of each broken law; of several, the last one unless the law is ``known``."""
-        for law, sentence in check.broken:
+        for rule, sentence in check.broken:
             text = f"{sentence}\n    {check.example}"
-            most = len(self.failures.get(law, text)) - (law in known)
+            most = len(self.failures.get(rule, text)) - (rule in known)
             if len(text) <= most:
-                self.failures[law] = text
+                self.failures[rule] = text
 
     def table(self) -> list[str]:
         """Return the lines of a table of counts: a row of numbers below the names of the counts."""
@@ -139,7 +139,7 @@ def run_examples(
             report.keep(outcome, known)  # hypothesis replays the smallest example last
             outcome.raise_first(known)
 
-        with suppress(LawBroken, ExceptionGroup):  # the report keeps the smallest example
+        with suppress(RuleBroken, ExceptionGroup):  # the report keeps the smallest example
             test()
 
     while report.examples < last and time.monotonic() < end:
@@ -159,7 +159,7 @@ def check_examples(strategy: SearchStrategy, check: Callable[[Any], Check], exam
     test()
 
 
-def law_of(sentence: str) -> str:
+def distribution_of(sentence: str) -> str:
     """Return a sentence without its numbers and quoted names; the place in brackets is kept, except for a timeout."""
     if sentence.startswith("traceback: overtime"):
         return "traceback: overtime"

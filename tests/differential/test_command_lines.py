@@ -1,4 +1,4 @@
-"""Random command lines keep the laws of :mod:`tests.differential.command_line_laws`, and these laws can fail."""
+"""Random command lines keep the laws of :mod:`tests.differential.command_line_rules`, and these laws can fail."""
 
 import json
 
@@ -6,25 +6,25 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.differential import command_lines
-from tests.differential.command_line_laws import broken, call, check_case
+from tests.differential.command_line_rules import broken, call, check_case
 from tests.differential.command_lines import Case
-from tests.differential.report import Check, Report, check_examples, law_of, run_examples
+from tests.differential.report import Check, Report, check_examples, distribution_of, run_examples
 
 EXAMPLES = {"calls": 15, "lonely": 20, "runs": 40, "checks": 30, "ledgers": 40, "raw": 40}
 
 
 @pytest.mark.parametrize("strategy", EXAMPLES)
-def test_command_lines_keep_all_laws(strategy):
+def test_command_lines_keep_all_rules(strategy):
     check_examples(getattr(command_lines, strategy)(), check_case, EXAMPLES[strategy])
 
 
 @pytest.mark.slow
-def test_many_calls_keep_all_laws():
+def test_many_calls_keep_all_rules():
     check_examples(command_lines.calls(), check_case, 130)
 
 
 @pytest.mark.slow
-def test_hundred_thousand_command_lines_keep_all_laws(tmp_path, capsys):
+def test_hundred_thousand_command_lines_keep_all_rules(tmp_path, capsys):
     report = Report(running=tmp_path / "running.txt")
     run_examples(report, command_lines.everything(), check_case, examples=100_000, seed=1)
     with capsys.disabled():
@@ -36,45 +36,45 @@ def test_hundred_thousand_command_lines_keep_all_laws(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "laws"),
+    ("arguments", "rules"),
     [
         (("epsilon", "gaussian", "--noise-multiplier", "1", "--delta", "1e-5", "--json"), []),
         (("epsilon", "gaussian", "--noise-multiplier", "\u0661", "--delta", "1e-5"), []),
         (("epsilon", "gaussian", "--noise-multiplier", "1", "--delta", "1e-5", "--json", "--bound", "\0"), []),
     ],
 )
-def test_command_line_laws_hold_for_plain_calls(words, laws):
-    assert broken(Case(words), call(Case(words))) == laws
+def test_command_line_rules_hold_for_plain_calls(arguments, rules):
+    assert broken(Case(arguments), call(Case(arguments))) == rules
 
 
-def test_command_line_laws_detect_wrong_output(monkeypatch):
-    def wrong(words):
+def test_command_line_rules_detect_wrong_output(monkeypatch):
+    def wrong(text):
         print("epsilon = nan")
         with open("left", "w") as file:
             file.write("half")
         return 7
 
-    monkeypatch.setattr("tests.differential.command_line_laws.exit_code", wrong)
+    monkeypatch.setattr("tests.differential.command_line_rules.exit_code", wrong)
     case = Case(("epsilon", "gaussian"))
-    assert {law_of(s).split(":")[0] for s in broken(case, call(case))} == {
+    assert {distribution_of(s).split(":")[0] for s in broken(case, call(case))} == {
         "exit code", "a number", "a file without an option",
     }  # fmt: skip
 
 
-def test_command_line_laws_detect_exception_and_hang(monkeypatch):
-    def endless(words):
-        if words == ["raise"]:
+def test_command_line_rules_detect_exception_and_hang(monkeypatch):
+    def endless(arguments):
+        if arguments == ["raise"]:
             raise TypeError("here")
         while True:
             pass
 
-    monkeypatch.setattr("tests.differential.command_line_laws.exit_code", endless)
-    monkeypatch.setattr("tests.differential.command_line_laws.MOST_SECONDS", 0.1)
-    for words in (("raise",), ("hang",)):
-        assert broken(Case(words), call(Case(words)))[0].startswith("traceback: ")
+    monkeypatch.setattr("tests.differential.command_line_rules.exit_code", endless)
+    monkeypatch.setattr("tests.differential.command_line_rules.MOST_SECONDS", 0.1)
+    for arguments in (("raise",), ("hang",)):
+        assert broken(Case(arguments), call(Case(arguments)))[0].startswith("traceback: ")
 
 
-def test_report_keeps_the_smallest_example_of_each_law():
+def test_report_keeps_smallest_example_of_each_rule():
     def check(number):
         check = Check("row", str(number))
         if number > 100:

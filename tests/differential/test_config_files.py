@@ -14,7 +14,7 @@ OUTCOMES = ("removed: changed", "removed: error", "doubled: error", "mistyped: e
     ("examples", "most"),
     [pytest.param(14, 4, marks=pytest.mark.full), pytest.param(170, 6, marks=pytest.mark.slow)],
 )
-def test_config_file_defects_change_the_result_or_fail(examples, most):
+def test_config_file_defects_change_result_or_fail(examples, most):
     report = Report()
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck), print_blob=False)
@@ -28,7 +28,7 @@ def test_config_file_defects_change_the_result_or_fail(examples, most):
     assert all(report.totals[outcome] >= 3 for outcome in OUTCOMES), report.totals
 
 
-def test_config_file_law_detects_dropped_and_coerced_keys(monkeypatch):
+def test_config_file_rule_detects_dropped_and_coerced_keys(monkeypatch):
     gaussian = {"mechanism": "gaussian", "noise_multiplier": 2}
     entry = [*gaussian.items(), ("batch_size", 2), ("dataset_size", 9), ("epochs", 3), ("group_size", 2)]
     file = File("run", "json", [], [entry])
@@ -46,7 +46,7 @@ def test_config_file_law_detects_dropped_and_coerced_keys(monkeypatch):
         "privproj.accounting.config.with_unique_keys",
         lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
     )
-    monkeypatch.setattr("privproj.accounting.config.check_type", lambda name, value, words: value)
+    monkeypatch.setattr("privproj.accounting.config.check_type", lambda name, value, text: value)
     assert outcome_of_defect(file, file.result[1], "removed", "group_size", without).startswith("the same result")
     assert outcome_of_defect(file, before, "doubled", "noise_multiplier", spelled).startswith("accepted")
     assert outcome_of_defect(file, before, "mistyped", "planned", planned).startswith("accepted")

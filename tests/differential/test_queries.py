@@ -19,7 +19,7 @@ from tests.differential.queries import (
     query_of_seed,
     quick_queries,
 )
-from tests.differential.query_laws import check_query, evaluate
+from tests.differential.query_rules import check_query, evaluate
 from tests.differential.report import Report, run_examples
 
 MOST_UNCHECKED = 0.2  # share of the quick queries without an independent value
@@ -27,7 +27,7 @@ COUNTS = settings(suppress_health_check=list(HealthCheck), print_blob=False)
 
 
 @pytest.mark.full
-def test_quick_queries_keep_all_laws():
+def test_quick_queries_keep_all_rules():
     report = Report()
 
     @settings(COUNTS, max_examples=250)
@@ -103,7 +103,7 @@ HARD = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("query", HARD.values(), ids=HARD)
-def test_hard_queries_keep_all_laws(query):
+def test_hard_queries_keep_all_rules(query):
     check = check_query(query)
     assert check.broken == []
     assert not check.flags & {"overtime", "usage"}
@@ -112,7 +112,7 @@ def test_hard_queries_keep_all_laws(query):
 # --- the reference itself ---------------------------------------------------------------------------
 
 
-def test_pair_composition_agrees_with_the_gaussian_closed_form():
+def test_pair_composition_agrees_with_gaussian_closed_form():
     """1000 Gaussian releases at ``z`` are one at ``z/sqrt(1000)``, for delta about 1e-5 and 1e-60."""
     for z, eps, at in ((20.0, 5.0, 1e-5), (2.0, 383.5, 1e-60)):
         direct, error = pairs.gaussian(math.sqrt(1000) / z).delta(eps)
@@ -138,13 +138,13 @@ def test_pair_composition_agrees_on_one_and_two_grids():
         (2, 1, 1e-12, 0.1, 1.21117485797798e-6), (768, 16, 1e-4, 8.0, 3.06193210923069e-16),
     ],
 )  # fmt: skip
-def test_wishart_pair_matches_the_table_of_the_specification(dim, rank, m, eps, expected):
+def test_wishart_pair_matches_table_of_specification(dim, rank, m, eps, expected):
     value, error = pairs.Wishart(dim, rank, m).delta(eps)
     assert abs(value - expected) <= error + 1e-12 * expected
     assert error <= 1e-5 * expected
 
 
-def test_pairs_have_the_mean_squared_sensitivity_of_theory():
+def test_pairs_have_mean_squared_sensitivity_of_theory():
     """The mean of ``S^2`` has a closed form for each pair, as the specification states it."""
     for pair, mean in (
         (pairs.m2_rank_one(2048, 16, 1.0), 16 / 2048), (pairs.sketched(5, 1.0), 1.0),
@@ -169,8 +169,8 @@ def understated(share):
     return answer
 
 
-def broken_laws(query, evaluate, all_laws=True):
-    return [law for law, _ in check_query(query, evaluate=evaluate, all_laws=all_laws).broken]
+def broken_rules(query, evaluate, all_rules=True):
+    return [rule for rule, _ in check_query(query, evaluate=evaluate, all_rules=all_rules).broken]
 
 
 @pytest.mark.parametrize("share", [1e-5, 1e-3])
@@ -178,7 +178,7 @@ def test_understated_result_breaks_unsafe(share):
     """A relative error of 1e-5 is detected at single releases whose delta is enclosed from both sides."""
     drawn = [query for query in map(query_of_seed, range(10**5, 10**5 + 160)) if is_quick(query)]
     exact = [query for query in drawn if query.kind.endswith(("analytic one", "exact one", "rank1 one"))]
-    checks = [check_query(query, evaluate=understated(share), all_laws=False) for query in exact]
+    checks = [check_query(query, evaluate=understated(share), all_rules=False) for query in exact]
     enclosed = [
         check
         for check in checks
@@ -188,7 +188,7 @@ def test_understated_result_breaks_unsafe(share):
         and "rank-free" not in check.query.bound
     ]
     assert len(enclosed) >= 5
-    undetected = [check.example for check in enclosed if "unsafe" not in {law for law, _ in check.broken}]
+    undetected = [check.example for check in enclosed if "unsafe" not in {rule for rule, _ in check.broken}]
     assert len(undetected) <= 0.2 * len(enclosed), undetected
 
 
@@ -198,12 +198,12 @@ ONE_STEP = Query(0, "epsilon", "gaussian", {"noise_multiplier": 2.0}, "analytic"
 
 
 def test_understated_run_breaks_unsafe():
-    assert broken_laws(SAMPLED, understated(5e-3), all_laws=False) == ["unsafe"]
-    assert broken_laws(SAMPLED, evaluate, all_laws=False) == []
+    assert broken_rules(SAMPLED, understated(5e-3), all_rules=False) == ["unsafe"]
+    assert broken_rules(SAMPLED, evaluate, all_rules=False) == []
 
 
 def test_overstated_run_breaks_useless():
-    assert broken_laws(SAMPLED, understated(-0.02), all_laws=False) == ["useless"]
+    assert broken_rules(SAMPLED, understated(-0.02), all_rules=False) == ["useless"]
 
 
 def test_round_trip_one_ulp_above_target_breaks_inverse():
@@ -211,7 +211,7 @@ def test_round_trip_one_ulp_above_target_breaks_inverse():
         result = evaluate(query, **changes)
         return replace(result, value=math.nextafter(1e-6, 1.0)) if query.query == "delta" else result
 
-    assert "inverse" in broken_laws(ONE_STEP, answer)
+    assert "inverse" in broken_rules(ONE_STEP, answer)
 
 
 def test_exception_breaks_traceback_and_nan_breaks_number():
@@ -221,12 +221,12 @@ def test_exception_breaks_traceback_and_nan_breaks_number():
     def nan(query, **changes):
         return replace(evaluate(query), value=math.nan)
 
-    assert broken_laws(ONE_STEP, raises) == ["traceback"]
-    assert "number" in broken_laws(ONE_STEP, nan)
+    assert broken_rules(ONE_STEP, raises) == ["traceback"]
+    assert "number" in broken_rules(ONE_STEP, nan)
 
 
 @pytest.mark.parametrize(
-    ("law", "query", "factor"),
+    ("rule", "query", "factor"),
     [
         ("monotone", replace(ONE_STEP, seed=0), lambda q: 100.0 if q.parameters["noise_multiplier"] > 2.0 else 1.0),
         ("basic", replace(SAMPLED, seed=1), lambda q: 1e-3 if q.run["steps"] == 1 else 1.0),
@@ -234,22 +234,22 @@ def test_exception_breaks_traceback_and_nan_breaks_number():
     ],
     ids=["monotone", "basic", "order"],
 )  # fmt: skip
-def test_scaled_result_breaks_law(law, query, factor):
+def test_scaled_result_breaks_rule(rule, query, factor):
     def answer(query, **changes):
         result = evaluate(query, **changes)
         return replace(result, value=result.value * factor(query))
 
-    assert law in broken_laws(query, answer)
+    assert rule in broken_rules(query, answer)
 
 
 @pytest.mark.slow
-def test_many_queries_keep_all_laws(capsys):
+def test_many_queries_keep_all_rules(capsys):
     report = run_examples(Report(), queries(), check_query, examples=20_000, seed=1)
     with capsys.disabled():
         print(f"\nqueries: {json.dumps(report.plain()['counts'])}")
     assert not report.failures, "\n\n".join(report.failures.values())
 
 
-def test_queries_cover_every_mechanism_with_a_guarantee():
+def test_queries_cover_every_mechanism_with_guarantee():
     fixed = {query.mechanism for query in HARD.values()} - (SHARE.keys() | PARAMETERS.keys())
     assert set(BOUNDS) - fixed == SHARE.keys() & PARAMETERS.keys()

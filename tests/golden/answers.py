@@ -66,11 +66,16 @@ def answer(row: Row) -> dict[str, Any]:
         return json.loads(json.dumps(settled({"calls": calls, "left": left}, folder)))
 
 
-def command(words: list[str]) -> dict[str, Any]:
+def command(arguments: list[str]) -> dict[str, Any]:
     """Run ``python -m privproj`` in this process and return its exit code and streams."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace") for _ in range(2))
     code: Any = 0
-    with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(), mock.patch("sys.argv", ["", *words]):
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        warnings.catch_warnings(),
+        mock.patch("sys.argv", ["", *arguments]),
+    ):
         warnings.simplefilter("ignore")
         try:
             runpy.run_module("privproj", run_name="__main__")
@@ -295,7 +300,7 @@ def compare(
         }
         for row in kept
     ]
-    replayed = list((replay or asked)(again))
+    replayed = list((replay or requested)(again))
     for row, new, (found, _) in zip(kept, again, replayed, strict=False):
         old = renamed_answer(row["answer"], maps)
         data, prose = differences(old, maps.without_added(found), rule)
@@ -339,7 +344,7 @@ def timed(row: Row) -> tuple[dict[str, Any], float]:
     return answer(row), round(time.process_time() - start, 3)
 
 
-def asked(rows: list[Row], workers: int = 0) -> Iterator[tuple[dict[str, Any], float]]:
+def requested(rows: list[Row], workers: int = 0) -> Iterator[tuple[dict[str, Any], float]]:
     """Yield the answers of all rows in order, from so many processes; 0 is this one."""
     if not workers:
         yield from map(timed, rows)
@@ -364,14 +369,14 @@ def main() -> int:
     if given.write:
         rows = [row for row in todays() if fnmatchcase(row["name"], given.only)]
         with given.write.open("w") as file:
-            for row, (found, seconds) in zip(rows, asked(rows, given.workers), strict=True):
+            for row, (found, seconds) in zip(rows, requested(rows, given.workers), strict=True):
                 file.write(json.dumps({**row, "answer": found, "seconds": seconds}) + "\n")
         print(f"{len(rows)} rows written: {dict(Counter(row['group'] for row in rows))}")
         return 0
     stored = [json.loads(line) for line in given.compare.read_text().splitlines()]
     chosen = [row for row in stored if fnmatchcase(row["name"], given.only)]
     today = None if given.stored_only or len(chosen) < len(stored) else {row["name"] for row in todays()}
-    maps, replay = Renames(load_table(given.rename)), lambda rows: asked(rows, given.workers)
+    maps, replay = Renames(load_table(given.rename)), lambda rows: requested(rows, given.workers)
     wrong, summary = compare(chosen, given.allow, maps, load_table(given.drop), today, replay)
     print(*wrong, summary, sep="\n")
     if len(chosen) < len(stored):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.differential.queries import query_of_seed as question
+from tests.differential.queries import query_of_seed
 from tests.reference.settings import REFUTED, Setting, settings
 
 ROOT = Path(__file__).parents[2]
@@ -42,12 +42,12 @@ def api(call: str, *args: Any, read: tuple[Any, ...] = (), **keywords: Any) -> d
     return {"call": call, "args": list(args), "keywords": keywords, "read": reads}
 
 
-def both(words: list[str] | str) -> list[list[str]]:
+def both(arguments: list[str] | str) -> list[list[str]]:
     """Return a command for text, and its twin for JSON where it has one."""
-    words = words.split() if isinstance(words, str) else words
-    json_words = NO_JSON.get(words[0], ["--json"])
-    is_plain = json_words is None or {"--json", "--style", "--help"} & set(words)
-    return [words] if is_plain or json_words is None else [words, [*words, *json_words]]
+    arguments = arguments.split() if isinstance(arguments, str) else arguments
+    json_arguments = NO_JSON.get(arguments[0], ["--json"])
+    is_plain = json_arguments is None or {"--json", "--style", "--help"} & set(arguments)
+    return [arguments] if is_plain or json_arguments is None else [arguments, [*arguments, *json_arguments]]
 
 
 def options(given: dict) -> list[str]:
@@ -77,21 +77,21 @@ def by_settings() -> Iterator[Row]:
         for query, target in TARGETS.items():
             if query == "sigma" and given.pop("noise_multiplier", None) is None:
                 continue
-            words = [query, mechanism, *options({**given, **target})]
-            words += ["--allow-refuted"] * (setting.bound in REFUTED)
-            if (key := " ".join(words)) not in seen:
+            arguments = [query, mechanism, *options({**given, **target})]
+            arguments += ["--allow-refuted"] * (setting.bound in REFUTED)
+            if (key := " ".join(arguments)) not in seen:
                 seen.add(key)
-                yield row(key, [*words, "--json"])
+                yield row(key, [*arguments, "--json"])
 
 
 def by_harness(count: int = 1500) -> Iterator[Row]:
     """Random queries, one for each seed, except searches in bounds that take minutes; one in ten also as text."""
     for seed in range(count):
-        asked = question(seed)
-        if asked.query in SEARCHES and asked.bound in SLOW_BOUNDS:
+        requested = query_of_seed(seed)
+        if requested.query in SEARCHES and requested.bound in SLOW_BOUNDS:
             continue
-        words = shlex.split(asked.command())[1:]
-        yield row(f"seed {seed}", *(both(words)[1:] if seed % 10 else both(words)))
+        arguments = shlex.split(requested.command())[1:]
+        yield row(f"seed {seed}", *(both(arguments)[1:] if seed % 10 else both(arguments)))
 
 
 def by_pages() -> Iterator[Row]:
@@ -101,8 +101,8 @@ def by_pages() -> Iterator[Row]:
         lines = [
             part.replace("\\\n", " ").splitlines()[0] for b in blocks for part in re.split(r"^\$ ", b, flags=re.M)[1:]
         ]
-        words = [shlex.split(line.split(";")[0]) for line in lines]
-        shown = [w[1:] for w in words if w[0] == "privproj" and w[1] not in ("train", "audit")]
+        arguments = [shlex.split(line.split(";")[0]) for line in lines]
+        shown = [w[1:] for w in arguments if w[0] == "privproj" and w[1] not in ("train", "audit")]
         yield row(page, *(call for w in shown for call in both(w)), files=examples())
 
 
@@ -115,7 +115,7 @@ def examples() -> dict[str, str]:
 def by_formats() -> Iterator[Row]:
     """Every file format that is read or written, and every command that other groups leave out."""
     run, book, z = "run examples/run.toml", "examples/ledger.jsonl", "gaussian --noise-multiplier 2"
-    for words in (
+    for command_line in (
         f"{run} --delta 1e-5 -o again.json",
         f"{run} --epsilon 2",
         f"{run} --calibrate --epsilon 2 --delta 1e-6 -o again.toml",
@@ -152,12 +152,12 @@ def by_formats() -> Iterator[Row]:
         "explain",
         "bounds",
     ):
-        yield row(words, *both(words), files=examples())
+        yield row(command_line, *both(command_line), files=examples())
     for style in ("csv", "jsonl", "parquet"):
         yield row(f"sweep to {style}", f"sweep examples/grid.toml -o table.{style} --json", files=examples())
     for kind in ("delta", "trade-off", "gdp"):
-        asked = f"curve m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --what {kind} --style"
-        yield row(f"curve {kind}", *(f"{asked} {style}" for style in ("table", "csv", "json")))
+        requested = f"curve m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --what {kind} --style"
+        yield row(f"curve {kind}", *(f"{requested} {style}" for style in ("table", "csv", "json")))
     yield row("curve of all bounds to a file and a picture", f"curve {z} --bound all -o table.txt --plot curve.svg")
     for style in ("txt", "md", "html"):
         calls = [f"report ledger {book} -o s.{style}", f"verify s.{style} --json", f"verify s.{style} {book} --json"]
@@ -200,7 +200,7 @@ def by_sweeps(count: int = 60) -> Iterator[Row]:
 
 def by_certificates(count: int = 40) -> Iterator[Row]:
     """Certificates and their verification."""
-    words = [
+    arguments = [
         "gaussian --noise-multiplier {z}",
         "laplace --noise-multiplier {z}",
         "sketch-public --rank 8 --noise-multiplier {z}",
@@ -208,10 +208,10 @@ def by_certificates(count: int = 40) -> Iterator[Row]:
         "gaussian --noise-multiplier {z} --sampling-rate .05 --steps 20",
     ]
     for i in range(count):
-        asked = words[i % len(words)].format(z=round(0.6 + 0.15 * i, 2)).split()
+        requested = arguments[i % len(arguments)].format(z=round(0.6 + 0.15 * i, 2)).split()
         target = (("epsilon", "--delta", f"1e-{4 + i % 5}"), ("delta", "--epsilon", "1"))[i // 5 % 2]
-        prove = [target[0], *asked, *target[1:], "--certificate", "proof.json", "--json"]
-        yield row(f"certificate {i} {' '.join(asked)}", prove, *both("verify proof.json"))
+        prove = [target[0], *requested, *target[1:], "--certificate", "proof.json", "--json"]
+        yield row(f"certificate {i} {' '.join(requested)}", prove, *both("verify proof.json"))
 
 
 def by_ledgers() -> Iterator[Row]:
@@ -228,10 +228,32 @@ def by_training() -> Iterator[Row]:
         for sampler in SAMPLERS:
             # A run of 6 steps has 3 in the first stage of dp-sft, one for each direction at the least.
             rank = () if algorithm == "dp-sgd" else ("--rank", "2" if algorithm == "dp-sft" else "4")
-            words = ["train", "--data", "digits", "--mechanism", algorithm, *rank, "--noise-multiplier", "2", *sampler]
-            words += ["--steps", "6", "--insecure-seed", "0", "--device", "cpu", "--hidden", "8", "-o", "out", "--json"]
+            arguments = [
+                "train",
+                "--data",
+                "digits",
+                "--mechanism",
+                algorithm,
+                *rank,
+                "--noise-multiplier",
+                "2",
+                *sampler,
+            ]
+            arguments += [
+                "--steps",
+                "6",
+                "--insecure-seed",
+                "0",
+                "--device",
+                "cpu",
+                "--hidden",
+                "8",
+                "-o",
+                "out",
+                "--json",
+            ]
             after = (*both("ledger out/ledger.jsonl"), *both("verify out/ledger.jsonl"))
-            yield row(f"train {algorithm} {sampler[1]}", words, *after)
+            yield row(f"train {algorithm} {sampler[1]}", arguments, *after)
     text = "train --data digits --mechanism dp-sgd --noise-multiplier 2 --steps 6 --insecure-seed 0 --device cpu -o out"
     yield row("train with a report in text", text)
 

@@ -139,9 +139,9 @@ class Renames:
 
     def call(self, call: Any) -> Any:
         """Return a stored call in the new names: words of the command line, or a call of Python."""
-        return self.words(call) if isinstance(call, list) else self.python_call(call)
+        return self.arguments(call) if isinstance(call, list) else self.python_call(call)
 
-    def words(self, old: list[str]) -> list[str]:
+    def arguments(self, old: list[str]) -> list[str]:
         count = next((i for i, word in enumerate(old) if is_option(word)), len(old))
         head, rest = old[:count], old[count:]
         if whole := self.find("commands", " ".join(head[:2])) if len(head) > 1 else None:
@@ -159,9 +159,9 @@ class Renames:
             if value and (pair := self.find("options", f"{command} {name} {value}", f"{name} {value}")) is not None:
                 new += pair.split()
                 continue
-            prefix, _, words = (self.find("options", f"{command} {name}", name) or name).rpartition("*")
+            prefix, _, extra = (self.find("options", f"{command} {name}", name) or name).rpartition("*")
             new[:0] = [word for word in prefix.split() if word not in new]  # "--old" = "command * --new"
-            new += words.split()
+            new += extra.split()
             new += [] if value is None else [self.value(name.strip("-").replace("-", "_"), value)]
         return new
 

@@ -77,7 +77,7 @@ def test_row_that_is_not_replayed_fails(stored):
     assert violations(stored, replay=answers_of(stored[:-1])) == ["1 rows not replayed"]
 
 
-def test_row_is_dropped_with_a_reason_alone(stored):
+def test_row_is_dropped_with_reason_alone(stored):
     stored[0]["answer"]["calls"][0]["code"] = 5
     assert violations(stored[:1])
     assert violations(stored[:1], drop={"js*": "its command is gone"}) == []
@@ -180,7 +180,7 @@ def test_json_key_needs_its_map(stored):
     assert violations(stored[:1], keys={"kind": "quantity", "old": "run.relation"}) == []
 
 
-def test_key_removed_or_added_is_said(stored):
+def test_added_or_removed_key_is_reported(stored):
     found = stored[0]["answer"]["calls"][0]["out"]
     found["run"]["gone"] = 1
     del found["schema"]
@@ -214,7 +214,7 @@ def test_unused_rename_fails(stored, section):
     assert violations(stored[:1], **tables) == [f"rename: [{section}] never-there was not used"]
 
 
-def test_renamed_ledger_has_a_hash_chain_of_its_own():
+def test_renamed_ledger_has_hash_chain_of_its_own():
     ledger = (Path(__file__).parents[2] / "examples/ledger.jsonl").read_text()
     renamed = Renames({"keys": {"phase": "stage"}}).file("book", ledger)
     assert '"stage"' in renamed

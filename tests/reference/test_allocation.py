@@ -51,7 +51,7 @@ def test_allocation_inversion_agrees_with_integrals(z, eps, batches, order):
         assert agree(inverted, gaussian_epoch_delta_by_quadrature(eps, z, batches, order), 11)
 
 
-def test_allocation_of_one_batch_is_the_release():
+def test_allocation_of_one_batch_is_release():
     with mp.workdps(8):
         assert gaussian_epoch_delta(1, 2, 1) == gaussian_delta(1, mp.mpf(1) / 2)
         assert agree(lognormal_shortfall(2, mp.mpf("0.5"), 1), gaussian_delta(mp.log(2), "0.5") - 1 + 2, 7)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from helpers import full_if
+from reference.settings import REFUTED, Setting, settings
 
 import privproj
 from privproj import PrivprojError
@@ -11,7 +12,6 @@ from privproj.accounting.config import evaluate_entry
 from privproj.accounting.query import Composition
 from privproj.io.run_file import from_data
 from privproj.result import Result, as_plain_value
-from reference.settings import REFUTED, Setting, settings
 
 # fields that must be equal for all entry points
 FACTS = (
@@ -54,7 +54,7 @@ def from_run_file(query, entry):
     return getattr(schedule, query)(**{target: entry[target]})
 
 
-def words_of(query, entry):
+def arguments_of(query, entry):
     options = [f"--{name.replace('_', '-')} {value}" for name, value in entry.items() if name != "mechanism"]
     return " ".join([query, entry["mechanism"], *options, "--json"])
 
@@ -78,7 +78,7 @@ def check_entry_points(setting, run):
     }
     for name, evaluate in entry_points.items():
         assert facts(result_or_error(evaluate)) == python, name
-    code, out, err = run(words_of(query, entry))
+    code, out, err = run(arguments_of(query, entry))
     if isinstance(python, str):
         assert code in (2, 3, 5) and err.startswith("error: ")
     else:
@@ -100,7 +100,7 @@ RUN = {"dim": 64, "rank": 4, "noise_multiplier": 1, "sampling_rate": 0.01, "step
 SAMPLED = Setting("m2.mixture-rdp.epsilon", tuple(RUN.items()))
 
 
-def test_entry_points_test_detects_a_smaller_value(run, monkeypatch):
+def test_entry_points_test_detects_smaller_value(run, monkeypatch):
     check_entry_points(SAMPLED, run)
     plain = Composition.epsilon
     monkeypatch.setattr(Composition, "epsilon", lambda self, *, delta: plain(self, delta=1.001 * delta))

@@ -76,7 +76,7 @@ def test_reference_detects_unsafe_and_loose_values():
             assert not lawful(row, setting)
 
 
-def test_reference_table_names_the_worst_setting():
+def test_reference_table_names_worst_setting():
     rows = [
         Row("g.a.delta x=1", "g.a", "ok", "1", 1.1, 0.9, None, 0.1, 0.1, 0.1),
         Row("g.a.delta x=2", "g.a", "ok", "1", 1.2, 0.9, None, 0.2, 0.2, 0.1),

@@ -82,11 +82,11 @@ def delete_features(folder, names):
     run(folder, "-c", EVERYTHING, *names)
 
 
-def run(folder, *words):
+def run(folder, *arguments):
     """Run Python in the copy; a failure shows the end of its output."""
     environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout
@@ -102,7 +102,7 @@ def tree(tmp_path):
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_no_other_feature_imports_a_feature(name):
+def test_no_other_feature_imports_feature(name):
     others = (ROOT / folder / "contrib" for folder in ("privproj", "tests"))
     for path in (path for folder in others for path in folder.rglob("*.py*") if path.suffix in (".py", ".pyi")):
         plugin = path.with_name("plugin.py")

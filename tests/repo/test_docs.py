@@ -90,9 +90,9 @@ def commands(block):
 
 def printed(command, capsys):
     """What a command prints on both streams, and its exit code where the page asks for it."""
-    words = shlex.split(command.removesuffix(EXIT))
-    assert words[0] == "privproj", command
-    code = exit_code(words[1:])
+    arguments = shlex.split(command.removesuffix(EXIT))
+    assert arguments[0] == "privproj", command
+    code = exit_code(arguments[1:])
     assert code == 0 or command.endswith(EXIT), command
     both = capsys.readouterr()
     return [*both.out.splitlines(), *both.err.splitlines(), f"exit {code}"]
@@ -124,7 +124,7 @@ LONG = [path for path in WRITTEN if any(map(is_costly, blocks(path)))]
 
 
 @pytest.mark.parametrize("path", QUICK, ids=lambda p: p.name)
-def test_docs_quick_commands_print_the_shown_output(path, tmp_path, monkeypatch, capsys):
+def test_docs_quick_commands_print_shown_output(path, tmp_path, monkeypatch, capsys):
     run_blocks([block for block in blocks(path) if not is_costly(block)], tmp_path, monkeypatch, capsys)
 
 
@@ -136,7 +136,7 @@ def marks(path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("path", [pytest.param(p, marks=marks(p)) for p in LONG], ids=lambda p: p.name)
-def test_docs_commands_print_the_shown_output(path, tmp_path, monkeypatch, capsys):
+def test_docs_commands_print_shown_output(path, tmp_path, monkeypatch, capsys):
     needs(*(name for block in blocks(path) for name in extras_of(block)))
     run_blocks(blocks(path), tmp_path, monkeypatch, capsys)
 
@@ -150,7 +150,7 @@ def programs():
 
 
 @pytest.mark.parametrize("block", [*programs()])
-def test_docs_programs_print_the_shown_output(block, capsys):
+def test_docs_programs_print_shown_output(block, capsys):
     needs(*extras_of(block))
     exec(compile(block, "page", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
@@ -173,9 +173,9 @@ def test_docs_pages_are_executed_or_generated():
 
 @pytest.mark.parametrize("path", [*WRITTEN, *(ROOT / "examples").glob("*.toml")], ids=lambda p: p.name)
 def test_docs_state_current_bound_versions(path):
-    said = re.findall(r"(?:bound_version = |rank-free is at version )(\d+)", path.read_text())
+    output = re.findall(r"(?:bound_version = |rank-free is at version )(\d+)", path.read_text())
     # All examples are of rank-free.
-    assert set(said) <= {str(find_bound(M2, "rank-free").version)}
+    assert set(output) <= {str(find_bound(M2, "rank-free").version)}
 
 
 def test_exit_codes_are_stated_once():
@@ -185,7 +185,7 @@ def test_exit_codes_are_stated_once():
     assert [int(entry["name"]) for entry in entries] == list(EXIT_CODES)
 
 
-def test_check_session_rejects_a_changed_number():
+def test_check_session_rejects_changed_number():
     with pytest.raises(AssertionError):
         check_session("epsilon", ["epsilon = 1.001"], ["epsilon = 1.000"])
 
@@ -217,13 +217,13 @@ def test_notes_of_bounds_are_complete_and_name_claims():
     noted = [bound for bound in registry() if BOUNDS.note(bound)]
     assert len(noted) == sum(map(len, BOUNDS.notes()["bounds"].values())) > 30
     for bound in noted:
-        words = BOUNDS.note(bound)
-        assert words["when"].strip() and words["proof"].strip()
-        assert set(words["claims"]) <= anchored_claims()
-        assert not bound.proof or bound.proof in words["claims"]
+        arguments = BOUNDS.note(bound)
+        assert arguments["when"].strip() and arguments["proof"].strip()
+        assert set(arguments["claims"]) <= anchored_claims()
+        assert not bound.proof or bound.proof in arguments["claims"]
 
 
-def test_page_of_a_bound_without_a_note_links_its_proof(monkeypatch):
+def test_page_of_bound_without_note_links_its_proof(monkeypatch):
     monkeypatch.setattr(BOUNDS, "note", lambda bound: {})
     page = BOUNDS.page(find_bound(M2, "rank-free"))
     assert "When to use it" not in page and "Full proof: [C5](../proofs.md#c5)." in page

@@ -53,7 +53,7 @@ WITH_EXAMPLES = [*public(EXTRAS | EXAMPLES_NEED)]
 def sections(text):
     """The sections of a docstring: name to text."""
     parts = SECTIONS.split(text)
-    return {name: words.split("\n\n")[0] for name, words in zip(parts[1::2], parts[2::2], strict=True)}
+    return {name: arguments.split("\n\n")[0] for name, arguments in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def parameters(thing):

@@ -15,9 +15,9 @@ FOLDER = ROOT / "examples"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
-def numbers_after(words, printed):
+def numbers_after(sentence, printed):
     """Every number that is printed right after these words."""
-    return [float(found) for found in re.findall(re.escape(words) + r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)", printed)]
+    return [float(found) for found in re.findall(re.escape(sentence) + r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)", printed)]
 
 
 def run(name, folder, *arguments):
@@ -72,7 +72,9 @@ def only_the_injected_bug_is_refuted(printed):
 def an_altered_certificate_fails(printed):
     """What was saved holds, an altered one does not, and the proved delta meets the target."""
     assert re.findall(r"holds: (\w+)", printed) == ["True", "False"]
-    (lower,), (upper,), (target,) = (numbers_after(words, printed) for words in ("at least", "at most", "at delta"))
+    (lower,), (upper,), (target,) = (
+        numbers_after(sentence, printed) for sentence in ("at least", "at most", "at delta")
+    )
     assert lower <= upper <= target
 
 
@@ -98,7 +100,9 @@ def the_encoder_learns_within_the_target(printed):
 def both_ways_learn_within_the_target(printed):
     """Errors fall with epsilon, stay above those without privacy, and the better way learns at every epsilon."""
     spent = numbers_after("epsilon =", printed)
-    sketch, noisy, plain = (numbers_after(words, printed) for words in ("sketch", "Gaussian noise", "not private"))
+    sketch, noisy, plain = (
+        numbers_after(sentence, printed) for sentence in ("sketch", "Gaussian noise", "not private")
+    )
     assert all(0.999 * target < eps <= target for eps, target in zip(spent, (1.0, 4.0, 16.0), strict=True))
     assert len(sketch) == len(noisy) == len(plain) == 6
     for way in (sketch, noisy):
@@ -136,22 +140,22 @@ def test_example_of_core_prints_expected_values(name, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("name", slow_if(OF_EXTRAS, lambda name: "finetuning" in name or name == "audit_a_claim"))
 def test_example_of_extra_prints_expected_values(name, tmp_path):
-    law, *modules = OF_EXTRAS[name]
+    distribution, *modules = OF_EXTRAS[name]
     needs(*modules)
-    law(output_of(name, tmp_path))
+    distribution(output_of(name, tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_example_workflow_runs_when_copied(tmp_path, monkeypatch, capsys):
     """Every file that it names is one that its comment tells to make, or one that it makes itself."""
     text = (FOLDER / "github-actions.yml").read_text()
-    told, job = "".join(re.findall(r"^#(.*)\n", text, re.MULTILINE)), re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    stated, job = "".join(re.findall(r"^#(.*)\n", text, re.MULTILINE)), re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
     install, check = re.findall(r"- run: (.*)", job)
     folder, wheel = re.fullmatch(r"pip install (\w+)/(privproj-\*\.whl)", install).groups()
-    assert f"pip wheel --no-deps --wheel-dir {folder} " in told
+    assert f"pip wheel --no-deps --wheel-dir {folder} " in stated
     program, command, file, *options = check.split()
     assert (program, command) == ("privproj", "check") and fnmatch("privproj-0.1.0-py3-none-any.whl", wheel)
-    assert f"your runs in {file} as in examples/bounds.toml" in " ".join(told.split())
+    assert f"your runs in {file} as in examples/bounds.toml" in " ".join(stated.split())
     monkeypatch.chdir(tmp_path)
     (tmp_path / file).write_text((FOLDER / "bounds.toml").read_text())
     assert exit_code([command, file, *options]) == 0
@@ -163,17 +167,17 @@ def test_example_workflow_runs_when_copied(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_ARCHIVES)
 def test_example_of_archives_prints_expected_values(name, tmp_path):
-    law, *modules = OF_ARCHIVES[name]
+    distribution, *modules = OF_ARCHIVES[name]
     needs(*modules)
     if "PRIVPROJ_ARCHIVES" not in os.environ:
         pytest.skip("PRIVPROJ_ARCHIVES names no folder with the archives")
-    law(output_of(name, tmp_path, os.environ["PRIVPROJ_ARCHIVES"]))
+    distribution(output_of(name, tmp_path, os.environ["PRIVPROJ_ARCHIVES"]))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OF_ARCHIVES)
-def test_example_without_archives_names_what_to_fetch(name, tmp_path):
+def test_example_without_archives_names_missing_files(name, tmp_path):
     needs(*OF_ARCHIVES[name][1:])
     done = run(name, tmp_path, str(tmp_path))
     assert done.returncode == 1 and not done.stdout
@@ -181,7 +185,7 @@ def test_example_without_archives_names_what_to_fetch(name, tmp_path):
 
 
 @pytest.mark.full
-def test_example_sweep_writes_the_given_file(tmp_path):
+def test_example_sweep_writes_given_file(tmp_path):
     needs("matplotlib")
     output_of("sweep_to_plot", tmp_path, "here.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["here.svg"]
@@ -190,7 +194,7 @@ def test_example_sweep_writes_the_given_file(tmp_path):
 # --- the scripts as text ----------------------------------------------------------------------------
 
 
-def test_examples_all_have_a_check():
+def test_examples_all_have_check():
     assert sorted([*CORE, *OF_EXTRAS, *OF_ARCHIVES]) == SCRIPTS
 
 
@@ -198,9 +202,9 @@ def test_examples_all_have_a_check():
 def test_example_is_short_and_states_how_to_run_it(name):
     text = (FOLDER / f"{name}.py").read_text()
     tree = ast.parse(text)
-    words = ast.get_docstring(tree)
-    for promised in ("Needs:", f"python examples/{name}.py", "Prints "):
-        assert promised in words
+    sentence = ast.get_docstring(tree)
+    for assumed in ("Needs:", f"python examples/{name}.py", "Prints "):
+        assert assumed in sentence
     code = [line for line in text.splitlines()[tree.body[0].end_lineno :] if line.strip()]
     assert 15 <= len(code) <= 60
     assert 'if __name__ == "__main__":\n    main()\n' in text

@@ -115,7 +115,7 @@ def test_import_privproj_loads_no_subpackage():
     assert [name for name in loads if name.startswith("privproj")] == ["privproj.lazy", "privproj.version"]
 
 
-def test_packages_are_in_a_layer_and_have_docstrings():
+def test_packages_are_in_layer_and_have_docstrings():
     folders = {path for path in (ROOT / "privproj").iterdir() if path.is_dir() and path.name != "__pycache__"}
     top = {path.stem for path in (ROOT / "privproj").glob("*.py")} - {"__init__"}
     assert {path.name for path in folders} | top == set().union(*LAYERS)
@@ -180,7 +180,7 @@ STUBS = sorted((ROOT / "privproj").rglob("__init__.pyi"))
 @pytest.mark.parametrize(
     "package", [str(path.parent.relative_to(ROOT / "privproj")).replace("/", ".").strip(".") for path in STUBS]
 )
-def test_stub_lists_exactly_the_public_names(package):
+def test_stub_lists_exactly_public_names(package):
     module = import_module(f"privproj.{package}".rstrip("."))
     stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text())
     names = [alias for node in stub.body for alias in node.names if not alias.name.startswith("_")]

@@ -40,8 +40,8 @@ def anchors(text):
     body = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     found = set(re.findall(r'<a id="([^"]+)"></a>', body))
     for heading in re.findall(r"^#+ (.*)$", body, re.MULTILINE):
-        words = re.sub(r"\[([^]]*)\]\([^)]*\)|<[^>]*>", r"\1", heading)
-        slug = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
+        sentence = re.sub(r"\[([^]]*)\]\([^)]*\)|<[^>]*>", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", sentence.strip().lower()).replace(" ", "-")
         found.add(next(name for n in range(1000) if (name := slug if n == 0 else f"{slug}-{n}") not in found))
     return found
 
@@ -83,7 +83,7 @@ def test_markdown_links_lead_to_files_and_anchors():
         ("[x](bounds/m2-rank-free.md)", GENERATED_HINT),
     ],
 )
-def test_dead_links_detects_a_planted_link(tmp_path, link, reason):
+def test_dead_links_detects_planted_link(tmp_path, link, reason):
     good = "[a](../README.md#a-good-heading) [b](#b) [c](https://gone.example) `[d](gone.md)`\n\n# B\n"
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text("# A *good* heading\n\n```sh\n# comment\n```\n\n[docs](docs)\n")
@@ -103,7 +103,7 @@ def test_repeated_headings_have_numbered_anchors():
 @pytest.mark.parametrize(
     ("link", "succeeds"), [("[x](other.md#there)", True), ("[x](gone.md)", False), ("[x](other.md#gone)", False)]
 )
-def test_ci_site_command_rejects_a_planted_link(tmp_path, link, succeeds):
+def test_ci_site_command_rejects_planted_link(tmp_path, link, succeeds):
     needs("mkdocs", "material")
     (line,) = re.findall(r"^.*mkdocs (build .*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     (checks,) = re.findall(r"^validation:\n(?: +.*\n)+", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)

@@ -34,12 +34,12 @@ def test_readme_picture_exists():
     assert (ROOT / re.search(r'<img src="([^"]+)"', README)[1]).exists()
 
 
-def test_ci_runs_the_readme_install_command():
+def test_ci_runs_readme_install_command():
     assert "pip install -q -c constraints.txt -e '.[test]'" in README
     assert "readme" in (ROOT / ".ci" / "run").read_text().lower()
 
 
-def test_readme_choose_table_matches_the_command(capsys):
+def test_readme_choose_table_matches_command(capsys):
     command = re.search(r"`privproj (choose .*?)`", README)[1]
     assert exit_code(shlex.split(command)) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -45,11 +45,11 @@ def test_package_index_readme_keeps_commands_and_headings(readme_for_index):
     assert "pip install -q privproj &&" in readme_for_index and "pip install 'privproj[torch]'" in readme_for_index
 
 
-def test_license_is_an_expression_with_files():
+def test_license_is_expression_with_files():
     project = PROJECT["project"]
     assert project["license"] == CITATION["license"] == "Apache-2.0" and project["license-files"] == ["LICENSE"]
     assert (ROOT / "LICENSE").read_text().split()[:2] == ["Apache", "License"]
-    assert not any(words.startswith("License ::") for words in project["classifiers"])
+    assert not any(sentence.startswith("License ::") for sentence in project["classifiers"])
     (builder,) = PROJECT["build-system"]["requires"]
     assert int(re.fullmatch(r"setuptools>=(\d+)", builder)[1]) >= 77  # the first that knows both keys
 
@@ -68,20 +68,20 @@ def test_root_pages_have_no_invented_address():
 
 def test_installation_page_states_use_of_dependencies():
     uses = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))["USES"]
-    assert list(uses) == [re.match(r"[\w-]+", words)[0] for words in PROJECT["project"]["dependencies"]]
+    assert list(uses) == [re.match(r"[\w-]+", sentence)[0] for sentence in PROJECT["project"]["dependencies"]]
     page = (ROOT / "docs" / "installation.md").read_text()
-    for name, words in uses.items():
-        assert re.search(rf"^\| {name} \| [\d.]+ \| {re.escape(words)} \|", page, re.MULTILINE)
+    for name, sentence in uses.items():
+        assert re.search(rf"^\| {name} \| [\d.]+ \| {re.escape(sentence)} \|", page, re.MULTILINE)
 
 
-def test_installation_page_states_imports_of_a_query():
+def test_installation_page_states_imports_of_query():
     size = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))
     page = (ROOT / "docs" / "installation.md").read_text()
-    for kind, words in size["QUERIES"].items():
-        loaded = size["loaded_by"](words)
+    for kind, sentence in size["QUERIES"].items():
+        loaded = size["loaded_by"](sentence)
         for name in size["USES"]:
-            said = re.search(rf"^\| {name} \|.*\| ([^|]*) \|$", page, re.MULTILINE)[1].split(", ")
-            assert (kind in said) == bool(size["modules_of"](name) & loaded), (kind, name)
+            output = re.search(rf"^\| {name} \|.*\| ([^|]*) \|$", page, re.MULTILINE)[1].split(", ")
+            assert (kind in output) == bool(size["modules_of"](name) & loaded), (kind, name)
 
 
 def commands_of_release():
@@ -93,7 +93,11 @@ def commands_of_release():
 def test_release_checklist_covers_supported_pythons():
     build, tried = commands_of_release()
     assert build.startswith("python -m build") and tried.startswith(".ci/versions --quick")
-    named = [words.rsplit(" ", 1)[1] for words in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", words)]
+    named = [
+        sentence.rsplit(" ", 1)[1]
+        for sentence in PROJECT["project"]["classifiers"]
+        if re.search(r":: 3\.\d+$", sentence)
+    ]
     assert tried.split()[2:] == [f"python{version}" for version in named]
     assert PROJECT["project"]["requires-python"] == f">={named[0]}"
 
@@ -107,10 +111,10 @@ def test_release_checklist_commands_run(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tmp_path / name)
     for command in commands_of_release():
-        words = [sys.executable if word == "python" else word for word in command.split()]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        arguments = [sys.executable if word == "python" else word for word in command.split()]
+        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-        if words[0] != sys.executable:
+        if arguments[0] != sys.executable:
             found = re.findall(r"python\S+ newest\n(\S+)\n(epsilon = \S+)", done.stdout)
             assert found and set(found) == {(privproj.__version__, "epsilon = 0.7382")}
             assert done.stdout.count("2 of 2 entries pass") == len(found)

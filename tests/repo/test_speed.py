@@ -19,7 +19,7 @@ def test_slower_names_slow_and_failed_benchmarks():
     assert speed.slower(kept, found) == ["b", "c"]
 
 
-def test_power_recovers_the_exponent():
+def test_power_recovers_exponent():
     assert speed.power({size: 3.0 * size**1.5 for size in (10, 100, 1000)}) == pytest.approx(1.5)
     assert speed.power({10: 1.0}) is None
 
@@ -39,7 +39,7 @@ def test_stored_timings_name_existing_benchmarks():
 
 
 @pytest.mark.parametrize("name", ["gaussian epsilon", "m2 rank-free epsilon", "m2 beta-tail epsilon", "m1 epsilon"])
-def test_benchmark_argument_changes_the_query(name):
+def test_benchmark_argument_changes_query(name):
     first, second = (works.WARM[name](n) for n in (1.0, 1.01))
     assert first.value != second.value
 

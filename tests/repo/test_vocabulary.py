@@ -1,4 +1,7 @@
-"""Docstrings, comments and texts use the vocabulary of the field, and public docstrings begin with an imperative verb.
+"""Code and pages use the vocabulary of the field, and public docstrings begin with an imperative verb.
+
+``vocabulary`` reads docstrings, comments and strings, ``names`` reads identifiers and names of tests, and ``pages``
+reads Markdown and TOML.
 
 Files that do not comply yet are listed in ``to_revise.toml``. The lists only shrink: a listed file that complies is an
 error, and so is a file that does not comply and is not listed. ``python -m tests.repo.test_vocabulary`` removes the
@@ -26,6 +29,14 @@ AVOID = (
     "house", "room", "rooms", "door", "doors", "street", "workshop", "mirror", "mirrors", "judge", "judges", "judged",
 )  # fmt: skip
 PATTERN = re.compile(rf"\b({'|'.join(map(re.escape, AVOID))})\b", re.IGNORECASE)
+# Home-made words in identifiers, as the same column has them.
+AVOID_IN_NAMES = {
+    "asked", "door", "doors", "room", "rooms", "house", "street", "whoever", "judge", "judged", "judges", "mirror",
+    "law", "laws", "words", "question", "questions", "promise", "promises", "promised", "refused", "refusal", "scene",
+    "scenes", "forger", "forgers", "forgery", "lattice", "said", "says", "told", "worth",
+}  # fmt: skip
+FILE_KEYS = {"question"}  # fields of a record that are keys of a file format: the certificate
+LONGEST_TEST_NAME = 60  # characters
 TAG = re.compile(r"\b(Contract|Speed only|Soundness)\. *$", re.MULTILINE)
 ARTICLES = {"a", "an", "the", "this", "that", "what", "how", "where", "whether", "one", "each", "every", "all", "some",
             "whatever", "which", "when", "who", "why", "it", "its", "no", "not", "several", "many", "true"}  # fmt: skip
@@ -35,6 +46,13 @@ FILES = sorted(
     for folder in ("privproj", "cli", "tests", "benchmarks", "docs", "examples")
     for path in (ROOT / folder).rglob("*.py")
     if path != Path(__file__)
+)
+
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "docs/*.toml", "cli/*.toml", "privproj/**/*.toml", "tests/*.md")
+    for path in ROOT.glob(pattern)
+    if path.parent.name != "api"  # written from docstrings, which the rule ``vocabulary`` reads
 )
 
 
@@ -57,6 +75,30 @@ def words_to_avoid(source):
     return sorted({word.lower() for text in prose for word in [*PATTERN.findall(text), *TAG.findall(text)]})
 
 
+def names_to_avoid(source):
+    """Return the identifiers that a program defines and that contain a home-made word, and too long names of tests."""
+    tree = ast.parse(source)
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for kind, name in ((ast.Name, "id"), (ast.Attribute, "attr")):
+        nodes = (node for node in ast.walk(tree) if isinstance(node, kind) and isinstance(node.ctx, ast.Store))
+        names |= {getattr(node, name) for node in nodes}
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name))
+    names -= FILE_KEYS & {node.target.id for node in nodes}
+    return sorted(
+        name
+        for name in names
+        if (name.startswith("test_") and len(name) > LONGEST_TEST_NAME)
+        or AVOID_IN_NAMES & {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+    )
+
+
+def words_on_page(text):
+    """Return the words of a page that the style guide rules out, outside code and other spellings of a term."""
+    prose = re.sub(r"(?s)```.*?```|`[^`\n]*`|^also = .*?$", "", text, flags=re.MULTILINE)
+    return sorted({word.lower() for word in PATTERN.findall(prose)})
+
+
 def poor_first_lines(source):
     """Return the public functions of a program whose docstring does not begin with an imperative verb."""
     poor = []
@@ -74,6 +116,8 @@ def poor_first_lines(source):
 
 RULES = {
     "vocabulary": (words_to_avoid, FILES),
+    "names": (names_to_avoid, FILES),
+    "pages": (words_on_page, PAGES),
     "imperative": (poor_first_lines, [path for path in FILES if name_of(path).startswith(("privproj/", "cli/"))]),
 }
 
@@ -108,6 +152,16 @@ def test_vocabulary_detects_words_in_docstrings_and_comments():
     assert words_to_avoid(source) == ["asked", "door", "street"]
     assert words_to_avoid('X = 1  # seconds\n"""Speed only."""\n') == ["speed only"]
     assert words_to_avoid("judge = room(door)  # samples\n") == []
+
+
+def test_names_detects_words_in_identifiers_only():
+    assert names_to_avoid("def judge_it(door):\n    self.asked = Scene = 1\n") == ["Scene", "asked", "door", "judge_it"]
+    assert names_to_avoid(f"def test_{'a' * 55}(): 0\ndef test_{'b' * 56}(): 0\n") == ["test_" + "b" * 56]
+    assert names_to_avoid("x = 'door'\nlawn = flaws = judge(room)\n") == []
+
+
+def test_pages_detects_words_outside_code():
+    assert words_on_page("The door of `judge`.\n```\nasked\n```\nalso = ['room']\nstreet\n") == ["door", "street"]
 
 
 @pytest.mark.parametrize("first", ["Returns x.", "The value.", "Computed value.", "``x``."])

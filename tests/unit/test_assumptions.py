@@ -20,7 +20,7 @@ OF_ONE_MECHANISM = {
     "SECRET_MATRIX_SEED", "SECRET_SKETCH_SEED", "SECRET_MATRIX", "SECRET_SKETCH", "QUERY_INDEPENDENT_OF_SKETCH",
 }  # fmt: skip
 SHORT = {member.name: member.short for member in Requirement if member.name not in OF_ONE_MECHANISM}
-WORDS = {member.name: str(member) for member in Requirement if member.name not in OF_ONE_MECHANISM}
+TEXTS = {member.name: str(member) for member in Requirement if member.name not in OF_ONE_MECHANISM}
 
 FROM_RUN = ("FIXED_POSITIONS", "PUBLIC_DATASET_SIZE", "FIXED_SCHEDULE", "FRESH_PROJECTION_PER_BATCH",
             "ASSUMPTIONS_PER_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE",
@@ -30,14 +30,14 @@ FROM_RUN = ("FIXED_POSITIONS", "PUBLIC_DATASET_SIZE", "FIXED_SCHEDULE", "FRESH_P
 
 def present(found):
     """Return the names of the requirements in a list of texts."""
-    return {name for name, words in WORDS.items() if words in found}
+    return {name for name, wording in TEXTS.items() if wording in found}
 
 
 def stated(text):
     """Return the names of the requirements that a text has in full or by their short names."""
     flat = " ".join(text.split())
     names = {name for name, short in SHORT.items() if re.search(rf"(?<![\w-]){short}(?![\w-])", flat)}
-    return names | {name for name, words in WORDS.items() if words in flat}
+    return names | {name for name, wording in TEXTS.items() if wording in flat}
 
 
 # --- every assumption exactly where its trigger is ------------------------------------------------
@@ -92,25 +92,25 @@ RUNS = ["", "--sampling-rate .1 --steps 1",
 RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
 
 
-def expected(mechanism, words, relation):
+def expected(mechanism, wording, relation):
     """Return the requirements that these options and this relation have by definition."""
     kind = MECHANISMS[mechanism]
-    partition, bins = "partition" in words or "shuffle" in words, "bins" in words
-    epochs, sampled = partition or bins, partition or bins or "--sampling-rate" in words
+    partition, bins = "partition" in wording or "shuffle" in wording, "bins" in wording
+    epochs, sampled = partition or bins, partition or bins or "--sampling-rate" in wording
     triggers = {
         "PER_RECORD_CLIPPING": mechanism.startswith("gaussian"),
         "FULL_GRADIENT_CLIPPING": mechanism.split()[0] in ("m1", "m2"),
         "PER_LAYER_CLIPPING": "per-layer" in mechanism,
         "NOISE_AT_ADAPTED_CLIP": "adaptive" in mechanism,
         "CENTERED_COUNT": "adaptive" in mechanism,
-        "POISSON_SAMPLING": "--sampling-rate" in words and "fixed" not in words,
-        "FIXED_SIZE_SAMPLING": "fixed" in words,
+        "POISSON_SAMPLING": "--sampling-rate" in wording and "fixed" not in wording,
+        "FIXED_SIZE_SAMPLING": "fixed" in wording,
         "KNOWN_PROJECTION": KNOWN in kind,
         "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
         "FIXED_POSITIONS": partition,
         "BALLS_IN_BINS_SAMPLING": bins,
         "FRESH_PROJECTION_PER_BATCH": epochs and PROJECTS in kind,
-        "PUBLIC_DATASET_SIZE": "dataset-size" in words,
+        "PUBLIC_DATASET_SIZE": "dataset-size" in wording,
         "FIXED_SCHEDULE": epochs and "adaptive" not in mechanism,
         "FIXED_SCHEDULE_EXCEPT_CLIP": epochs and "adaptive" in mechanism,
         "ASSUMPTIONS_PER_BATCH": sampled and VALUES in kind,
@@ -127,14 +127,14 @@ def test_every_guarantee_has_requirements(bound):
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", pytest.param(M2_SHAPE, marks=pytest.mark.slow)])
 def test_adaptive_clipping_excludes_fixed_schedule(run, tmp_path, mechanism):
     """Also over phases of which one adapts its clip, in every command that lists requirements."""
-    words = f"{mechanism} --adaptive-clipping-sigma 9 --steps 4"
+    wording = f"{mechanism} --adaptive-clipping-sigma 9 --steps 4"
     name, *own = mechanism.split()
     given = dict(zip([word[2:].replace("-", "_") for word in own[::2]], map(float, own[1::2]), strict=True))
     phases = [{"mechanism": name, **given, "steps": 3, **more} for more in ({}, {"adaptive_clipping_sigma": 9})]
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"phase": phases}))
-    lines = [f"epsilon {words} --delta 1e-3", f"delta {words} --epsilon 1", f"curve {words} --points 2",
-             f"compare {words} --delta 1e-3", f"report {words} --delta 1e-3", f"run {path} --delta 1e-3",
+    lines = [f"epsilon {wording} --delta 1e-3", f"delta {wording} --epsilon 1", f"curve {wording} --points 2",
+             f"compare {wording} --delta 1e-3", f"report {wording} --delta 1e-3", f"run {path} --delta 1e-3",
              f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3"]  # fmt: skip
     for line in lines:
         code, out, err = run(line)
@@ -162,20 +162,20 @@ def test_unused_discretization_gives_warning(run):
 COSTLY = ("mixture-rdp", "beta-tail", "known-projection-rank1", "wishart", "per-layer", "secret-projection", "residual")
 
 
-@pytest.mark.parametrize("mechanism", full_if(MECHANISMS, lambda words: any(word in words for word in COSTLY)))
-def test_requirements_appear_exactly_where_they_apply(run, mechanism):
+@pytest.mark.parametrize("mechanism", full_if(MECHANISMS, lambda wording: any(word in wording for word in COSTLY)))
+def test_requirements_appear_only_for_runs_that_need_them(run, mechanism):
     answered = 0
-    for words in RUNS:
+    for wording in RUNS:
         for relation in RELATIONS:
-            code, out, _ = run(f"delta {mechanism} {words} {relation} --epsilon .5 --json")
+            code, out, _ = run(f"delta {mechanism} {wording} {relation} --epsilon .5 --json")
             if code == 3:
                 continue
             answered += 1
             shown = json.loads(out)
-            said = [*shown["mechanism"]["requirements"], *shown["run"]["requirements"]]
-            assert len(said) == len(set(said))
-            assert present(said) == expected(mechanism, words, shown["run"]["relation"]), (words, relation)
-            assert present(shown["run"]["requirements"]) == present(said) & set(FROM_RUN)
+            output = [*shown["mechanism"]["requirements"], *shown["run"]["requirements"]]
+            assert len(output) == len(set(output))
+            assert present(output) == expected(mechanism, wording, shown["run"]["relation"]), (wording, relation)
+            assert present(shown["run"]["requirements"]) == present(output) & set(FROM_RUN)
     assert answered >= 6
 
 
@@ -183,25 +183,25 @@ def test_requirements_appear_exactly_where_they_apply(run, mechanism):
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", "wishart --dim 50 --rank 8 --misalignment 1e-4",
                                        f"{M2_SHAPE} --bound exact-rank1", STACK])  # fmt: skip
 @pytest.mark.parametrize(
-    "words", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50 --epochs 1", "--relation replace"]
+    "wording", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50 --epochs 1", "--relation replace"]
 )
-def test_text_curve_and_report_match_json(run, mechanism, words):
-    code, out, _ = run(f"epsilon {mechanism} {words} --delta 1e-3 --json")
+def test_text_curve_and_report_match_json(run, mechanism, wording):
+    code, out, _ = run(f"epsilon {mechanism} {wording} --delta 1e-3 --json")
     if code == 3:
-        assert "exact-rank1" in mechanism and "replace" in words
+        assert "exact-rank1" in mechanism and "replace" in wording
         return
     result = json.loads(out)
-    said = [*result["mechanism"]["requirements"], *result["run"]["requirements"]]
-    text = " ".join(run(f"epsilon {mechanism} {words} --delta 1e-3 -v")[1].split())
-    assert all(sentence in text for sentence in said)
-    assert stated(run(f"epsilon {mechanism} {words} --delta 1e-3")[1]) >= present(said)
+    output = [*result["mechanism"]["requirements"], *result["run"]["requirements"]]
+    text = " ".join(run(f"epsilon {mechanism} {wording} --delta 1e-3 -v")[1].split())
+    assert all(sentence in text for sentence in output)
+    assert stated(run(f"epsilon {mechanism} {wording} --delta 1e-3")[1]) >= present(output)
     bound = "" if "--bound" in mechanism else f"--bound {result['bound']}"
-    curve = json.loads(run(f"curve {mechanism} {bound} {words} --points 2 --style json")[1])
-    assert curve["results"][0]["requirements"] == said
-    assert stated(run(f"curve {mechanism} {bound} {words} --points 2")[1]) >= present(said)
-    statement = " ".join(run(f"report {mechanism} {words} --delta 1e-3")[1].split())
-    assert all(f"requirement on the program: {sentence}" in statement for sentence in said)
-    assert stated(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1]) >= present(said)
+    curve = json.loads(run(f"curve {mechanism} {bound} {wording} --points 2 --style json")[1])
+    assert curve["results"][0]["requirements"] == output
+    assert stated(run(f"curve {mechanism} {bound} {wording} --points 2")[1]) >= present(output)
+    statement = " ".join(run(f"report {mechanism} {wording} --delta 1e-3")[1].split())
+    assert all(f"requirement on the program: {sentence}" in statement for sentence in output)
+    assert stated(run(f"compare {mechanism.split(' --bound')[0]} {wording} --delta 1e-3")[1]) >= present(output)
 
 
 def test_several_releases_require_fixed_schedule(run):
@@ -219,12 +219,12 @@ def test_several_releases_require_fixed_schedule(run):
 def test_dp_sft_requires_public_subspace(run, tmp_path):
     line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
     for extra, there in (("", False), (" --public", True)):
-        assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["requirements"]) == there
+        assert (TEXTS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["requirements"]) == there
         assert ("public-subspace" in run(line + extra)[1]) == there
     path = tmp_path / "plan.toml"
     assert run(f"{line} --public -o {path}")[0] == 0 and "public subspace" in path.read_text()
     budget = {"epsilon": 4, "delta": 1e-5, "sampling_rate": 0.1, "steps": (2, 2)}
-    assert WORDS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["requirements"]
+    assert TEXTS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["requirements"]
 
 
 def test_run_file_keeps_requirements():
@@ -232,7 +232,7 @@ def test_run_file_keeps_requirements():
     first = from_data({"phase": [entry]})
     again = from_data({"phase": [phase.as_dict() for phase in first.phases]})
     assert first.delta(epsilon=1.0).run == again.delta(epsilon=1.0).run
-    assert WORDS["PUBLIC_DATASET_SIZE"] in again.delta(epsilon=1.0).run["requirements"]
+    assert TEXTS["PUBLIC_DATASET_SIZE"] in again.delta(epsilon=1.0).run["requirements"]
     parted = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "sampling": "partition"}]})
     again = from_data({"phase": [phase.as_dict() for phase in parted.phases]})
     assert again.delta(epsilon=1.0).run["sampling"] == "partition"
@@ -243,7 +243,7 @@ def test_run_file_keeps_requirements():
 def test_alignment_mean_states_number_of_records(run):
     line = "alignment mean --norm-bound 1 --norm-floor .1 --records 5000"
     shown = json.loads(run(line + " --json")[1])
-    assert any("5000 records" in words and "smallest batch" in words for words in shown["requirements"])
+    assert any("5000 records" in wording and "smallest batch" in wording for wording in shown["requirements"])
     assert "5000 records" in run(line)[1] and "Poisson" in run(line)[1]
     batch = json.loads(run(line.replace("5000", "50") + " --json")[1])
     few, many = (
@@ -258,7 +258,7 @@ def test_alignment_mean_states_number_of_records(run):
     assert run(f"epsilon wishart --dim 9 --rank 2 --misalignment 1e-5 {poisson} --delta .1")[0] == 3
 
 
-def test_laplace_noise_multiplier_is_a_scale(run):
+def test_laplace_noise_multiplier_is_scale(run):
     """With a standard deviation entered as the scale, epsilon would be sqrt(2) times too small."""
     out = " ".join(run("epsilon laplace --noise-multiplier 2 --relation replace --clip 3 --delta 1e-5 -v")[1].split())
     assert "noise multiplier = scale/(2C)" in out and "sigma/(2C)" not in out
@@ -289,8 +289,8 @@ def test_training_requires_public_dataset_size():
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-        said = present(optimizer.epsilon(1e-3).requirements)
-        assert "PUBLIC_DATASET_SIZE" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
+        output = present(optimizer.epsilon(1e-3).requirements)
+        assert "PUBLIC_DATASET_SIZE" in output and ("PUBLIC_SUBSPACE" in output) == (subspace is not None)
         optimizer.close()
 
 
@@ -312,7 +312,7 @@ RUNS_OF_TRAINING = {
 """Runs as lists of phases: mechanism, parameters, run."""
 
 
-def said_of(run, path, line):
+def stated_of(run, path, line):
     """Return the requirements that a command prints, as text and, if it has JSON, in JSON too."""
     code, out, err = run(line)
     assert code == 0, err
@@ -336,11 +336,11 @@ def write_run(folder, name, cut=False):
 
 
 @pytest.mark.parametrize("name", full_if(RUNS_OF_TRAINING, lambda name: not name.startswith("one ")))
-def test_ledger_verify_and_run_list_the_same_requirements(run, tmp_path, name):
+def test_ledger_verify_and_run_list_same_requirements(run, tmp_path, name):
     """Only commands that read a ledger can state that nothing outside it is counted."""
     path, run_file = write_run(tmp_path, name)
-    sets = [said_of(run, path, f"{command} {path} --delta 1e-5") for command in ("ledger", "verify")]
-    of_plan = said_of(run, path, f"run {run_file} --delta 1e-5 -v")
+    sets = [stated_of(run, path, f"{command} {path} --delta 1e-5") for command in ("ledger", "verify")]
+    of_plan = stated_of(run, path, f"run {run_file} --delta 1e-5 -v")
     assert sets == 2 * [{*of_plan, "ONLY_THIS_LEDGER"}]
 
 
@@ -364,13 +364,13 @@ def test_ledger_keeps_requirements_of_training(run, tmp_path):
         optimizer.close()
         assert "PUBLIC_DATASET_SIZE" in known and ("PUBLIC_SUBSPACE" in known) == (subspace is not None)
         for command in ("ledger", "verify"):
-            assert said_of(run, path, f"{command} {path} --delta 1e-3") == known
+            assert stated_of(run, path, f"{command} {path} --delta 1e-3") == known
 
 
 # --- sides ----------------------------------------------------------------------------------------
 
 
-def test_side_is_exact_only_for_the_true_value():
+def test_side_is_exact_only_for_true_value():
     shown = {
         "gaussian": privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=0.5),
         "public sketch": privproj.delta(
@@ -385,7 +385,7 @@ def test_side_is_exact_only_for_the_true_value():
         seen = name in ("m1", "m2")
         assert found.side == ("upper bound" if seen else "exact")
         assert found.as_dict()["interval_contains"] == ("the value of the named bound" if seen else "the true value")
-        assert (WORDS["KNOWN_PROJECTION"] in found.mechanism["requirements"]) == seen
+        assert (TEXTS["KNOWN_PROJECTION"] in found.mechanism["requirements"]) == seen
 
 
 @pytest.mark.parametrize(("bound", "side"), [(None, "exact"), (0.5, "upper bound"), (0.8, "exact")])
@@ -440,14 +440,14 @@ def test_partition_costs_one_release_under_zero_out_only(size):
     with pytest.raises(UnsupportedError, match="shift every later batch"):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="add-remove", **epochs)
     flipped = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace", **epochs)
-    assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["requirements"]
+    assert flipped.value == printed and TEXTS["REPLACE_SENSITIVITY"] in flipped.run["requirements"]
 
 
 def test_partition_output_states_relation(run):
     for line in ("epsilon gaussian --noise-multiplier 1", "sigma m2 --dim 64 --rank 4 --epsilon 1"):
         shown = json.loads(run(f"{line} --sampling partition --delta 1e-5 --json")[1])
         assert (shown["run"]["sampling"], shown["run"]["relation"]) == ("partition", "zero-out")
-        assert any("relation is zero-out" in words for words in shown["warnings"])
+        assert any("relation is zero-out" in wording for wording in shown["warnings"])
     text = run("epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5")[1]
     assert "run:       one epoch, each record in one batch of a partition" in text
     for line in ("--relation add-remove", "--relation add-remove --group-size 2"):
@@ -470,7 +470,7 @@ def test_fixed_projection_with_partition_is_unsupported(kind, steps):
     assert named in str(caught.value)
     if fixed.name in ("m2", "m1"):
         again = privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps, bound=named.split()[-1])
-        assert WORDS["FRESH_PROJECTION_PER_BATCH"] not in again.requirements
+        assert TEXTS["FRESH_PROJECTION_PER_BATCH"] not in again.requirements
 
 
 def test_shared_projection_loses_amplification_in_epoch():

@@ -15,7 +15,7 @@ from privproj.run import ASSUMED_POISSON, RUN_PARAMETERS, Run, RunOptions, run_f
 from privproj.sampling import Sampling
 
 
-def test_an_answer_uses_every_one_of_batch_size_dataset_size_and_epochs():
+def test_result_uses_batch_size_dataset_size_and_epochs():
     one = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
     assert run_from(one) == {"sampling_rate": 0.1, "steps": 20, "dataset_size": 100, "public_size": True}
     found = [run_from({**one, key: 50}) for key in one]
@@ -28,7 +28,7 @@ SIZES = {"batch_size": 10, "dataset_size": 95}
 
 @pytest.mark.parametrize("scheme", ["balls-in-bins", "shuffle"])
 @pytest.mark.parametrize("finds", ["", "steps"])
-def test_an_epoch_has_as_many_batches_as_hold_all_records(scheme, finds):
+def test_epoch_has_as_many_batches_as_hold_all_records(scheme, finds):
     epochs = {} if finds else {"epochs": 1.5}
     found = run_from({"sampling": scheme, **SIZES, **epochs}, finds)
     steps = {} if finds else {"steps": 2}
@@ -38,7 +38,7 @@ def test_an_epoch_has_as_many_batches_as_hold_all_records(scheme, finds):
     assert named == {"sampling": scheme, "batches": 10, **steps}
 
 
-def test_a_largest_batch_takes_the_number_of_records_with_it():
+def test_largest_batch_takes_number_of_records_with_it():
     given = {"sampling_rate": 0.1, "max_batch_size": 20, "dataset_size": 95, "steps": 3}
     assert run_from(given) == {**given, "public_size": True}
     assert run_from({**SIZES, "epochs": 1, "max_batch_size": 20})["dataset_size"] == 95
@@ -64,7 +64,7 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("given", "name"), CONTRADICTIONS, ids=str)
-def test_batches_that_contradict_are_refused_by_name(given, name):
+def test_contradicting_batch_options_error_names_them(given, name):
     with pytest.raises(InvalidParameterError) as error:
         Run(**run_from(given))
     assert error.value.name == name
@@ -82,7 +82,7 @@ def test_batches_that_contradict_are_refused_by_name(given, name):
         ({**SIZES, **BINS}, "", "epochs"),
     ],
 )
-def test_how_often_a_batch_is_drawn_is_never_taken_to_be_once(given, finds, name):
+def test_how_often_batch_is_drawn_is_never_taken_to_be_once(given, finds, name):
     with pytest.raises(InvalidParameterError) as error:
         run_from(given, finds)
     assert error.value.name == name and error.value.is_missing and "steps 1" in str(error.value)
@@ -90,7 +90,7 @@ def test_how_often_a_batch_is_drawn_is_never_taken_to_be_once(given, finds, name
     assert run_from({**given, key: 1}, finds)["steps"] >= 1
 
 
-def test_batches_are_said_to_be_taken_as_poisson_exactly_where_nobody_said_how_they_are_drawn():
+def test_poisson_is_assumed_only_without_sampling_option():
     sized = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
     assert Run(**run_from(sized)).notes == (ASSUMED_POISSON,)
     for scheme in Sampling:
@@ -101,7 +101,7 @@ def test_batches_are_said_to_be_taken_as_poisson_exactly_where_nobody_said_how_t
 
 @pytest.mark.parametrize("rate", [1e-12, 1e-3, 0.1, 0.5, 0.999])
 @pytest.mark.parametrize("size", [2, 3, 17])
-def test_the_rate_of_a_group_is_never_below_its_probability(rate, size):
+def test_rate_of_group_is_never_below_its_probability(rate, size):
     exact = 1 - (1 - Fraction(rate)) ** size
     found = Run(sampling_rate=rate, group_size=size).group_rate
     assert exact <= Fraction(found) or found == 1.0
@@ -118,7 +118,7 @@ def mixture_gains(weights, shifts, eps):
 
 @pytest.mark.parametrize(("rate", "size", "mu"), [(0.1, 2, 1.0), (0.4, 2, 0.5), (0.05, 5, 0.6), (0.3, 3, 2.0)])
 @pytest.mark.parametrize("eps", [0.0, 0.2, 1.0])
-def test_a_sampled_group_is_covered_whatever_number_of_its_records_is_drawn(rate, size, mu, eps):
+def test_group_bound_covers_any_number_of_sampled_records(rate, size, mu, eps):
     """Aligned records, each drawn on its own: the shift is binomial."""
     weights = [math.comb(size, k) * rate**k * (1 - rate) ** (size - k) for k in range(size + 1)]
     true = max(mixture_gains(weights, [mu * k for k in range(size + 1)], eps))
@@ -130,7 +130,7 @@ def test_a_sampled_group_is_covered_whatever_number_of_its_records_is_drawn(rate
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-def test_a_sampled_group_of_m2_is_covered_in_any_rank(aligned):
+def test_sampled_group_of_m2_is_covered_in_any_rank(aligned):
     """Two records of rank one, in one direction or in two: the shift given the projection, averaged over it."""
     rng = np.random.default_rng(4)
     dim, rank, z, rate, eps, count = 12, 3, 0.7, 0.3, 0.4, 300
@@ -165,7 +165,7 @@ def test_groups_compose_over_phases_with_rates_of_their_own():
     assert found < 0.7 * drawn_together
 
 
-def test_run_options_are_the_fields_of_run():
+def test_run_options_are_fields_of_run():
     """The type of the keyword arguments repeats names alone: checks and help texts are those of ``Run``."""
     options = {*RUN_PARAMETERS, "allow_refuted", "public_size"}
     assert set(RunOptions.__annotations__) == options

@@ -23,14 +23,14 @@ def misspelt(word):
 
 
 @pytest.mark.parametrize("mechanism", sorted({kind for kind, _ in bound_names()}))
-def test_a_bound_with_one_wrong_letter_is_suggested(mechanism):
+def test_bound_with_one_wrong_letter_is_suggested(mechanism):
     known = [name for kind, name in bound_names() if kind == mechanism]
     for name in known:
         for word in misspelt(name):
             assert word in known or name in errors.nearest_names(word, known), word
 
 
-def test_the_python_door_suggests_too():
+def test_python_errors_suggest_names():
     for call, name in (
         (lambda: privproj.epsilon(M2, delta=1e-5, bound="rankfree"), "rank-free"),
         (lambda: privproj.epsilon(M2, delta=1e-5, relation="addremove"), "add-remove"),  # pyright: ignore
@@ -43,7 +43,7 @@ def test_the_python_door_suggests_too():
             call()
 
 
-def test_a_word_that_is_near_nothing_gets_the_list():
+def test_word_that_is_near_nothing_gets_list():
     with pytest.raises(privproj.InvalidParameterError) as caught:
         privproj.evaluate("m2.rank-free.zzzzzzzz")
     assert all(name in str(caught.value) for name in QUERIES)
@@ -51,7 +51,7 @@ def test_a_word_that_is_near_nothing_gets_the_list():
 
 
 @pytest.mark.parametrize("kind", [k for _, k in getmembers(errors, isclass) if issubclass(k, errors.PrivprojError)])
-def test_an_error_survives_another_process(kind):
+def test_error_survives_another_process(kind):
     given = {
         errors.InvalidParameterError: ("rank", 0, "an integer", "a remedy"),
         errors.UnknownNameError: ("bound", "best", "bound", "choose from rank-free"),
@@ -62,7 +62,7 @@ def test_an_error_survives_another_process(kind):
     assert (type(copy), str(copy)) == (kind, str(error))
 
 
-def test_a_missing_package_says_what_to_install():
+def test_missing_package_error_names_extra():
     error = errors.MissingPackageError("torch", "training", "torch")
     assert str(error).startswith("training needs torch, which is not installed.")
     assert str(error).endswith("pip install 'privproj[torch]'")

@@ -51,7 +51,7 @@ def test_new_parameter_needs_its_declaration_only():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "text"),
     [
         ({"turns": 10}, "turns must be an integer from 2 to 9, got 10"),
         ({"turns": 2.5}, "turns must be an integer from 2 to 9, got 2.5"),
@@ -61,25 +61,25 @@ def test_new_parameter_needs_its_declaration_only():
         ({"quiet": 1}, "quiet must be true or false, got 1"),
     ],
 )
-def test_value_outside_the_declared_range_is_rejected(wrong, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_value_outside_declared_range_is_rejected(wrong, text):
+    with pytest.raises(InvalidParameterError, match=text):
         Toy(**{"needed": 1, **wrong})
 
 
 @pytest.mark.parametrize("name", mechanism_names())
-def test_parameters_are_options_keys_and_in_the_schema(name):
+def test_parameters_are_options_keys_and_in_schema(name):
     kind = mechanism_named(name)
     offered = {option.opts[0] for option in mechanism_options(name, "compare")}
     for field, found in parameters_of(kind).items():
         key = found.key or field
-        assert not found.words or f"--{key.replace('_', '-')}" in offered
-        assert found.words or found.kind is TRUTH or field == "other_residual_norm"
+        assert not found.description or f"--{key.replace('_', '-')}" in offered
+        assert found.description or found.kind is TRUTH or field == "other_residual_norm"
         rules = [rule["then"]["properties"][key] for rule in PHASE["allOf"]
                  if name in rule.get("if", {}).get("properties", {}).get("mechanism", {}).get("enum", ())]  # fmt: skip
-        assert rules == [{**found.kind.rule, **({"description": found.words} if found.words else {})}]
+        assert rules == [{**found.kind.rule, **({"description": found.description} if found.description else {})}]
 
 
-def test_files_accept_values_of_the_declared_kind_only():
+def test_files_accept_values_of_declared_kind_only():
     values = (True, 1, 1.5, "even", "x", {}, [], ["x"], None)
     fitting = {name: [value for value in values if kind.fits(value)] for name, kind in KINDS.items()}
     assert fitting["steps"] == [1] and fitting["delta"] == [1, 1.5] and fitting["planned"] == [True]

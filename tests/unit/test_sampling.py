@@ -18,15 +18,15 @@ def options_of(scheme):
     return {"sampling": scheme, "steps": 3, **rate, **{name: GIVEN[name] for name in SCHEMES[scheme].needs}}
 
 
-def test_every_scheme_has_a_record_and_its_default_is_one_of_its_relations():
+def test_every_scheme_supports_its_default_relation():
     assert set(SCHEMES) == set(Sampling) and scheme_of(None) is WHOLE_DATA
     for scheme in SCHEMES.values():
-        assert scheme.default_relation in scheme.relations and not set(scheme.why_refused) & set(scheme.relations)
+        assert scheme.default_relation in scheme.relations and not set(scheme.why_unsupported) & set(scheme.relations)
         assert bool(scheme.why_default) == (scheme.default_relation is not NeighboringRelation.ADD_REMOVE)
 
 
 @pytest.mark.parametrize(("scheme", "relation"), list(itertools.product(Sampling, NeighboringRelation)))
-def test_a_relation_is_answered_exactly_where_the_record_has_it(scheme, relation):
+def test_relation_is_supported_only_by_its_schemes(scheme, relation):
     ask = {"delta": 1e-5, "relation": str(relation), **options_of(scheme)}
     mechanism = Gaussian(noise_multiplier=2.0)
     if relation in SCHEMES[scheme].relations:
@@ -37,7 +37,7 @@ def test_a_relation_is_answered_exactly_where_the_record_has_it(scheme, relation
 
 
 @pytest.mark.parametrize(("scheme", "name"), list(itertools.product(Sampling, BATCH_OPTIONS)))
-def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(scheme, name):
+def test_batch_options_are_accepted_only_by_their_schemes(scheme, name):
     run = {**options_of(scheme), name: 2 if name == "batches_per_record" else GIVEN[name]}
     run |= {"dataset_size": GIVEN["dataset_size"]} if name == "max_batch_size" else {}
     if name in SCHEMES[scheme].options:
@@ -48,8 +48,8 @@ def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(schem
 
 
 @pytest.mark.parametrize("scheme", Sampling)
-def test_what_a_scheme_takes_for_granted_is_said_once_with_every_answer(scheme):
-    said = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).requirements
-    assert said.count(SCHEMES[scheme].requirements) == 1
+def test_scheme_requirements_appear_once_in_every_result(scheme):
+    output = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).requirements
+    assert output.count(SCHEMES[scheme].requirements) == 1
     others = {record.requirements for record in SCHEMES.values()} - {SCHEMES[scheme].requirements}
-    assert not others & set(said)
+    assert not others & set(output)

@@ -1,8 +1,8 @@
 from privproj.contrib.audit.epsilon_lower import AuditVerdict as AuditVerdict
-from privproj.contrib.audit.scenes import (
-    LoaderScene as LoaderScene,
-    Scene as Scene,
-    judge_scene as judge_scene,
+from privproj.contrib.audit.experiments import (
+    LoaderExperiment as LoaderExperiment,
+    AuditExperiment as AuditExperiment,
+    assess_experiment as assess_experiment,
 )
 from privproj.contrib.audit.symmetry import (
     SymmetryTest as SymmetryTest,

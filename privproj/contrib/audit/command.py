@@ -52,7 +52,7 @@ def needing_torch(name: str) -> Any:
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
-def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
+def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
     """Return the output for a verdict: the claim, the lower bound and the largest detectable epsilon."""
     claim = verdict.claimed_epsilon
     claim_text = "no claim" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
@@ -62,7 +62,7 @@ def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Findin
     parts = {
         "lower bound": f"epsilon >= {least} with {percent(verdict.confidence)} confidence",
         "detectable": f"epsilon <= {most} with {verdict.trials} {trials}; an audit never confirms a claim",
-        "attack": auc_words(verdict.auc),
+        "attack": auc_text(verdict.auc),
         "warning": f"too few {trials} to refute this claim at this delta with any attack. Increase their number."
         * too_few_trials,
     }
@@ -71,7 +71,7 @@ def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Findin
     return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
 
 
-def auc_words(area: float) -> str:
+def auc_text(area: float) -> str:
     """Return the area under the ROC curve of an attack as text, with its scale."""
     return f"AUC {area:.3f} (0.5: random guessing, 1: no error)"
 
@@ -104,7 +104,7 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     test = symmetry_test(query, other, rank, draws, rng)
     record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
     text = "every release distinguishes neighboring matrices" if test.separates else "no conclusion"
-    return record, f"{record['verdict']}: {text}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
+    return record, f"{record['verdict']}: {text}", {"attack": f"{auc_text(test.auc)}, over {test.draws} releases"}
 
 
 # --- the release itself -----------------------------------------------------------------------------
@@ -134,30 +134,30 @@ def mechanism(
     shape: Any = {"dim": dim, "rank": rank}
     for name, value in shape.items():
         if (value is None) is (mechanism == "m2"):
-            refused = "nothing" if value is None else value
-            raise InvalidParameterError(f"--{name}", refused, "given for m2, and for no other mechanism")
+            rejected = "nothing" if value is None else value
+            raise InvalidParameterError(f"--{name}", rejected, "given for m2, and for no other mechanism")
     z: Any = {"noise_multiplier": noise_multiplier}
     claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
-    release = needing_torch("scenes")
-    scene, runs = release.Scene(mechanism=claimed, steps=steps, fault=fault, seed=seed), trials // 2
+    release = needing_torch("experiments")
+    experiment, runs = release.AuditExperiment(mechanism=claimed, steps=steps, fault=fault, seed=seed), trials // 2
     parts = max(1, min(50, runs // 20))
     sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
     scores: Any = ([], [])
     with bar(parts, "auditing") as step:
-        for lines in rows_in_order(partial(score_parts, scene, sizes), range(parts), partial(open_pool, workers)):
+        for lines in rows_in_order(partial(score_parts, experiment, sizes), range(parts), partial(open_pool, workers)):
             for line in lines.splitlines():
                 for arm, more in zip(scores, loads(line), strict=True):
                     arm.extend(more)
                 step(1)
-    return judged(release.judge_scene(scene, scores, delta, confidence, claim), fault=fault)
+    return finding_from(release.assess_experiment(experiment, scores, delta, confidence, claim), fault=fault)
 
 
-def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
+def score_parts(experiment: Any, sizes: list[int], numbers: range) -> str:
     """Return the scores of the runs in these parts, one line of JSON for each part."""
     import torch
 
     torch.set_num_threads(1)
-    scores = (scene.scores(sizes[i], sizes[i], i) for i in numbers)
+    scores = (experiment.scores(sizes[i], sizes[i], i) for i in numbers)
     return "".join(dumps([arm.tolist() for arm in arms]) + "\n" for arms in scores)
 
 
@@ -178,10 +178,10 @@ def loader(
         trials: Number of runs, half of them with the canary.
         seed: Seed of the audit.
     """
-    audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
-    scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
-    verdict = audit.judge_scene(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
-    return judged(verdict, fault=fault)
+    audit, z = needing_torch("experiments"), Gaussian(noise_multiplier=noise_multiplier)
+    experiment = audit.LoaderExperiment(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
+    verdict = audit.assess_experiment(experiment, experiment.scores(trials // 2, trials // 2), delta, confidence, claim)
+    return finding_from(verdict, fault=fault)
 
 
 def one_run(
@@ -200,8 +200,8 @@ def one_run(
         seed: Seed of the audit.
     """
     z = Gaussian(noise_multiplier=noise_multiplier)
-    verdict, right = needing_torch("scenes").one_run(z, canaries, guesses, delta, confidence, claim, seed)
-    record, first, parts = judged(verdict, "guesses")
+    verdict, right = needing_torch("experiments").one_run(z, canaries, guesses, delta, confidence, claim, seed)
+    record, first, parts = finding_from(verdict, "guesses")
     hits = f"{right} of {verdict.trials} guesses correct ({percent(right / verdict.trials)})"
     return record, first, {**parts, "attack": f"{hits}, {parts['attack']}, in one run"}
 
@@ -240,15 +240,15 @@ def membership(
         area, rates, beyond = module.calibrated_loss_attack(game, confidence)
         first = f"AUC {area:.3f}  (average over records; a value near 0.5 is not evidence of privacy)"
         record = unbounded(beyond, area, 1, rates=rates, confidence=confidence)
-        return record, first, {"rate": [rate_words(rate, confidence) for rate in rates]}
+        return record, first, {"rate": [rate_text(rate, confidence) for rate in rates]}
     half = models // 2
     with bar(2 * half, "training shadow models") as step:
         scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
-    from privproj.contrib.audit.epsilon_lower import balanced_accuracy, judge
+    from privproj.contrib.audit.epsilon_lower import assess_claim, balanced_accuracy
 
     best, claimed = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
-    verdict = judge(*scores, delta=delta, confidence=confidence, claim=claimed)
-    record, first, parts = judged(verdict, balanced_accuracy=best)
+    verdict = assess_claim(*scores, delta=delta, confidence=confidence, claim=claimed)
+    record, first, parts = finding_from(verdict, balanced_accuracy=best)
     return (
         record,
         first,
@@ -259,7 +259,7 @@ def membership(
     )
 
 
-def rate_words(rate: dict[str, float], confidence: float) -> str:
+def rate_text(rate: dict[str, float], confidence: float) -> str:
     """Return a true positive rate at a false positive rate as text, with its confidence interval."""
     at, share, low, high, sure = map(percent, (*rate.values(), confidence))
     return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"

@@ -151,7 +151,7 @@ class AuditVerdict:
         return "refuted" if self.refuted else "not refuted"
 
 
-def judge(
+def assess_claim(
     inside: Sequence[float] | Array,
     outside: Sequence[float] | Array,
     *,

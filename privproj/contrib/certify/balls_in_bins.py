@@ -23,7 +23,7 @@ from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray
 from privproj.contrib.certify.composition import (
     BallPair,
     BallPhase,
-    ComposedLaw,
+    ComposedDistribution,
     Ends,
     Knot,
     Releases,
@@ -133,14 +133,14 @@ class _Sum:
             masses = [mass * scale for mass in masses]
             # The rest for the right part, 1 + rest - sum_j p_j for the left one
             self.costs = pair.rest, 1 + pair.rest - scale * finite
-        composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], 2.0**grid.level, window)
+        composed = ComposedDistribution([(BallPair(cells, tuple(masses), arb(0)), batches)], 2.0**grid.level, window)
         # S >= 0
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
         self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
         # Bits to which the masses of S are rounded outward before they are added up
         with ctx.workprec(64):
-            law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
-            self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
+            distribution = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.distribution]
+            self.from_left, self.from_right = _Hinges(distribution), _Hinges(distribution[::-1])
         if above:
             first, inner = self.start + 1, range(self.start + 1, self.end)
             self.last = first + bisect_left(inner, True, key=lambda k: self._is_slack(self._gain_and_slack(arb(k))))
@@ -304,12 +304,12 @@ class _Search:
             h = 2.0**level
             knots = np.unique(np.append(np.rint(places / h), max(1.0 / h, 1.0)))
             knots = knots[knots > 0.0]
-            law = _split(self.atoms, knots * h)
-            (end, right), (start, left) = (_edge(law, self.batches, side, log_mass) for side in (1, -1))
+            distribution = _split(self.atoms, knots * h)
+            (end, right), (start, left) = (_edge(distribution, self.batches, side, log_mass) for side in (1, -1))
             first = math.floor(max(start, 0.0) / h)
             size = 1 << (math.ceil(end / h) + 1 - first).bit_length()
             close = all(
-                abs(self.loss(law, depth, side) / loss - 1.0)
+                abs(self.loss(distribution, depth, side) / loss - 1.0)
                 # The tolerance is larger at the ends of windows, and for a direction whose epsilon is below this share
                 # of the larger one.
                 <= (1e-2 if depth == log_mass or loss < 0.8 * largest else self.tolerance)
@@ -320,9 +320,9 @@ class _Search:
                 return EpochGrid(level, tuple(int(knot) for knot in knots), Window(first, size, right, left))
             level -= 1
 
-    def loss(self, law: Atoms, log_mass: float, side: int) -> float:
+    def loss(self, distribution: Atoms, log_mass: float, side: int) -> float:
         """Return the loss of an epoch that is exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound."""
-        return side * math.log(max(_edge(law, self.batches, side, log_mass)[0] / self.batches, 1e-300))
+        return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 
 
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
@@ -339,9 +339,9 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
     return places, masses
 
 
-def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
+def _edge(distribution: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
     """Return the sum exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
-    places, masses = law
+    places, masses = distribution
     mean = float(masses @ places)
     orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))
     edge, order = chernoff_edge([(side * places, masses, copies)], orders, log_mass)

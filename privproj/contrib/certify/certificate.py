@@ -133,7 +133,7 @@ class Certificate:
 # --- a query and its data ------------------------------------------------------------------------------
 
 
-def _question_from(data: dict[str, Any]) -> Composition:
+def composition_from_data(data: dict[str, Any]) -> Composition:
     """Return the query of a certificate, without the names of phases and without marks of planned phases.
 
     Raises:
@@ -149,19 +149,19 @@ def _question_from(data: dict[str, Any]) -> Composition:
     return replace(schedule, phases=tuple(replace(phase, name="", planned=False) for phase in schedule.phases))
 
 
-def _data_of(question: Composition) -> dict[str, Any]:
+def _data_of(composition: Composition) -> dict[str, Any]:
     """Return a query as the data of a run file in its canonical form, without the names of its phases."""
-    return {"phase": without_names(phase.as_dict() for phase in question.phases)}
+    return {"phase": without_names(phase.as_dict() for phase in composition.phases)}
 
 
-def _question_of(result: Result) -> Composition:
-    """Return the query of a result; raises as :func:`_question_from` does."""
+def composition_of_result(result: Result) -> Composition:
+    """Return the query of a result; raises as :func:`composition_from_data` does."""
     phases: Any = result.mechanism.get("phases")
     if phases is None:
         parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
         entry = {**parameters, "mechanism": parameters.pop("name"), "bound": result.bound, **result.run}
         phases = [{key: value for key, value in entry.items() if key != "requirements" and value is not None}]
-    return _question_from({"phase": phases})
+    return composition_from_data({"phase": phases})
 
 
 # --- runs in balls ------------------------------------------------------------------------------------
@@ -400,24 +400,24 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     flint = import_extra("flint", "a certificate", "certify")
     # A proof in balls does not depend on the rounding of floats.
     if Requirement.MEASURED_ROUNDING in result.data_assumptions:
-        promises = tuple(
+        assumptions = tuple(
             requirement for requirement in result.data_assumptions if requirement != Requirement.MEASURED_ROUNDING
         )
-        result = replace(result, data_assumptions=promises, status=result.status if promises else Status.PROVED)
-    question = _question_of(result)
-    if is_run(question.phases):
-        result, question, run = _prove_run(result, question)
+        result = replace(result, data_assumptions=assumptions, status=result.status if assumptions else Status.PROVED)
+    composition = composition_of_result(result)
+    if is_run(composition.phases):
+        result, composition, run = _prove_run(result, composition)
         bits, choices = run.bits, {"witness": {}, "grid_step": run.grid.step}
         lower, upper = _ends_of_run(run, float(result.epsilon or 0.0), RUN_SPREAD)
     else:
-        epsilon, profile = float(result.epsilon or 0.0), ball_profile(question.only, question.only.run.steps)
+        epsilon, profile = float(result.epsilon or 0.0), ball_profile(composition.only, composition.only.run.steps)
         witness = profile.witness(epsilon)
         ball, bits = enclosure(profile, epsilon, witness)
         _check_side(result, ball)
         choices = {"witness": witness}
         lower, upper = _written_ends(ball, ball, CHOICE_SPREAD if witness else WRITTEN_SPREAD)
     certificate = Certificate(
-        question=_data_of(question),
+        question=_data_of(composition),
         epsilon=float(result.epsilon or 0.0),
         target=target_field(result),
         lower=lower,
@@ -447,29 +447,29 @@ def _check_answered(result: Result) -> None:
         )
 
 
-def _prove_run(result: Result, question: Composition) -> "tuple[Result, Composition, RunInBalls]":
+def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Composition, RunInBalls]":
     """Return the result of a run with its number raised until it is proved, with its query and the run in balls."""
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
     proved, delta = result, Decimal(0)
     for _ in range(MOST_TRIES):
         goal = _log_goal(target_field(proved))
-        run, least = prove_run(question.phases, goal, epsilon)
+        run, least = prove_run(composition.phases, goal, epsilon)
         if result.quantity == "sigma" and least <= epsilon:
             mechanism = {**result.mechanism, "noise_multiplier": sigma}
-            return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
+            return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), composition, run
         _check_run_side(result, run)
         if result.quantity == "epsilon":
-            return _with_value(result, least, epsilon=least), question, run
+            return _with_value(result, least, epsilon=least), composition, run
         if result.quantity == "sigma":
             # Epsilon decreases at least about as fast as 1/z.
             sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
-            question = question.with_mechanism(noise_multiplier=sigma)
+            composition = composition.with_mechanism(noise_multiplier=sigma)
         else:
             delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
             proved = _with_delta(result, delta)
             # The check will propose its grids for the delta that is proved.
             if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
-                return proved, question, run
+                return proved, composition, run
     raise PrecisionError(f"no {result.quantity} near the result is proved to meet the target")
 
 
@@ -700,23 +700,23 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     import_extra("flint", "a certificate", "certify")
     with within("certificate"):
         claim = _from_record(certificate.record)
-        question = _question_from(claim.question)
-        if not files.json_equal(as_plain_value(_data_of(question)), claim.question):
+        composition = composition_from_data(claim.question)
+        if not files.json_equal(as_plain_value(_data_of(composition)), claim.question):
             expected = "a query as privproj writes it"
             raise InvalidParameterError("question", quoted(claim.question), expected)
-        return _verdict_on(claim, question)
+        return _verdict_on(claim, composition)
 
 
-def _verdict_on(claim: Certificate, question: Composition) -> CertificateVerdict:
+def _verdict_on(claim: Certificate, composition: Composition) -> CertificateVerdict:
     """Return the verdict on a certificate with this query."""
-    lower, upper = _ends_anew(claim, question.phases)
-    side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
+    lower, upper = _ends_anew(claim, composition.phases)
+    side = Side.UPPER if is_run(composition.phases) else composition.side(composition.curve())
     value = _rounded_up(Decimal(upper))
-    result = replace(build_result(question, "delta", None, side=side), value=value, epsilon=claim.epsilon)
+    result = replace(build_result(composition, "delta", None, side=side), value=value, epsilon=claim.epsilon)
     result = replace(result, interval=Enclosure(-math.inf, value))
     claims = {
-        "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
-        "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
+        "delta is proved again to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
+        "delta is proved again to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
         "the target is met": ball_meets(claim.target, claim.upper),
     }
     return CertificateVerdict(claims, lower, upper, result)

@@ -180,7 +180,7 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
     return [(cell, right[cell] if cell >= 0 else _scale(right[-cell], (cell * h).exp())) for cell in cells]
 
 
-def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
+def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
     """Return the knots of the other direction, in which the excess at ``1/t`` is ``E(t) / t`` (C1)."""
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
@@ -317,9 +317,9 @@ class RunInBalls:
         steps = [phase.steps for phase in phases]
         orders = [[[_knot(cell, ends, h) for cell, ends in points] for points in excesses]]
         if any(phase.one_sided for phase in phases):
-            orders.append([_mirror(points, h) for points in excesses])
+            orders.append([_reflect(points, h) for points in excesses])
         self.above = [
-            ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
+            ComposedDistribution(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
             for order, window in zip(orders, grid.windows, strict=True)
         ]
         self.below = []
@@ -327,7 +327,7 @@ class RunInBalls:
             pairs = [pair_below(knots) for knots in order]
             pairs_of_steps = [(pair, count) for pair, count in zip(pairs, steps, strict=True) if pair is not None]
             if len(pairs_of_steps) == len(pairs):
-                self.below.append(ComposedLaw(pairs_of_steps, grid.step, window))
+                self.below.append(ComposedDistribution(pairs_of_steps, grid.step, window))
 
     def upper(self, eps: float) -> arb:
         """Return an upper bound of delta at ``eps >= 0``, an exact number."""
@@ -335,8 +335,8 @@ class RunInBalls:
         # infinity
         with ctx.workprec(self.bits):
             delta = arb(0)
-            for law in self.above:
-                delta = delta.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+            for distribution in self.above:
+                delta = delta.max(distribution.gain(eps, above=True) + distribution.beyond_right + distribution.rest)
             return _or_else(delta.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
@@ -344,25 +344,30 @@ class RunInBalls:
         # delta >= the same sum - P(S outside of the window) - cost of the rests
         with ctx.workprec(self.bits):
             delta = arb(0)
-            for law in self.below:
-                delta = delta.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
+            for distribution in self.below:
+                delta = delta.max(
+                    distribution.gain(eps, above=False)
+                    - distribution.beyond_right
+                    - distribution.beyond_left
+                    - distribution.rest
+                )
             return _or_else(delta.lower(), 0)
 
     @property
     def blur(self) -> arb:
         """An upper bound of the error of delta that the radii of the balls of the composed distributions cause."""
         widest = arb(0)
-        for law in (*self.above, *self.below):
-            widest = widest.max(sum((ball.rad() for ball in law.law), arb(0)))
+        for distribution in (*self.above, *self.below):
+            widest = widest.max(sum((ball.rad() for ball in distribution.distribution), arb(0)))
         return widest
 
 
-class ComposedLaw:
+class ComposedDistribution:
     """The distribution of the sum of the losses of a run on a window, with bounds of the mass outside."""
 
     def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
         self.pairs, self.step, self.window = pairs, step, window
-        self.law = _composed_masses(pairs, window)
+        self.distribution = _composed_masses(pairs, window)
         self.beyond_right = self._chernoff(window.first + window.size, arb(window.right))
         self.beyond_left = self._chernoff(window.first, -arb(window.left))
 
@@ -392,7 +397,7 @@ class ComposedLaw:
         h, mass, weighted = arb(self.step), arb(0), arb(0)
         # e^(eps - S h) from cell to cell
         factor, decay = (arb(eps) - start * h).exp(), (-h).exp()
-        for ball in self.law[start - self.window.first :]:
+        for ball in self.distribution[start - self.window.first :]:
             p = ball.upper() if above else ball.lower()
             if not p <= 0:
                 mass, weighted = mass + p, weighted + p * factor
@@ -409,6 +414,6 @@ def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> l
             wrapped[cell % window.size] += mass
         spectrum = [value**steps for value in acb.dft(wrapped)]
         product = [x * y for x, y in zip(product, spectrum, strict=True)] if product else spectrum
-    law = [value.real for value in acb.dft(product, inverse=True)]
+    distribution = [value.real for value in acb.dft(product, inverse=True)]
     shift = window.first % window.size
-    return law[shift:] + law[:shift]
+    return distribution[shift:] + distribution[:shift]

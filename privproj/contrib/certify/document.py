@@ -3,7 +3,7 @@
 import re
 
 from privproj_cli.render import bound_text
-from privproj_cli.verify import DocumentKind, File, Rendered, render_verdict, unit_words
+from privproj_cli.verify import DocumentKind, File, Rendered, render_verdict, unit_text
 
 from privproj.contrib.certify.certificate import read_certificate, verify
 from privproj.io.run_file import listed, releases_text
@@ -18,7 +18,7 @@ def verify_document(document: File) -> Rendered:
     verified = verdict.result
     releases = releases_text(verified)
     description = f"{len(releases)} phases: {'; '.join(releases)}" if len(releases) > 1 else releases[0]
-    relation = unit_words(verified, f"; group size {verified.run['group_size']}")
+    relation = unit_text(verified, f"; group size {verified.run['group_size']}")
     record = {
         "claim": f"{description}, relation {relation}: delta at epsilon {claim.epsilon!r} is at most {claim.upper}",
         "lower": verdict.lower,

@@ -1,7 +1,7 @@
 """Enclose the Gaussian profile and its derivative in balls (C3).
 
 :mod:`privproj.numerics.special` and :mod:`privproj.distributions.squared_sensitivity` have the same functions in
-floats, ``tests/reference/special.py`` and ``tests/reference/laws.py`` in mpmath.
+floats, ``tests/reference/special.py`` and ``tests/reference/distributions.py`` in mpmath.
 """
 
 from flint import arb

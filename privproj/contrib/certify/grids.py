@@ -132,15 +132,15 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
 
 
 def chernoff_edge(
-    laws: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
+    dists: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
 ) -> tuple[float, float]:
     """Return the value that a sum exceeds with mass at most ``e^log_mass``, and the best order of Chernoff's bound.
 
-    The sum has independent terms. ``laws`` has the values, the masses and the number of copies of each term.
+    The sum has independent terms. ``dists`` has the values, the masses and the number of copies of each term.
     """
     # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
     moments = np.zeros(len(orders))
-    for places, masses, copies in laws:
+    for places, masses, copies in dists:
         exponents = orders[:, None] * places + np.log(np.maximum(masses, 1e-320))
         top = exponents.max(axis=1)
         moments += copies * (top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))

@@ -11,13 +11,13 @@ from flint import arb, ctx
 
 from privproj.contrib.certify import gamma, gaussian
 from privproj.contrib.certify.balls import GOAL_BITS
-from privproj.contrib.certify.laws import BallBetaLaw, BallGammaLaw, BallLaw
+from privproj.contrib.certify.distributions import BallBetaDistribution, BallDistribution, BallGammaDistribution
 from privproj.errors import PrecisionError
 
 Witness = dict[str, float]  # free parameters of a profile: name to value
 
 
-BITS_OF_LAWS = 32  # bits of relative accuracy of a mean over a distribution at one knot of a run
+BITS_OF_MEANS = 32  # bits of relative accuracy of a mean over a distribution at one knot of a run
 
 EVALUATION_BITS = 128  # bits of working precision of these means in a run
 
@@ -86,8 +86,8 @@ class BallBetaTail(BallProfile):
         term = (gaussian.delta if self.sharp else gaussian.two_sided)(eps, mu * tau.sqrt())
         if not tau < 1:
             return term
-        law = BallBetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
-        return term + self.k * law.tail(tau)
+        distribution = BallBetaDistribution(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
+        return term + self.k * distribution.tail(tau)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
         """Return 0, because no lower bound is known, and the bound at the ``tau`` of :meth:`witness`."""
@@ -108,7 +108,7 @@ class BallMean(BallProfile):
     def ends(self, eps: arb) -> tuple[arb, arb]:
         """Return both ends of the integral, to fewer bits."""
         with ctx.workprec(EVALUATION_BITS):
-            ball = self.mean(eps, BITS_OF_LAWS)
+            ball = self.mean(eps, BITS_OF_MEANS)
             return ball.lower(), ball.upper()
 
 
@@ -122,20 +122,20 @@ class BallRandomSensitivity(BallMean):
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
 
-    def law(self) -> BallLaw:
+    def distribution(self) -> BallDistribution:
         """Return the distribution of ``X``.
 
         It is ``mu^2 Beta(r/2, (d-r)/2)`` for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7).
         """
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
-            return BallGammaLaw(arb(self.shape) / 2, 2 * scale / self.shape)
+            return BallGammaDistribution(arb(self.shape) / 2, 2 * scale / self.shape)
         dim, rank = self.shape
-        return BallBetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
+        return BallBetaDistribution(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def mean(self, eps: arb, goal: int) -> arb:
         """Return the mean of ``h_eps`` under the distribution."""
-        return self.law().expected_delta(eps, goal=goal)
+        return self.distribution().expected_delta(eps, goal=goal)
 
 
 class BallAnyRank(BallRandomSensitivity):
@@ -179,17 +179,17 @@ class BallAnyRank(BallRandomSensitivity):
             return super().ends(eps)
         with ctx.workprec(EVALUATION_BITS):
             p = arb(self.witness(float(eps.mid())).get("tangent", 0.0)).max(gaussian.inflection(eps).upper())
-            lower, upper = self._enclose(eps, p, BITS_OF_LAWS)
+            lower, upper = self._enclose(eps, p, BITS_OF_MEANS)
             return lower.lower(), upper.upper()
 
     def _is_convex(self, eps: arb) -> bool:
         """Return whether ``h_eps`` is convex on the whole range of ``X``, so that rank one is the worst case."""
-        most = self.law().supremum
+        most = self.distribution().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
 
     def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
         """Return balls of the dual value ``V(c)`` and of ``E[g_p(X)]``, where the tangent at ``p`` crosses at ``c``."""
-        law, least = self.law(), gaussian.inflection(eps)
+        distribution, least = self.distribution(), gaussian.inflection(eps)
         if not p >= least:
             raise PrecisionError(
                 f"the tangent point must be at least {float(least):.6g}, the inflection point, got {float(p):.6g}"
@@ -197,13 +197,13 @@ class BallAnyRank(BallRandomSensitivity):
         # h(p) and h'(p). If the tangent is not negative at 0, it lies above h everywhere, and E l_p(X) is the bound.
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
-            return gaussian.delta(eps, law.mean.sqrt()), height + slope * (law.mean - p)
-        cut = _tangent_crossing(eps, p, goal) / law.scale
-        tail = law.tail(cut)
-        beyond = law.mean_above(cut, tail)
+            return gaussian.delta(eps, distribution.mean.sqrt()), height + slope * (distribution.mean - p)
+        cut = _tangent_crossing(eps, p, goal) / distribution.scale
+        tail = distribution.tail(cut)
+        beyond = distribution.mean_above(cut, tail)
         # E[h(X); X <= c] + P(X > c) (h(p) + h'(p) (E[X | X > c] - p)), and with h(E[X | X > c]) from below
         above = tail * (height + slope * (beyond - p))
-        below = law.expected_delta(eps, cut, above, goal)
+        below = distribution.expected_delta(eps, cut, above, goal)
         return below + tail * gaussian.delta(eps, beyond.sqrt()), below + above
 
 

@@ -16,8 +16,8 @@ from functools import partial
 from flint import arb
 
 from privproj.contrib.certify import gamma
+from privproj.contrib.certify.distributions import WIDEST_STRIP
 from privproj.contrib.certify.integral import Line
-from privproj.contrib.certify.laws import WIDEST_STRIP
 from privproj.contrib.certify.profiles import BallMean
 
 

@@ -257,7 +257,7 @@ def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
     return RdpAccountant(neighboring_relation=relation).supports(leaf)
 
 
-def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
+def why_unsupported(leaf: dp_event.DpEvent, relation: Relation) -> str:
     """Return why neither accountant of dp-accounting supports the event under the relation, as text."""
     name = type(leaf).__name__
     relations = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
@@ -361,7 +361,7 @@ def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossD
     with _converted_errors(event):
         pld = PLDAccountant(relation, step).compose(event)._pld
     orders = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
-    return PrivacyLossDistribution(*(law.to_dense_pmf() for law in orders))
+    return PrivacyLossDistribution(*(distribution.to_dense_pmf() for distribution in orders))
 
 
 def add_divergences(
@@ -443,11 +443,13 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     _check_scales(phases)
     relation = _relation_of(phases)
     unsupported = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
-    no_law = [f"{phase.place} has no distribution of the loss ({law})" for phase, law, _ in unsupported if law]
+    no_distribution = [
+        f"{phase.place} has no distribution of the loss ({name})" for phase, name, _ in unsupported if name
+    ]
     no_curve = [f"{phase.place} has no Renyi divergences ({curve})" for phase, _, curve in unsupported if curve]
-    if no_law and no_curve:
-        raise UnsupportedError(f"no accountant supports these phases together: {no_law[0]} and {no_curve[0]}")
-    return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
+    if no_distribution and no_curve:
+        raise UnsupportedError(f"no accountant supports these phases together: {no_distribution[0]} and {no_curve[0]}")
+    return tuple(_with_renyi_bound(phase, no_distribution[0]) for phase in phases) if no_distribution else tuple(phases)
 
 
 def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
@@ -502,15 +504,15 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
         UnsupportedError: An event has neither.
     """
     if phase.accountant is None:
-        has_law = isinstance(phase.release()[0], PrivacyProfile)
-        return "" if has_law else f"{phase.mechanism.name}.{phase.bound.name}", ""
+        has_distribution = isinstance(phase.release()[0], PrivacyProfile)
+        return "" if has_distribution else f"{phase.mechanism.name}.{phase.bound.name}", ""
     leaves = [leaf for leaf, _ in _leaves_of(phase)]
-    no_law = [leaf for leaf in leaves if not has_loss_distribution(leaf, relation)]
+    no_distribution = [leaf for leaf in leaves if not has_loss_distribution(leaf, relation)]
     no_curve = [leaf for leaf in leaves if not has_renyi_curve(leaf, relation)]
-    for leaf in (leaf for leaf in no_law if leaf in no_curve):
-        raise UnsupportedError(f"{phase.place}: {why_refused(leaf, relation)}")
-    law_name, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
-    return law_name, curve
+    for leaf in (leaf for leaf in no_distribution if leaf in no_curve):
+        raise UnsupportedError(f"{phase.place}: {why_unsupported(leaf, relation)}")
+    distribution_name, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_distribution, no_curve))
+    return distribution_name, curve
 
 
 def _with_renyi_bound(phase: Phase, why: str) -> Phase:

@@ -117,9 +117,9 @@ def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> Pri
     Raises:
         PrecisionError: The grid would be too large.
     """
-    law: Any = part._pmf_remove  # pyright: ignore[reportPrivateUsage]
-    if count * law.size > MOST_GRID_CELLS:
+    dist: Any = part._pmf_remove  # pyright: ignore[reportPrivateUsage]
+    if count * dist.size > MOST_GRID_CELLS:
         # 1e-15 is dp-accounting's default truncated tail mass; here it only gives the size of the grid.
-        lower, upper = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
+        lower, upper = common.compute_self_convolve_bounds(dist._probs, count, 1e-15)
         check_cell_count(upper - lower + 1, step)
     return part.self_compose(count) if count > 1 else part

@@ -16,6 +16,7 @@ from privproj.errors import QueryError, UnsupportedError
 from privproj.io.files import read_data
 from privproj.io.run_file import from_data
 from privproj.result import round_outward
+from privproj.run import percent
 
 
 @command_with(
@@ -57,6 +58,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         fixed = None
     plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
     reported, text = float(budget.epsilon(delta)), filter_text(budget)
+    share = percent(budget.spent / budget.budget)
     summary: dict[str, Any] = {"filter": budget.parameters(), "epsilon_to_report": reported}
     summary["epsilon_of_fixed_plan"] = fixed
     spent = budget.epsilon_of_spent(delta)
@@ -70,10 +72,11 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
             budget.spend(phase)
     summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
-    labels = {
-        "filter": f"{text} (pass --{text.split(',')[0]} in later queries)",
-        "report": f"epsilon {round_outward(reported)}, the whole budget, wherever the run stops",
-        "fixed plan": "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance",
-    }
-    write(render.as_json(summary) if json else remaining_text(summary, plan, labels, verbose))
+    used = f"epsilon {round_outward(summary['epsilon_spent'])}, {share} of the budget"
+    labels = {"spent": f"{used} (pass --order {str(budget.order).removesuffix('.0')} in later queries)"}
+    if verbose:
+        price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"
+        labels |= {"filter": text, "fixed plan": price}
+    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; wherever the run stops)"
+    write(render.as_json(summary) if json else remaining_text(summary, plan, labels, verbose, first))
     return 0 if summary["fits"] else 4

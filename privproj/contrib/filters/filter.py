@@ -483,7 +483,7 @@ class _BudgetQuery(Composition):
         )
 
     def side(self, curve: Curve) -> Side:
-        """Return the side of upper bounds, because the result is about the whole budget, not the spent part."""
+        """Return the side of upper bounds: the result covers the whole budget, not only the spent part."""
         return Side.UPPER
 
     def named(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class InverseGamma:
         return inverse_gamma_bins(self.a, self.scale, finer * 6 * BINS)
 
 
-def law(mechanism: JLClip) -> InverseGamma:
+def distribution(mechanism: JLClip) -> InverseGamma:
     """Return the distribution of the squared sensitivity of a long vector over noise."""
     assert mechanism.probes is not None
     half = 0.5 * mechanism.probes
@@ -120,9 +120,9 @@ EXACT = Bound(
     source="privproj: distribution of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
     proof="C32",
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
-    representation=lambda mechanism: rank_one_profile(law(mechanism)),
+    representation=lambda mechanism: rank_one_profile(distribution(mechanism)),
     version=4,
-    worst_differences=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    worst_differences=lambda mechanism: (rank_one_profile(distribution(mechanism)),),
     exact=True,
     **OF_ONE_RECORD,
 )
@@ -146,8 +146,8 @@ ANY_RECORDS = Bound(
     proof="C32",
     example="--group-size 2 --probes 30 --noise-multiplier 2",
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
-    representation=lambda mechanism: any_rank_profile(law(mechanism)),
+    representation=lambda mechanism: any_rank_profile(distribution(mechanism)),
     version=6,
-    worst_differences=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    worst_differences=lambda mechanism: (rank_one_profile(distribution(mechanism)),),
     check=_check_probes,
 )

@@ -2,7 +2,7 @@
 
 from flint import arb
 
-from privproj.contrib.certify.laws import BallGammaLaw
+from privproj.contrib.certify.distributions import BallGammaDistribution
 from privproj.contrib.certify.profiles import BallMean
 from privproj.contrib.jl_clip import JLClip
 
@@ -21,7 +21,7 @@ class _BallRandomClip(BallMean):
     def mean(self, eps: arb, goal: int) -> arb:
         """Return the mean of ``h_eps(mu^2 r / chi2_r)``."""
         half = arb(self.probes) / 2
-        return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
+        return BallGammaDistribution(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 
 
 def ball_profile(mechanism: JLClip, steps: int) -> _BallRandomClip:

@@ -3,8 +3,13 @@
 import mpmath as mp
 
 from privproj.reference.calculus import Function, Real, integrate_line
+from privproj.reference.distributions import (
+    ReferenceDistribution,
+    any_rank_delta,
+    gamma_density,
+    gaussian_delta_of_square,
+)
 from privproj.reference.gaussian import gaussian_mu
-from privproj.reference.laws import ReferenceLaw, any_rank_delta, gamma_density, gaussian_delta_of_square
 
 
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
@@ -22,7 +27,7 @@ def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
     """Return ``min_p E[g_p(mu^2 r / chi2_r)]``, delta where several records change (C32)."""
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a
-    law = ReferenceLaw(
+    distribution = ReferenceDistribution(
         density=lambda t: gamma_density(a, -t),
         value=lambda t: scale * mp.exp(t),
         coordinate=lambda x: mp.log(x / scale),
@@ -31,7 +36,7 @@ def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
         tail=lambda x: _gamma_below(a, scale, x),
         moment=lambda x: scale / (a - 1) * _gamma_below(a - 1, scale, x),
     )
-    return any_rank_delta(epsilon, law)
+    return any_rank_delta(epsilon, distribution)
 
 
 def _gamma_below(a: Real, scale: Real, x: Real) -> Real:

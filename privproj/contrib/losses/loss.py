@@ -83,12 +83,12 @@ class PrivacyLoss(Composition):
         return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION).above
 
     @property
-    def rests_on(self) -> Result:
+    def basis(self) -> Result:
         """The bound, status and assumptions of the run, as a result whose value is not used."""
         return build_result(self, "curve", 1.0, curve=self.curve())
 
     def __repr__(self) -> str:
-        basis = self.rests_on
+        basis = self.basis
         return (
             f"<privacy loss of {basis.run['steps']} releases: {basis.bound}, {basis.status}, {basis.run['relation']}>"
         )
@@ -153,7 +153,7 @@ class Conversion:
         side: Whether the value is an upper bound (privacy parameters and losses), a lower bound (false negative rates)
             or exact.
         means: The definition of the guarantee, as text.
-        rests_on: The bound, status and assumptions, as a :class:`privproj.Result` whose value is not used.
+        basis: The bound, status and assumptions, as a :class:`privproj.Result` whose value is not used.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import convert
@@ -165,7 +165,7 @@ class Conversion:
     value: Any
     side: Side
     means: str
-    rests_on: Result
+    basis: Result
 
 
 def convert(
@@ -223,9 +223,9 @@ def convert(
     several = isinstance(at, list | tuple)
     values, side = CONVERSIONS[to](loss, at if several else [at])
     # Renyi bounds of several phases have no joint curve, so divergences are added.
-    rests_on = build_result(loss, "curve", 1.0) if to == "renyi" else loss.rests_on
+    basis = build_result(loss, "curve", 1.0) if to == "renyi" else loss.basis
     value = values if several else values[0]
-    return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
+    return Conversion(to=to, value=value, side=side, means=MEANS[to], basis=basis)
 
 
 def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
@@ -288,7 +288,7 @@ MEANS = {
     "rho": "the Renyi divergence of every order a > 1, in both orders of neighbors, is at most value times a (zCDP)",
     "renyi": "the Renyi divergence of this order, in both orders of neighbors, is at most value",
     "trade-off": "an attack with this false positive rate has at least the false negative rate value",
-    "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
+    "dp-accounting": "its epsilons and deltas are upper bounds up to the rounding of dp-accounting's composition",
 }
 
 # for each privacy definition, the function from a privacy loss and a list ``at`` to the values and their side

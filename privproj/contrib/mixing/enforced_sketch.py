@@ -28,7 +28,7 @@ TAIL_ERROR = 1e-12  # soundness: relative error of the mass beyond, and per nat 
 
 LOG_TAIL_OF_WINDOW = -750.0  # soundness: ln of a probability above that of more than WINDOW standard deviations
 LARGEST_CHANGE = 1e7  # soundness: a larger nu counts as infinite in upper bounds and is omitted in lower bounds
-SHARE_AT_END = 1e-12  # soundness: the last part of the range, where nu has no correct digits, is treated likewise
+SHARE_AT_END = 1e-12  # soundness: the last part of the range, where nu has no correct digits, is treated the same way
 WIDEST_PANEL = 2.0  # standard deviations of the eigenvalue's noise
 NEGLIGIBLE_PANEL_NATS = 46.0  # soundness: panels so far below the largest one are less than a rounding
 NODES_AT_ONCE = 2**9  # nodes that fit into the cache

@@ -24,8 +24,8 @@ class _MixingRequirement(RequirementText):
     )
     SECRET_STAGES = (
         "secret-stages",
-        "The sketching matrix and both noises are secret, drawn anew for each release, and used once. Nothing else "
-        "that was computed from them is released.",
+        "The sketching matrix and both noises are secret and freshly sampled for each release, and used once. Nothing "
+        "else that was computed from them is released.",
     )
 
 

@@ -12,17 +12,17 @@ def representation(mechanism: Mixing) -> PrivacyProfile:
     """Return the profile of one release, the larger of the two directions."""
     from privproj.contrib.mixing.enforced_sketch import EnforcedSketch
 
-    law = EnforcedSketch(float(mechanism.needed_rank), mechanism.gamma, mechanism.eigen_noise)
+    distribution = EnforcedSketch(float(mechanism.needed_rank), mechanism.gamma, mechanism.eigen_noise)
 
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        orders = [law.log_delta_ends(np.array([eps]), present) for present in (True, False)]
+        orders = [distribution.log_delta_ends(np.array([eps]), present) for present in (True, False)]
         return Enclosure(*(max(float(ends[i][0]) for ends in orders) for i in (0, 1)))
 
     return PrivacyProfile(
         log_delta,
-        excess=law.excess,
+        excess=distribution.excess,
         resolution=VALUES_PER_DEVIATION,
         can_be_subsampled=False,
     )

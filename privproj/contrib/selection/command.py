@@ -14,7 +14,7 @@ from privproj.run import RunOptions
 # fields of the numerics that are printed with an epsilon for comparison, and their text
 COMPARISONS = {
     "epsilon_of_one_run": "one run alone: epsilon",
-    "epsilon_of_all_trials": "as many runs, a fixed number, all released: epsilon",
+    "epsilon_of_all_trials": "the same number of runs, fixed in advance and all released: epsilon",
 }
 
 

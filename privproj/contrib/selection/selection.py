@@ -435,26 +435,26 @@ def select(
     5.92
     """
     runs = trial_distribution(trials, distribution, shape)
-    question = _SelectionQuery(composition_of(mechanism, bound, run).phases, runs=runs)
+    composition = _SelectionQuery(composition_of(mechanism, bound, run).phases, runs=runs)
     if epsilon is not None and delta is not None:
         require_unset(mechanism, "noise_multiplier", "select with epsilon and delta")
-        return solve_sigma(question, full_target(epsilon, delta, None, zero=False))
+        return solve_sigma(composition, full_target(epsilon, delta, None, zero=False))
     if delta is not None:
         target = delta_target(delta, None)
-        return _with_comparison(question, solve_epsilon(question, target), target)
+        return _with_comparison(composition, solve_epsilon(composition, target), target)
     if epsilon is None:
         raise InvalidParameterError(
             "delta", "nothing", "a target", "give delta or epsilon, or both without a noise multiplier"
         )
-    return solve_delta(question, epsilon_target(epsilon))
+    return solve_delta(composition, epsilon_target(epsilon))
 
 
-def _with_comparison(question: _SelectionQuery, result: Result, target: Target) -> Result:
+def _with_comparison(composition: _SelectionQuery, result: Result, target: Target) -> Result:
     """Return the result with the epsilons of one run and of releasing all runs, for comparison.
 
     If releasing all runs has a smaller epsilon, a warning is added.
     """
-    one, count = composition_of_phase(question.only), math.ceil(question.runs.expected * (1.0 - 1e-9))
+    one, count = composition_of_phase(composition.only), math.ceil(composition.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(result.numerics)
     for name, query in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", all_released)):

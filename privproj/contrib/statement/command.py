@@ -32,16 +32,16 @@ from privproj.targets import delta_target
 from privproj.version import __version__
 
 DRAWN_AFTER = "Limits of any attack"
-ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it anew from the line below, and compares."
+ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it again from the line below and compares."
 
 
 def produce(
     data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
-    style: str | None, output: str | None, **author_words: str | None,
+    style: str | None, output: str | None, **author_entries: str | None,
 ) -> int:  # fmt: skip
     """Compute a statement, write or print it, and return the exit code.
 
-    Files among the ``author_words`` are replaced by their digests. Warnings about the ``phases`` are printed to
+    Files among the ``author_entries`` are replaced by their digests. Warnings about the ``phases`` are printed to
     standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
@@ -50,12 +50,12 @@ def produce(
             "--output", output, "a file that ends in .txt, .md or .html", "to make a PDF, print the HTML page"
         )
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
-    fields = {name: text for name, text in author_words.items() if text is not None}
+    fields = {name: text for name, text in author_entries.items() if text is not None}
     for name in {*fields} & {*statements.DIGESTS}:
         check_not_same_file("--output", output, fields[name])
         fields[name] = sha256_of(fields[name], f"--{name}")
     target: Any = delta_target(delta, None).delta
-    statement = statements.statement_from(data, target, chosen, author_words={**fields, **digests})
+    statement = statements.statement_from(data, target, chosen, author_entries={**fields, **digests})
     if output is None:
         click.echo(written(statement))
     else:
@@ -141,14 +141,14 @@ def shared_options(*hidden: str) -> list[Once]:
     return [
         option("--style", "Choose the format.  [default: by the file name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="Write to this file (.txt, .md, .html).", metavar="FILE"),
-        *(option_of(name, field, type=str) for name, field in statements.AUTHOR_WORDS.items() if name not in hidden),
+        *(option_of(name, field, type=str) for name, field in statements.AUTHOR_ENTRIES.items() if name not in hidden),
     ]
 
 
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
     """Write a privacy statement for a model card as text, Markdown or HTML."""
     phase = phase_of(mechanism, bound=bound, **run)
-    return produce(statements.question_data(phase), {}, [phase], **options)
+    return produce(statements.query_data(phase), {}, [phase], **options)
 
 
 command = QueryGroup("report", report_mechanism, [bound_option(), *shared_options()])
@@ -176,5 +176,5 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
 def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
     """Write the statement of a training run to its path among the files of the run."""
     digests = {name: sha256_of(paths[name]) for name in statements.DIGESTS}
-    statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_words=digests)
+    statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_entries=digests)
     write_text(paths["statement"], written(statement) + "\n")

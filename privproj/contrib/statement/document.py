@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from privproj_cli.ledger import ledger_named_file
+from privproj_cli.render import neighbors_text, run_line_of
 from privproj_cli.verify import (
     NOT_THE_PROGRAM,
     UNPROVED,
     DocumentKind,
     File,
     Rendered,
-    missing_words,
+    missing_lines,
     render_ledger,
     render_verdict,
-    unit_words,
 )
 
 from privproj.contrib.statement import statement as statements
@@ -22,7 +22,6 @@ from privproj.contrib.statement.statement import DIGESTS, AgreementVerdict, Stat
 from privproj.io.files import sha256_of
 from privproj.io.ledger import verify_ledger
 from privproj.result import round_outward
-from privproj.run import run_words
 
 NOT_THE_CHECKPOINT = "that this run made the checkpoint: a digest identifies the file, not its origin"
 NOT_GIVEN = "that the SHA-256 in the statement is that of the {name}: you did not pass the file"
@@ -52,17 +51,19 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
     """Return sentences about facts that digests cannot prove: the origin of a checkpoint, and missing files."""
-    author_words = verdict.statement.author_words
-    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
-    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
+    author_entries = verdict.statement.author_entries
+    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_entries and name not in names]
+    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_entries else [])]
 
 
 def render_statement(verdict: StatementVerdict) -> Rendered:
     """Return the verdict on a statement as text, with its claim and the recomputed claim."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
-    description = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
-    about = f"{description}, relation {unit_words(result)}"
+    description = (
+        f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_line_of(result.run, ())}, by {name}"
+    )
+    about = f"{description}; {neighbors_text(result)}"
     claimed = "; ".join(verdict.claimed[:3]) or "no readable epsilon"
     record = {
         "claim": f"{about}: {claimed}",
@@ -85,16 +86,16 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
         "requires": record["requirements"],
         "warnings": result.warnings,
     }
-    description = f"a privacy statement in {verdict.statement.style}"
-    return render_verdict(verdict, "statement", description, record, parts, more=checked_lines(verdict))
-
-
-def checked_lines(verdict: StatementVerdict) -> list[str]:
-    """Return which lines of a file were checked, and the first ones that differ."""
-    outside = ", the whole file"
+    extent = f"lines {verdict.first} to {verdict.last}, the whole file"
     if verdict.outside:
-        outside = f"; the other {verdict.outside} lines of the file were not checked"
-    lines = [f"  checked:   lines {verdict.first} to {verdict.last}{outside}"]
+        extent = f"lines {verdict.first} to {verdict.last}, without the other {verdict.outside} lines of the file"
+    description = f"a privacy statement in {verdict.statement.style}, {extent}"
+    return render_verdict(verdict, "statement", description, record, parts, more=different_lines(verdict))
+
+
+def different_lines(verdict: StatementVerdict) -> list[str]:
+    """Return the first lines of a file that differ from the expected ones."""
+    lines = []
     for one in verdict.differences[:3]:
         lines.append(f"  line {one['number']}: {ascii(one['said'])[:300]}")
         lines.append(f"  expected: {ascii(one['expected'])[:300]}")
@@ -107,7 +108,7 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
     """Return the verdict on a statement and a ledger together as text, with the verdict on each."""
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
-    gap = missing_words(verdict, verdict.planned)
+    gap = missing_lines(verdict, verdict.planned)
     unproved = [*UNPROVED, *unproved_of_files(verdict.statement, names)]
     spent_text = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     record = {

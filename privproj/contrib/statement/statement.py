@@ -52,7 +52,7 @@ from privproj.targets import delta_target
 from privproj.version import __version__
 
 # the sections of a statement, and the texts of their fields
-WORDS: dict[str, Any] = tomllib.loads(
+TEXTS: dict[str, Any] = tomllib.loads(
     files("privproj.contrib.statement").joinpath("statement.toml").read_text(encoding="utf-8")
 )
 
@@ -74,12 +74,12 @@ DIGEST = text_matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
 LINE = text_matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
 DAY = Kind("a day such as 2026-01-31", _is_day, {})
 # the entries that the author of a statement may add, in the order of the text
-AUTHOR_WORDS = {
-    "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
-    "author": Parameter(LINE, "Who makes the statement; unchecked.", "WORDS"),
-    "model": Parameter(LINE, "What is released, with its version; unchecked.", "WORDS"),
-    "data": Parameter(LINE, "The data set; unchecked.", "WORDS", is_rare=True),
-    "versions": Parameter(LINE, "The programs that trained; unchecked.", "WORDS", is_rare=True),
+AUTHOR_ENTRIES = {
+    "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "TEXT", is_rare=True),
+    "author": Parameter(LINE, "Who makes the statement; unchecked.", "TEXT"),
+    "model": Parameter(LINE, "What is released, with its version; unchecked.", "TEXT"),
+    "data": Parameter(LINE, "The dataset; unchecked.", "TEXT", is_rare=True),
+    "versions": Parameter(LINE, "The programs that trained; unchecked.", "TEXT", is_rare=True),
     "ledger": Parameter(DIGEST, "The ledger, of which the SHA-256 is said.", "FILE", is_rare=True),
     "checkpoint": Parameter(DIGEST, "The checkpoint, of which the SHA-256 is said.", "FILE", is_rare=True),
 }
@@ -115,8 +115,8 @@ class Statement:
     """The computed numbers of a statement and their assumptions.
 
     ``others`` are the results of bounds that are not claimed. ``account`` counts every release of the statement.
-    ``line`` has the parameters as JSON, and ``author_words`` the author's entries among them. ``factor`` multiplies the
-    computed numbers. It is 1, except for determining the effect of rounding on the text.
+    ``line`` has the parameters as JSON, and ``author_entries`` the author's entries among them. ``factor`` multiplies
+    the computed numbers. It is 1, except for determining the effect of rounding on the text.
     """
 
     result: Result
@@ -127,7 +127,7 @@ class Statement:
     account: Account
     style: str
     line: str
-    author_words: Mapping[str, str] = field(default_factory=dict)
+    author_entries: Mapping[str, str] = field(default_factory=dict)
     factor: float = 1.0
 
     @property
@@ -146,7 +146,7 @@ def run_data(schedule: Composition) -> dict[str, Any]:
     return {"run": {**data, "phase": without_names(data["phase"])}}
 
 
-def question_data(phase: Phase) -> dict[str, Any]:
+def query_data(phase: Phase) -> dict[str, Any]:
     """Return one query, which is a run of one phase, as the data of a statement."""
     return run_data(Composition((phase.with_run(discretization=None),), phase.run.discretization))
 
@@ -178,19 +178,19 @@ def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
 
 
 def statement_from(
-    data: Mapping[str, Any], delta: float, style: str, author_words: Mapping[str, Any] | None = None
+    data: Mapping[str, Any], delta: float, style: str, author_entries: Mapping[str, Any] | None = None
 ) -> Statement:
     """Return the statement for these parameters, with its numbers computed.
 
-    ``data`` describe a run or an account, in the form of :func:`question_data`, :func:`run_data` or
-    :func:`account_data`, or as in a file. ``author_words`` are the author's entries (:data:`AUTHOR_WORDS`). The
+    ``data`` describe a run or an account, in the form of :func:`query_data`, :func:`run_data` or
+    :func:`account_data`, or as in a file. ``author_entries`` are the author's entries (:data:`AUTHOR_ENTRIES`). The
     statement depends on nothing else. All errors of the query are raised.
 
     Raises:
         InvalidParameterError: A key is unknown, or a value is out of range.
     """
-    spec.check_keys(author_words or {}, {name: declared.kind for name, declared in AUTHOR_WORDS.items()})
-    words = {name: author_words[name] for name in AUTHOR_WORDS if name in author_words} if author_words else {}
+    spec.check_keys(author_entries or {}, {name: declared.kind for name, declared in AUTHOR_ENTRIES.items()})
+    entries = {name: author_entries[name] for name in AUTHOR_ENTRIES if name in (author_entries or {})}
     canonical = run_data(from_data(data["run"], "statement"))
     phases = canonical["run"]["phase"]
     if "ledger" in data:
@@ -199,9 +199,15 @@ def statement_from(
     else:
         account = Account(tuple((entry, planned_releases(entry)) for entry in phases))
         result, curve, others = _computed(canonical["run"], delta)
-    about = {"privproj": __version__, "style": style, "delta": delta, **({"said": words} if words else {}), **canonical}
+    about = {
+        "privproj": __version__,
+        "style": style,
+        "delta": delta,
+        **({"said": entries} if entries else {}),
+        **canonical,
+    }
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
-    return Statement(result, curve, *attacks, others, account, style, json.dumps(about), words)
+    return Statement(result, curve, *attacks, others, account, style, json.dumps(about), entries)
 
 
 def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tuple[Result, ...]]:
@@ -211,13 +217,13 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
     """
     (entry, *more), shared = run["phase"], {key: value for key, value in run.items() if key != "phase"}
     if more or "event" in entry:
-        question, rows = from_data(run, "statement").by_one_accountant(), ()
+        composition, rows = from_data(run, "statement").by_one_accountant(), ()
     else:
         mechanism, bound, options = spec.mechanism_bound_and_run({**entry, **shared})
-        question, rows = composition_of(mechanism, bound, options), compare(mechanism, delta=delta, **options)
-    result = solve_epsilon(question, delta_target(delta, None))
+        composition, rows = composition_of(mechanism, bound, options), compare(mechanism, delta=delta, **options)
+    result = solve_epsilon(composition, delta_target(delta, None))
     answers = [row.result for row in rows if row.result and row.result.value is not None]
-    return result, question.curve(), tuple(other for other in answers if other.bound != result.bound)
+    return result, composition.curve(), tuple(other for other in answers if other.bound != result.bound)
 
 
 # --- the text of a statement --------------------------------------------------------------------------
@@ -229,7 +235,7 @@ def sections(statement: Statement) -> list[Section]:
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
     fields, noise = _fields(statement), "known" if statement.account.insecure else "secret"
-    parts = [part for part in WORDS["section"] if part.get("noise", noise) == noise]
+    parts = [part for part in TEXTS["section"] if part.get("noise", noise) == noise]
     filled_sections = [Section(part["title"], _fill(part["lines"], fields), part.get("items", False)) for part in parts]
     return [section for section in filled_sections if section.lines]
 
@@ -246,9 +252,9 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _fields(statement: Statement) -> dict[str, Any]:
     """Return the values of the fields of the text; a tuple for a field whose line is repeated for each value."""
-    result, texts, advantage_bound = statement.result, statement.author_words, statement.share(statement.advantage)
+    result, texts, advantage_bound = statement.result, statement.author_entries, statement.share(statement.advantage)
     relation, size = NeighboringRelation(str(result.run["relation"])), result.run["group_size"]
-    wording = WORDS["record" if size == 1 else "person"]
+    wording = TEXTS["record" if size == 1 else "person"]
     filter_parameters: Any = result.mechanism.get("filter")
     done = releases_text(result)
     done = done if len(done) == 1 else (f"phase {i + 1}: {text}" for i, text in enumerate(done))
@@ -272,12 +278,13 @@ def _fields(statement: Statement) -> dict[str, Any]:
         "advantage": _percent_rounded_up(advantage_bound),
         "done": (*done, *((f"a filter fixed in advance: {listed(filter_parameters)}",) if filter_parameters else ())),
         **{name: getattr(result, name) for name in ("bound", "source", "requirements", "warnings")},
-        "strength": WORDS["strength"].get(str(result.status), str(result.status)),
+        "strength": TEXTS["strength"].get(str(result.status), str(result.status)),
         "data_assumptions": tuple(text for text in result.data_assumptions if text != Requirement.MEASURED_ROUNDING),
         "rounding": tuple(text for text in result.data_assumptions if text == Requirement.MEASURED_ROUNDING),
         "persons": assumed_of_persons(result),
         "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {text}" for name, text in texts.items()),
-        "missing": (", ".join(name for name in AUTHOR_WORDS if name not in texts),) * (len(texts) < len(AUTHOR_WORDS)),
+        "missing": (", ".join(name for name in AUTHOR_ENTRIES if name not in texts),)
+        * (len(texts) < len(AUTHOR_ENTRIES)),
         "others": tuple(_other_bound(other, statement.factor) for other in statement.others),
     }
 
@@ -287,11 +294,11 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > 1e9:  # the guarantee is nearly trivial
-        return WORDS["meaning"]["nothing"]
+        return TEXTS["meaning"]["nothing"]
     rounded = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
     # A smaller delta is not written as a chance of 1 in N.
     chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if 1e-12 <= delta <= 0.1 else ""
-    return Template(WORDS["meaning"]["factor"]).substitute(factor=rounded, delta=repr(delta), chance=chance)
+    return Template(TEXTS["meaning"]["factor"]).substitute(factor=rounded, delta=repr(delta), chance=chance)
 
 
 def _best_attack(rate: float, most: float, them: str) -> str:
@@ -300,7 +307,7 @@ def _best_attack(rate: float, most: float, them: str) -> str:
     # and a the false positive rate.
     odds = _rounded_up(most, 1 / Decimal(str(rate)))
     numbers = {"one": f"{1 / rate:.0f}", "rate": f"{100.0 * rate:g}", "most": _percent_rounded_up(most), "odds": odds}
-    return Template(WORDS["attack"]["rate"]).substitute(numbers, them=them)
+    return Template(TEXTS["attack"]["rate"]).substitute(numbers, them=them)
 
 
 def _other_bound(other: Result, factor: float) -> str:
@@ -343,7 +350,7 @@ END = "End of the privacy statement."  # last line of a statement in text and Ma
 ROUNDING_RTOL = 1e-6
 
 # the claim that every line is correct
-AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"
+AS_WRITTEN = "every word and number is what privproj writes for these parameters, up to rounding"
 
 # the claim in the text of a statement, ignoring spaces
 CLAIM = re.compile(
@@ -433,9 +440,9 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
 
 # --- a statement and the ledger of its run ------------------------------------------------------------
 
-STATEMENT_HOLDS = "the statement alone holds"  # claim: the check of the statement by itself holds
+STATEMENT_HOLDS = "the statement alone holds"  # claim: the check of the statement alone holds
 
-LEDGER_HOLDS = "the ledger alone is as privproj writes it"  # claim: the check of the ledger by itself holds
+LEDGER_HOLDS = "the ledger alone is as privproj writes it"  # claim: the check of the ledger alone holds
 
 # claim: the ledger is about the run of the statement, with the phases in the same order; names of phases may differ
 SAME_RUN = "each phase of the ledger is that phase of the statement: mechanism, bound, noise, plan, sampling, relation"
@@ -443,10 +450,10 @@ SAME_RUN = "each phase of the ledger is that phase of the statement: mechanism, 
 COUNTED = "the statement counts every release of the ledger"  # claim: no phase released more than the statement counts
 
 # claim: the epsilon of the statement covers the releases, by the accounting of the ledger
-COVERED = "the statement's epsilon is no less than that of the ledger's releases, at the statement's delta"
+COVERED = "the statement's epsilon is at least that of the ledger's releases, at the statement's delta"
 
 # claim: the statement is about the target of the run
-SAME_DELTA = "the statement's delta is no larger than that of the ledger's target"
+SAME_DELTA = "the statement's delta is at most that of the ledger's target"
 
 # claim: the statement omits no assumption of the number, except :data:`OF_THE_LEDGER`
 SAME_FOUNDATION = "the statement names the assumptions and requirements of the number of the ledger"
@@ -511,7 +518,7 @@ def compare_with_ledger(
         claims[SAME_FOUNDATION] = {*of_ledger.data_assumptions, *of_ledger.requirements} <= stated_assumptions
     if "delta" in target:
         claims[SAME_DELTA] = float(claimed.delta or 0.0) <= float(target["delta"])
-    named = statement.statement.author_words
+    named = statement.statement.author_entries
     for name, digest in (digests or {}).items():
         if name in named or name != "ledger":
             claims[SAME_FILE.format(name=name)] = named.get(name) == digest

@@ -66,7 +66,7 @@ def sweep_command(
         points, lines = lines_of(grid, output)
         settings = settings_of_axes(points, lines)
         draw(plot, points, lines, axis.replace("_", " "), grid.query, str(grid.fixed["mechanism"]), **settings)
-    corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
+    corners = {place: build_result(composition, grid.query, 1.0) for place, composition in grid.corners()}
     assumptions = {place: corner.data_assumptions for place, corner in corners.items()}
     required = {place: corner.requirements for place, corner in corners.items()}
     if json:

@@ -56,7 +56,7 @@ COLUMNS: tuple[str, ...] = (
 
 OUTCOMES = (*Outcome, "invalid")  # values of the column ``outcome``
 
-WORDS = ("side", "bound", "status", "outcome", "note")  # columns of text
+TEXTS = ("side", "bound", "status", "outcome", "note")  # columns of text
 
 
 @dataclass(frozen=True)
@@ -113,19 +113,19 @@ class Grid:
         """The grid with only the smallest and largest number of each axis, and all values of axes of text."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
-    def question(self, number: int) -> Composition:
+    def composition(self, number: int) -> Composition:
         """Return the query at a point, with a placeholder for the calibrated parameter.
 
         Raises:
             InvalidParameterError: The keys are not valid.
         """
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
-        question = spec.composition_from(keys, self.query)
+        composition = spec.composition_from(keys, self.query)
         spec.target_from(keys, self.query)
         if self.query in STAND_INS:
             with suppress(QueryError):
-                question.check()
-        return question
+                composition.check()
+        return composition
 
     def corners(self) -> list[tuple[str, Composition]]:
         """Return the queries at the ends of the axes, or at the first valid point, with the keys of each as text.
@@ -136,14 +136,14 @@ class Grid:
         ends = self.ends
         places = range(len(ends))
         some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
-        return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
+        return list(ends.compositions(some)) or list(islice(self.compositions(range(min(len(self), PROBED_POINTS))), 1))
 
-    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
+    def compositions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
         """Yield the keys of each valid query at these points as text, and the query."""
         for number in numbers:
             with suppress(PrivprojError):
-                question = self.question(number)
-                yield " ".join(f"{name}={value}" for name, value in self.point(number).items()), question
+                composition = self.composition(number)
+                yield " ".join(f"{name}={value}" for name, value in self.point(number).items()), composition
 
     def __call__(self, numbers: range) -> str:
         """Return the rows of some points, in their order, as lines of CSV."""
@@ -212,8 +212,8 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
         if points > MOST_POINTS:
             raise InvalidParameterError("grid", f"{points} points", f"at most {MOST_POINTS} points")
         grid = Grid(query, keys, axes)
-        if points <= PROBED_POINTS and next(grid.questions(range(points)), None) is None:
-            grid.question(0)
+        if points <= PROBED_POINTS and next(grid.compositions(range(points)), None) is None:
+            grid.composition(0)
     return grid
 
 
@@ -261,21 +261,21 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
     shares = np.array([1.0 / (known_size([phase]) or math.nan) for phase in read.phases])
     is_large = numbers["delta"] >= shares[read.shape]
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), is_large.tolist(), strict=True))
-    text_cells = {key: _words_of(read, *key) for key in set(keys)}
-    return {**cells, **dict(zip(WORDS, zip(*map(text_cells.__getitem__, keys), strict=True), strict=True))}
+    text_cells = {key: _text_cells_of(read, *key) for key in set(keys)}
+    return {**cells, **dict(zip(TEXTS, zip(*map(text_cells.__getitem__, keys), strict=True), strict=True))}
 
 
-def _words_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
-    """Return the text cells of a row of this kind, in the order of :data:`WORDS`."""
+def _text_cells_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
+    """Return the text cells of a row of this kind, in the order of :data:`TEXTS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
     notes = (*phase.notes, *warnings_of_delta(known_size([phase]), float(is_large)))
     return side, phase.bound.name, phase.status, Outcome.OK, _one_line("; ".join(notes))
 
 
-def _one_line(words: str) -> str:
+def _one_line(text: str) -> str:
     """Return the text on one line."""
-    return " ".join(words.splitlines())
+    return " ".join(text.splitlines())
 
 
 def _cell(value: Any) -> Any:
@@ -359,7 +359,7 @@ def read_table(path: Path) -> Iterator[Sequence[Any]]:
 def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
     """Write the rows of a CSV table as Parquet, with columns of numbers and of text."""
     arrow, reader, parquet = map(_import_arrow, ("", ".csv", ".parquet"))
-    types = dict.fromkeys(COLUMNS, arrow.float64()) | dict.fromkeys(WORDS, arrow.string())
+    types = dict.fromkeys(COLUMNS, arrow.float64()) | dict.fromkeys(TEXTS, arrow.string())
     for name, values in grid.axes.items():
         kinds = set(map(type, values))
         types[name] = arrow.string() if kinds - {int, float} else arrow.float64() if float in kinds else arrow.int64()

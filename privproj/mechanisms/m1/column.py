@@ -35,7 +35,7 @@ from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
-from privproj.result import Status, limit_words
+from privproj.result import Status, limit_text
 
 
 def _has_residual(mechanism: M1) -> bool:
@@ -51,7 +51,7 @@ def _has_residual(mechanism: M1) -> bool:
     return first != second or (m > 0.0 and dim - k > 1)
 
 
-def is_told_apart(mechanism: M1) -> bool:
+def is_distinguished(mechanism: M1) -> bool:
     """Return whether exactly one neighbor has a residual, so that delta is 1."""
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
@@ -65,7 +65,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     """
     if not _has_residual(mechanism):
         return None
-    if is_told_apart(mechanism):
+    if is_distinguished(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
     from privproj.distributions.wishart_loss import VectorWishart
     from privproj.distributions.wishart_unequal_norms import UnequalNorms
@@ -150,17 +150,17 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
         return None
     if rank <= k or beta == 0.0:
         # In the span, and always for r <= k: |C x|^2 = |x|^2 X_r (X_r + Y_(d-1))/r^2 (C13).
-        law = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
+        distribution = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
     elif alpha == 0.0:
         # Orthogonal to the span: |C x|^2 = |x|^2 X_k (X_k + Y_(d+r-k-1))/r^2 (C13).
-        law = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
+        distribution = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
     else:
         raise UnsupportedError(
             "the bound column-exact does not support a change both within the span and orthogonal to it. Use the bound "
             "column or known-projection"
         )
     # delta(eps) = E[h_eps(|C x|^2/sigma^2)] (C4).
-    return rank_one_profile(TabulatedSensitivity(law, alpha * alpha + beta * beta))
+    return rank_one_profile(TabulatedSensitivity(distribution, alpha * alpha + beta * beta))
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
@@ -178,7 +178,7 @@ def chained_log_delta(log_delta: float, link: float, count: int) -> float:
 def _column_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
     """Return the assumptions of the bounds on changed columns."""
     k, *limits, beta = mechanism.span_residual
-    m, alpha = (limit_words(limit, up=False) for limit in limits)
+    m, alpha = (limit_text(limit, up=False) for limit in limits)
     # s = sqrt(c (alpha^2 + beta^2)), the unit of the noise multiplier.
     size = math.hypot(limits[1], beta) * math.sqrt(mechanism.changed_columns)
     first, second = (f"{norm:g}" for norm in mechanism.norms)
@@ -187,7 +187,7 @@ def _column_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
     links = ", also while they are changed one after the other" if several else ""
     return (
         DataAssumption.CHANGED_COLUMNS.at(changed=changed, k=k, links=links),
-        DataAssumption.RESIDUAL.at(first=first, second=second, m=m, alpha=alpha, size=limit_words(size, up=True)),
+        DataAssumption.RESIDUAL.at(first=first, second=second, m=m, alpha=alpha, size=limit_text(size, up=True)),
         DataAssumption.SECRET_PROJECTION.at(),
     )
 
@@ -203,7 +203,7 @@ OF_COLUMN: dict[str, Any] = {
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon at this log delta; ``inf`` if exactly one neighbor has a residual."""
-    if is_told_apart(mechanism):
+    if is_distinguished(mechanism):
         return math.inf
     return _chain(partial(_link, mechanism, split), mechanism.changed_columns, log_delta)
 

@@ -9,7 +9,7 @@ from privproj.composition.compose import compose_phases
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound, OverRun
-from privproj.mechanisms.m1.column import OF_COLUMN, correlated_profile, is_told_apart, residual_profile
+from privproj.mechanisms.m1.column import OF_COLUMN, correlated_profile, is_distinguished, residual_profile
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.run import Run
@@ -42,7 +42,7 @@ def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
         raise InvalidParameterError(
             "changed_columns", mechanism.changed_columns, "1 for the bound column-exact", "use the bound column"
         )
-    if is_told_apart(mechanism):
+    if is_distinguished(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
     parts = (residual_profile(mechanism), correlated_profile(mechanism))
     return OverRun(partial(_parts_over_run, tuple(part for part in parts if part is not None)))

@@ -24,7 +24,7 @@ SMALLEST_LOG_DELTA = -655.0
 DIGITS = 6
 
 
-def law(mechanism: M1) -> "TabulatedSensitivity":
+def distribution(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity over noise.
 
     The difference is one unit direction.
@@ -43,7 +43,7 @@ def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     Every assumption on the rank allows such a difference.
     """
     # delta(eps) = E[h_eps(X)] (C4)
-    return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
+    return (rank_one_profile(distribution(mechanism), LOWER_END_REFINEMENT),)
 
 
 def _with_small_deltas(mechanism: M1, profile: PrivacyProfile, bound: str) -> PrivacyProfile:
@@ -72,18 +72,18 @@ def _with_small_deltas(mechanism: M1, profile: PrivacyProfile, bound: str) -> Pr
 
 def _any_rank(mechanism: M1) -> PrivacyProfile:
     # delta(eps) = min_p E[g_p(X)] (C5).
-    return _with_small_deltas(mechanism, any_rank_profile(law(mechanism)), "known-projection")
+    return _with_small_deltas(mechanism, any_rank_profile(distribution(mechanism)), "known-projection")
 
 
 def _rank_one(mechanism: M1) -> PrivacyProfile:
     # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
-    return _with_small_deltas(mechanism, rank_one_profile(law(mechanism)), "known-projection-rank1")
+    return _with_small_deltas(mechanism, rank_one_profile(distribution(mechanism)), "known-projection-rank1")
 
 
 KNOWN_PROJECTION = Bound(
     name="known-projection",
     mechanism=M1,
-    summary="differences of any rank, no assumption on the data",
+    summary="neighboring sums may differ by a matrix of any rank; no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), g_p the convex majorant of "
     "the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
@@ -97,7 +97,7 @@ KNOWN_PROJECTION = Bound(
 KNOWN_PROJECTION_RANK1 = Bound(
     name="known-projection-rank1",
     mechanism=M1,
-    summary="exact for differences of rank one if the adversary sees the projection",
+    summary="exact if neighboring sums differ by a matrix of rank one and the adversary sees the projection",
     formula="delta(eps) = E[h_eps(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), h_eps(x) the Gaussian delta at "
     "sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",

@@ -9,7 +9,7 @@ from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
 from privproj.profiles.privacy_profile import PrivacyProfile
-from privproj.result import Status, limit_words
+from privproj.result import Status, limit_text
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
@@ -33,7 +33,7 @@ def representation(mechanism: M1) -> PrivacyProfile:
 
 def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
     """Return the assumption of unit vectors, whose distance is the sensitivity."""
-    most = limit_words(mechanism.misalignment or 0.0, up=False)
+    most = limit_text(mechanism.misalignment or 0.0, up=False)
     return (DataAssumption.UNIT_VECTOR.at(most=most), DataAssumption.SECRET_PROJECTION.at())
 
 

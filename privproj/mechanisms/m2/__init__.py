@@ -20,7 +20,7 @@ LAYER_TEXT = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Layers of one shape, each with a projection of its own from ``dim`` to ``rank``.
+    """Layers of one shape, each with its own projection from ``dim`` to ``rank``.
 
     Args:
         dim: The side that is projected, from 1 to 1e12.
@@ -192,7 +192,7 @@ class M2(ClippedSum):
         if self.columns is not None and self.columns < longest:
             expected = f"at least {longest}, the other side of a layer"
             raise InvalidParameterError(
-                "columns", self.columns, expected, "columns applies to layers without a size :M of their own"
+                "columns", self.columns, expected, "columns applies only to layers without their own size :M"
             )
         shares = [layer.share for layer in self.layers if layer.share is not None]
         are_whole = len(shares) == len(self.layers) and abs(sum(shares) - 1.0) <= 1e-9
@@ -237,19 +237,6 @@ class M2(ClippedSum):
                 f"not the shape of a matrix. For a tensor that is not projected, write {slim[0].dim}x{slim[0].dim}."
             ]
         return []
-
-    def gain_words(self, *, of_noise: bool) -> str:
-        """Return that the compared releases are smaller than that of DP-SGD.
-
-        Args:
-            of_noise: Whether noise multipliers are compared at equal privacy, rather than privacy at equal noise.
-
-        Returns:
-            The end of a sentence.
-        """
-        if self.unprojected:
-            return super().gain_words(of_noise=of_noise)
-        return ("noise" if of_noise else "the same noise, but") + " on a smaller release, which is no better model"
 
     def lift(self) -> Lift:
         """Return the utility of the update ``(d/r) Y Q^T`` (C38).
@@ -311,7 +298,7 @@ class M2(ClippedSum):
 
     @property
     def projects_apart(self) -> bool:
-        """Whether several projected layers have clipping norms of their own.
+        """Whether several projected layers have their own clipping norms.
 
         Their captured shares then average, which requires independent projections (C6).
         """

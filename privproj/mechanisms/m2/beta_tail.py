@@ -60,14 +60,14 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 
 
 def _beta_tail_ends(
-    eps: float, law: tuple[float, ...], state: tuple[float, float, float]
+    eps: float, distribution: tuple[float, ...], state: tuple[float, float, float]
 ) -> tuple[float, float, float, tuple[float, float, float]]:
     """Return ``(lower, upper, -d ln delta/deps, state)`` for one layer (a kernel).
 
     The law is ``(a, b, mu, sharp, ln k, beta_constant)``. The state has the last two local minima, as logits of
     ``tau``, and their epsilon; both are searched for again if the epsilon is far away.
     """
-    a, b, mu, sharp, log_k, c = law
+    a, b, mu, sharp, log_k, c = distribution
     below, above, found_at = state
     if eps <= 0.0 and sharp < 0.5:
         return 0.0, 0.0, 0.0, state
@@ -93,7 +93,7 @@ def _beta_tail_ends(
 _find_root = root_of(_beta_tail_ends, bends=True)
 
 
-def _beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
+def _beta_tail_parameters(row: Sequence[float]) -> tuple[float, ...]:
     """Return the arguments of :func:`_beta_tail_ends` for a row (a kernel).
 
     A row is ``(a, b, k, mu, sharp)``.
@@ -106,7 +106,7 @@ def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float
 
     :func:`beta_tail_row` defines the row.
     """
-    lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_law(row), (0.0, 0.0, math.inf))
+    lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_parameters(row), (0.0, 0.0, math.inf))
     return lower, upper
 
 
@@ -116,7 +116,7 @@ def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, floa
     The function has a kink where the minimizing ``tau`` jumps.
     """
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
-    return _find_root(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
+    return _find_root(log_delta, _beta_tail_parameters(row), (0.0, 0.0, math.inf), start)
 
 
 BETA_TAIL_KERNELS = ProfileKernels(_beta_tail_log_delta, _beta_tail_root)

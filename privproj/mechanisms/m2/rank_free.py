@@ -60,7 +60,7 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
     # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
     shapes = _largest_shapes({(dim, rank) for dim, rank, _, _ in mechanism.parts})
     bins = (beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes)
-    return any_rank_profile_of_bins(tuple(law.shifted(mechanism.adaptive_count_shift) for law in bins))
+    return any_rank_profile_of_bins(tuple(part.shifted(mechanism.adaptive_count_shift) for part in bins))
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -117,7 +117,7 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=M2,
-    summary="differences of any rank, no assumption on the data",
+    summary="neighboring sums may differ by a matrix of any rank; no assumption on the data",
     formula="delta(eps) = min_p E[g_p(mu^2 B)], B ~ Beta(r/2, (d-r)/2), g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
@@ -149,7 +149,7 @@ def _check_one_layer(mechanism: M2) -> None:
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=M2,
-    summary="exact for differences of rank one if the adversary sees the projection; one layer",
+    summary="exact if neighboring sums differ by a matrix of rank one and the adversary sees the projection; one layer",
     formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",

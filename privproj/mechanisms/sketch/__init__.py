@@ -7,7 +7,7 @@ from privproj.assumptions import Assumption, DataAssumption, Requirement
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms.base import Mechanism
 from privproj.parameters import flag, number, parameter, whole_number
-from privproj.result import limit_words
+from privproj.result import limit_text
 
 SIZE = number(open_low=True)  # a norm or a standard deviation
 
@@ -166,12 +166,12 @@ def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
     Assumptions that clipping enforces are omitted.
     """
     if mechanism.gamma is not None:
-        return (DataAssumption.EIGENVALUE_RATIO.at(least=limit_words(mechanism.gamma, up=True)),)
+        return (DataAssumption.EIGENVALUE_RATIO.at(least=limit_text(mechanism.gamma, up=True)),)
     limits = [(DataAssumption.EIGENVALUE_FLOOR, mechanism.eigen_floor or None, True)]
     if not mechanism.enforced:
         limits += [(DataAssumption.SENSITIVITY, mechanism.sensitivity, False)]
         limits += [(DataAssumption.FROBENIUS_NORM, mechanism.frobenius_bound, False)]
-    return tuple(kind.at(limit=limit_words(size, up=up)) for kind, size, up in limits if size is not None)
+    return tuple(kind.at(limit=limit_text(size, up=up)) for kind, size, up in limits if size is not None)
 
 
 def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
@@ -181,7 +181,7 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
     """
     column = DataAssumption.RECORD_IS_COLUMN.at()
     if mechanism.gamma is not None:
-        ratio = DataAssumption.EIGENVALUE_RATIO_OF_COLUMN.at(least=limit_words(mechanism.gamma, up=True))
+        ratio = DataAssumption.EIGENVALUE_RATIO_OF_COLUMN.at(least=limit_text(mechanism.gamma, up=True))
         return (column, ratio)
     return (column, *matrix_assumptions(mechanism))
 

@@ -10,7 +10,7 @@ from privproj.assumptions import Assumption, DataAssumption, Requirement
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms.base import Mechanism
 from privproj.parameters import NUMBER, flag, number, parameter, real, whole_number
-from privproj.result import Status, limit_words
+from privproj.result import Status, limit_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ class Wishart(Mechanism):
 
 def _alignment_assumptions(mechanism: Wishart) -> tuple[Assumption, ...]:
     """Return the assumption on the angle and on the norms of neighboring vectors."""
-    m, ratio = mechanism.misalignment, limit_words(mechanism.norm_ratio, up=False)
-    most = "at most the misalignment that is found" if m is None else f"<= {limit_words(m, up=False)}"
+    m, ratio = mechanism.misalignment, limit_text(mechanism.norm_ratio, up=False)
+    most = "at most the misalignment that is found" if m is None else f"<= {limit_text(m, up=False)}"
     norms = f"norms within a factor {ratio}" if mechanism.norm_ratio != 1.0 else "equal norm"
     return (DataAssumption.ALIGNMENT.at(norms=norms, most=most),)
 

@@ -134,8 +134,8 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
 
     def at(share: float) -> float:
         t = smallest * math.exp(math.exp(share))
-        room = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
-        return 0.0 if room == math.inf else log_add(log_tail(t), _log_spectral(mechanism, least / room))
+        remaining = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
+        return 0.0 if remaining == math.inf else log_add(log_tail(t), _log_spectral(mechanism, least / remaining))
 
     return min(0.0, minimize(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
 

@@ -138,7 +138,7 @@ def quantile_epsilon(
 
 
 def log_shares(odds: float) -> tuple[float, float]:
-    """Return ``ln`` of a share and of the rest, from the log odds of the share."""
+    """Return ``ln s`` and ``ln(1 - s)`` of a share ``s``, from its log odds."""
     # ln(1/(1 + e^-odds)) and ln(1/(1 + e^odds)).
     return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))
 

@@ -8,9 +8,9 @@ from helpers import needs
 def release():
     """Return the module that audits the release code."""
     needs("torch", "opacus").set_num_threads(1)
-    from privproj.contrib.audit import scenes
+    from privproj.contrib.audit import experiments
 
-    return scenes
+    return experiments
 
 
 @pytest.fixture(scope="module")

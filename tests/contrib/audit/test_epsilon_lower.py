@@ -10,24 +10,24 @@ import privproj
 from privproj import Gaussian
 from privproj.contrib.audit.epsilon_lower import (
     Counts,
+    assess_claim,
     auc,
     balanced_accuracy,
     ceiling,
     counts_on_second_half,
-    judge,
     one_run_epsilon,
     one_run_p_value,
 )
 from privproj.errors import InvalidParameterError
 
 
-def test_the_ceiling_of_perfect_separation():
+def test_ceiling_of_perfect_separation():
     """The numbers of the specification: n runs in each arm, 95 %."""
     for n, known in ((50, 2.57), (200, 3.98), (1000, 5.60), (5000, 7.21)):
         assert ceiling(n, n, 0.0, 0.95) == pytest.approx(known, abs=0.006, rel=0)
 
 
-def test_the_bound_is_that_of_clopper_and_pearson():
+def test_bound_is_that_of_clopper_and_pearson():
     counts = Counts(60, 100, 3, 120)
     low, high = stats.beta.ppf(0.025, 60, 41), stats.beta.ppf(0.975, 4, 117)
     other = math.log((1 - high - 1e-3) / (1 - low))
@@ -35,7 +35,7 @@ def test_the_bound_is_that_of_clopper_and_pearson():
     assert Counts(0, 100, 120, 120).epsilon(0.0, 0.95) == 0.0 == Counts(50, 100, 60, 120).epsilon(1e-3, 0.95)
 
 
-def test_the_bound_is_wrong_as_rarely_as_it_says():
+def test_audit_bound_error_rate_is_at_most_the_level():
     """Randomized response with epsilon 1: a confidence of 90 % is exceeded in at most 10 % of 2000 experiments."""
     rng, rate = np.random.default_rng(0), math.e / (1 + math.e)
     found = [
@@ -45,7 +45,7 @@ def test_the_bound_is_wrong_as_rarely_as_it_says():
     assert np.median(found) > 0.6
 
 
-def test_thresholds_come_from_the_other_half():
+def test_thresholds_come_from_other_half():
     scores = np.concatenate([np.zeros(50), np.ones(50)])
     update_utility = lambda tried: [counts.epsilon(1e-3, 0.95) for counts in tried]  # noqa: E731
     counts = counts_on_second_half(scores, scores, update_utility)
@@ -53,7 +53,7 @@ def test_thresholds_come_from_the_other_half():
     rng, refuted = np.random.default_rng(1), 0
     for _ in range(300):
         a, b = rng.standard_normal((2, 200))
-        refuted += judge(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
+        refuted += assess_claim(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
     assert refuted <= 15
     with pytest.raises(InvalidParameterError, match="at least 4 in each arm"):
         counts_on_second_half(scores[:3], scores, update_utility)
@@ -68,7 +68,7 @@ def test_auc_and_balanced_accuracy():
     assert balanced_accuracy(b, a) < 0.52
 
 
-def test_the_worked_example_of_one_run():
+def test_worked_example_of_one_run():
     assert one_run_p_value(100, 100, 75, math.log(3), 0.0) == pytest.approx(0.553, abs=5e-4, rel=0)
     tail = stats.binom.sf(59, 100, 0.6)
     assert one_run_p_value(100, 100, 60, math.log(1.5), 0.0) == pytest.approx(tail, rel=1e-9, abs=0)
@@ -97,5 +97,5 @@ def test_attack_on_five_copies_refutes_epsilon_of_one_record():
         return np.log(ratio).sum(axis=1)
 
     copies, none = scores(5), scores(0)
-    assert judge(copies, none, delta=delta, claim=one).refuted
-    assert not judge(copies, none, delta=delta, claim=five).refuted
+    assert assess_claim(copies, none, delta=delta, claim=one).refuted
+    assert not assess_claim(copies, none, delta=delta, claim=five).refuted

@@ -8,7 +8,7 @@ from privproj.errors import InvalidParameterError
 
 
 @pytest.mark.slow
-def test_a_canary_without_noise_is_seen_and_with_much_noise_is_not(membership):
+def test_canary_without_noise_is_seen_and_with_much_noise_is_not(membership):
     games = [membership.Game(noise_multiplier=z, rank=32, steps=10, records=50, seed=1) for z in (0.0, 200.0)]
     loud, quiet = (membership.poisoned(game, 12, workers=1) for game in games)
     assert auc(*loud) > 0.95 and abs(auc(*quiet) - 0.5) < 0.35
@@ -16,7 +16,7 @@ def test_a_canary_without_noise_is_seen_and_with_much_noise_is_not(membership):
 
 
 @pytest.mark.full
-def test_a_journal_makes_an_audit_resumable(membership, tmp_path):
+def test_journal_makes_audit_resumable(membership, tmp_path):
     game, path = membership.Game(mechanism="dp-sgd", rank=None, steps=3, records=20, seed=3), tmp_path / "journal"
     whole = membership.poisoned(game, 6, workers=1, journal=path)
     lines = path.read_text().splitlines()
@@ -29,7 +29,7 @@ def test_a_journal_makes_an_audit_resumable(membership, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_calibrated_attack_sees_overfitting(membership):
+def test_calibrated_attack_sees_overfitting(membership):
     """Many steps on few records without noise: members have smaller losses; noise hides it."""
     silent = membership.Game(
         mechanism="dp-sgd", rank=None, noise_multiplier=0.0, steps=300, records=100, seed=1, clip=100.0

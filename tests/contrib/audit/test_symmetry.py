@@ -8,7 +8,7 @@ from privproj.contrib.audit import asymmetry, symmetry_test
 
 
 @pytest.mark.parametrize(("dim", "columns", "rank"), [(8, 2, 1), (30, 5, 4), (64, 8, 16), (10, 3, 40), (5, 5, 5)])
-def test_a_matrix_query_gives_itself_away_every_time(dim, columns, rank):
+def test_matrix_query_gives_itself_away_every_time(dim, columns, rank):
     rng = np.random.default_rng(dim + rank)
     query = rng.standard_normal((dim, columns))
     other = query + 1e-3 * rng.standard_normal((dim, columns))
@@ -16,7 +16,7 @@ def test_a_matrix_query_gives_itself_away_every_time(dim, columns, rank):
     assert found.auc == 1.0 and found.separates
 
 
-def test_a_vector_query_does_not():
+def test_vector_query_does_not():
     rng = np.random.default_rng(5)
     query, other = rng.standard_normal((2, 20, 1))
     found = symmetry_test(query, other, 3, draws=300, rng=rng)
@@ -32,7 +32,7 @@ def test_proportional_and_common_factor_queries_do_not():
     assert symmetry_test(left @ right, left_too @ right, 3, draws=200, rng=rng).auc == 0.5
 
 
-def test_the_lora_update_gives_its_gradient_away():
+def test_lora_update_gives_its_gradient_away():
     rng = np.random.default_rng(8)
     gradient, other = rng.standard_normal((2, 6, 20))
     a = rng.standard_normal((3, 20))

@@ -113,7 +113,7 @@ def test_any_grid_is_sound_at_any_precision(grids, infinite, batches, bits):
 
 
 @pytest.mark.parametrize("share", [balls_in_bins.SLACK_SHARE, 0.0])
-def test_what_lies_outside_of_a_window_counts_on_the_safe_side(share, monkeypatch):
+def test_mass_outside_window_counts_on_safe_side(share, monkeypatch):
     """Short windows moved over the law of the sum, which ends at 3 e = 8.2, with orders that are good or poor."""
     monkeypatch.setattr(balls_in_bins, "SLACK_SHARE", share)
     for first, (size, order) in product(range(-48, 300, 24), ((1, 1.0), (8, 3.0), (64, 10.0), (256, 10.0))):
@@ -146,7 +146,7 @@ EPOCHS = slow_if([row for row in TRUTH if not is_left_out(row)], lambda row: row
 
 
 @pytest.mark.parametrize(("z", "batches", "eps", "remove", "add"), EPOCHS)
-def test_an_epoch_is_enclosed_in_both_orders_and_closely_in_the_larger(z, batches, eps, remove, add):
+def test_epoch_is_enclosed_in_both_orders_and_closely_in_larger(z, batches, eps, remove, add):
     with ctx.workprec(BITS):
         grids = grids_of(z, run_of(batches), math.log(remove))
         written = [json.loads(json.dumps(asdict(grid))) for grid in grids[0]]
@@ -181,7 +181,7 @@ def test_one_batch_is_one_release():
         pytest.param(0.4, 50, 2, 1, 1e-6, marks=pytest.mark.slow),
     ],
 )
-def test_epochs_composed_are_those_of_the_floats(z, batches, epochs, per_record, delta):
+def test_epochs_composed_are_those_of_floats(z, batches, epochs, per_record, delta):
     profile, run = gaussian_profile(1.0 / z), run_of(batches, epochs, per_record)
     found = privproj.epsilon(
         Gaussian(noise_multiplier=z),

@@ -49,14 +49,14 @@ def answered(name, epsilon=1.0):
     return privproj.evaluate(f"{name}.delta", epsilon=epsilon, **SETTINGS[name])
 
 
-def test_every_certifiable_bound_has_a_setting():
+def test_every_certifiable_bound_has_setting():
     assert set(SETTINGS) == set(certificate.provable_names())
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 4.0])
-def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
+def test_enclosure_holds_value_of_independent_code(name, epsilon):
     found = answered(name, epsilon)
     if found.outcome != "ok":
         assert (name, epsilon) == ("m2.beta-tail", 0.0)
@@ -75,7 +75,7 @@ def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(benchmark.DRAWS))
 def test_no_answer_lies_below_its_enclosure(seed, draw):
-    found = benchmark.question(random.Random(seed), draw)
+    found = benchmark.query(random.Random(seed), draw)
     if found is not None and found.outcome == "ok":
         certificate.certify(found)
 
@@ -89,7 +89,7 @@ def test_thousands_of_random_settings():
     assert all(row[0] for found in rows.values() for row in found)
 
 
-def test_an_answer_on_the_unsafe_side_is_refused():
+def test_certify_rejects_result_on_the_unsafe_side():
     found = answered("m2.rank-free")
     assert found.delta is not None
     with pytest.raises(ConvergenceError, match="unsafe side"):
@@ -112,7 +112,7 @@ def test_delta_zero_is_certified():
     assert certificate.verify(proof).holds
 
 
-def test_log10_delta_is_another_way_to_say_delta():
+def test_certify_accepts_log10_delta():
     release = privproj.M2(dim=2048, rank=16, noise_multiplier=0.5)
     same = privproj.epsilon(release, log10_delta=-5.0), privproj.epsilon(release, delta=1e-5)
     assert same[0].value == pytest.approx(same[1].value, rel=1e-12, abs=0)
@@ -121,9 +121,9 @@ def test_log10_delta_is_another_way_to_say_delta():
             privproj.epsilon(release, **given_)
 
 
-def saved(tmp_path, *words):
+def saved(tmp_path, *arguments):
     path = tmp_path / "proof.json"
-    assert exit_code(["certify", *words, "-o", str(path)]) == 0
+    assert exit_code(["certify", *arguments, "-o", str(path)]) == 0
     return path
 
 
@@ -132,11 +132,11 @@ def kept(path, content):
     return path
 
 
-QUESTION = ("epsilon", "m2", "--dim", "2048", "--rank", "16", "--noise-multiplier", "0.5", "--delta", "1e-5")
+QUERY = ("epsilon", "m2", "--dim", "2048", "--rank", "16", "--noise-multiplier", "0.5", "--delta", "1e-5")
 
 
-def test_a_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
-    path = saved(tmp_path, *QUESTION)
+def test_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
+    path = saved(tmp_path, *QUERY)
     assert "certified:" in capsys.readouterr().out
     assert exit_code(["verify", str(path)]) == 0
     assert "holds" in capsys.readouterr().out
@@ -146,7 +146,7 @@ M2 = {"mechanism": "m2", "noise_multiplier": 0.5, "dim": 2048, "rank": 16, "clip
 RUN = {"steps": 1, "sampling_rate": 1.0, "relation": "add-remove"}
 
 
-def asked(**changes):
+def requested(**changes):
     """The question of the certificate with some of it changed; None takes a key away."""
     return {"phase": [{key: value for key, value in {**M2, **RUN, **changes}.items() if value is not None}]}
 
@@ -181,46 +181,46 @@ def a_little_less(upper):
         ("epsilon", 1, 1),
         ("status", "conditional", 2),
         ("data_assumptions", ["anything"], 2),
-        ("question", asked(rank=17), 1),
-        ("question", asked(rank=True), 2),
-        ("question", asked(rank="16"), 2),
-        ("question", asked(rank=16.5), 2),
-        ("question", asked(rank=None), 2),
-        ("question", asked(fixed_projection="false"), 2),
-        ("question", asked(dim=2049), 1),
-        ("question", asked(noise=0.5), 2),
-        ("question", asked(mechanism="nothing"), 2),
+        ("question", requested(rank=17), 1),
+        ("question", requested(rank=True), 2),
+        ("question", requested(rank="16"), 2),
+        ("question", requested(rank=16.5), 2),
+        ("question", requested(rank=None), 2),
+        ("question", requested(fixed_projection="false"), 2),
+        ("question", requested(dim=2049), 1),
+        ("question", requested(noise=0.5), 2),
+        ("question", requested(mechanism="nothing"), 2),
         ("question", {"phase": [[]]}, 2),
         ("grid", {"tangent": 1.0}, 2),
         ("question", {"phase": []}, 2),
-        ("question", asked(steps=2.5), 2),
-        ("question", {**asked(), "discretization": "none"}, 2),
-        ("question", asked(steps=7), 1),
-        ("question", asked(group_size=-5), 2),
-        ("question", asked(group_size=4), 3),
-        ("question", asked(relation="none"), 2),
-        ("question", asked(noise_multiplier=0.49), 1),
-        ("question", asked(sampling_rate=0.5), 2),
-        ("question", asked(batches=3), 2),
+        ("question", requested(steps=2.5), 2),
+        ("question", {**requested(), "discretization": "none"}, 2),
+        ("question", requested(steps=7), 1),
+        ("question", requested(group_size=-5), 2),
+        ("question", requested(group_size=4), 3),
+        ("question", requested(relation="none"), 2),
+        ("question", requested(noise_multiplier=0.49), 1),
+        ("question", requested(sampling_rate=0.5), 2),
+        ("question", requested(batches=3), 2),
         ("extra", 1, 2),
-        ("question", asked(bound="mixture-rdp"), 3),
+        ("question", requested(bound="mixture-rdp"), 3),
         ("upper", "nan", 2),
         ("schema", 99, 2),
         ("epsilon", "one", 2),
     ],
 )
-def test_a_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, capsys, key, value, code):
+def test_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, capsys, key, value, code):
     content = json.loads(proof_text)
     content["certificate"][key] = value(content["certificate"][key]) if callable(value) else value
     assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == code
-    said = capsys.readouterr()
-    assert (said.err.count("\n") == 1) == (code != 1) and "Traceback" not in said.err
+    output = capsys.readouterr()
+    assert (output.err.count("\n") == 1) == (code != 1) and "Traceback" not in output.err
 
 
 @pytest.mark.parametrize("name", ["gaussian.analytic", "m2.beta-tail-sharp", "sketch.exact-rank1"])
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name, relation):
-    """An edited relation passes only where the tool, asked under that relation, proves as small a delta."""
+def test_certificate_agrees_under_another_relation(name, relation):
+    """An edited relation passes only if privproj proves this delta under that relation."""
     own = certificate.certify(answered(name))
     (phase,) = own.question["phase"]
     edited = replace(own, question={"phase": [{**phase, "relation": relation}]})
@@ -239,8 +239,8 @@ def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name
         assert not true
         return
     assert verdict.holds == true
-    for words in ("status", "data_assumptions", "requirements", "side", "source", "run"):
-        assert getattr(verdict.result, words) == getattr(found, words)
+    for sentence in ("status", "data_assumptions", "requirements", "side", "source", "run"):
+        assert getattr(verdict.result, sentence) == getattr(found, sentence)
 
 
 @pytest.mark.parametrize(
@@ -252,16 +252,16 @@ def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name
      lambda text: text.replace("joint", "joint\\n"), lambda text: text + "{}", lambda text: "\ufeff" + text,
      lambda text: text.replace('{', '{"more": 1, ', 1)],
 )  # fmt: skip
-def test_what_could_be_read_in_two_ways_is_refused(proof_text, tmp_path, change, capsys):
+def test_ambiguous_certificates_are_rejected(proof_text, tmp_path, change, capsys):
     path = tmp_path / "proof.json"
     path.write_text(change(proof_text))
     assert path.read_text() != proof_text and exit_code(["verify", str(path)]) == 2
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1 and "Traceback" not in said.err and not said.out
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1 and "Traceback" not in output.err and not output.out
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe{\x00}\x00", b"\x80", b" " * (1 << 21)])
-def test_bytes_that_are_no_text_are_refused(tmp_path, data):
+def test_undecodable_bytes_are_rejected(tmp_path, data):
     path = tmp_path / "proof.json"
     path.write_bytes(data)
     assert exit_code(["verify", str(path)]) == 2 == exit_code(["verify", str(tmp_path)])
@@ -277,7 +277,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path, data):
         ('"noise_multiplier"', '"noise-multiplier"'),
     ],
 )
-def test_a_question_in_other_words_than_those_of_the_tool_is_refused(proof_text, tmp_path, capsys, old, new):
+def test_certificate_query_must_have_canonical_form(proof_text, tmp_path, capsys, old, new):
     """It may read as the same question: nothing may be added to it, left out of it or said otherwise."""
     assert old in proof_text
     (tmp_path / "proof.json").write_text(proof_text.replace(old, new))
@@ -292,15 +292,15 @@ def proof_text():
     return json.dumps(certificate.certify(found).record)
 
 
-def test_the_order_of_keys_and_the_spelling_of_numbers_do_not_matter(proof_text, tmp_path, capsys):
+def test_order_of_keys_and_spelling_of_numbers_do_not_matter(proof_text, tmp_path, capsys):
     content = json.loads(proof_text)["certificate"]
     turned = {**content, "question": {"phase": [dict(reversed(content["question"]["phase"][0].items()))]}}
     text = json.dumps({"certificate": dict(reversed(turned.items()))}, indent=5).replace("1e-05", "0.000010")
     (tmp_path / "proof.json").write_text(text)
     assert text != proof_text and exit_code(["verify", str(tmp_path / "proof.json")]) == 0
-    said = capsys.readouterr().out
-    for words in ("add-remove", "group size 1", "one release on the whole data set", "rank-free", "proved", "m2 ("):
-        assert words in said
+    output = capsys.readouterr().out
+    for sentence in ("add-remove", "group size 1", "one release on the whole dataset", "rank-free", "proved", "m2 ("):
+        assert sentence in output
 
 
 EDITS = [
@@ -340,25 +340,25 @@ def with_an_edit(draw, content):
     return content
 
 
-def states_the_truth(content, said):
+def states_the_truth(content, output):
     """By mpmath, delta lies where it is claimed; what is printed of the question is what the accountant says."""
     claim = content["certificate"]
     (phase,) = claim["question"]["phase"]
-    asked = {key: value for key, value in phase.items() if key not in ("mechanism", "bound", "clipping")}
+    requested = {key: value for key, value in phase.items() if key not in ("mechanism", "bound", "clipping")}
     name = f"{phase['mechanism']}.{phase.get('bound') or find_bound(mechanism_named(phase['mechanism']), None).name}"
-    found = privproj.evaluate(f"{name}.delta", epsilon=claim["epsilon"], **asked)
+    found = privproj.evaluate(f"{name}.delta", epsilon=claim["epsilon"], **requested)
     for key in ("mechanism", "run", "bound", "bound_version", "side", "status", "data_assumptions", "source"):
-        assert said["result"][key] == found.as_dict()[key]
+        assert output["result"][key] == found.as_dict()[key]
     options = ("sampling_rate", "sampling", "relation", "public_size", "group_size")
-    asked = {key: value for key, value in asked.items() if key not in options and (key, value) != ("steps", 1)}
+    requested = {key: value for key, value in requested.items() if key not in options and (key, value) != ("steps", 1)}
     with mp.workdps(40):
-        value = reference.value(f"{name}.delta", 25, epsilon=claim["epsilon"], **asked)
+        value = reference.value(f"{name}.delta", 25, epsilon=claim["epsilon"], **requested)
         assert mp.mpf(claim["lower"]) * (1 - mp.mpf("1e-24")) <= value <= mp.mpf(claim["upper"]) * (1 + mp.mpf("1e-24"))
         assert mp.mpf(claim["upper"]) <= claim["target"]["delta"]
 
 
 @pytest.mark.parametrize("name", CHEAP)
-def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path, capsys):
+def test_no_edited_certificate_passes_unless_it_states_truth(name, tmp_path, capsys):
     draw, path = random.Random(name), tmp_path / "proof.json"
     content = certificate.certify(answered(name)).record
     codes = []
@@ -366,15 +366,15 @@ def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path,
         changed = with_an_edit(draw, content)
         path.write_text(json.dumps(changed))
         codes.append(exit_code(["verify", str(path), "--json"]))
-        said = capsys.readouterr()
-        assert (said.err.count("\n") == 1) == (codes[-1] in (2, 3, 5)) and "report" not in said.err
+        output = capsys.readouterr()
+        assert (output.err.count("\n") == 1) == (codes[-1] in (2, 3, 5)) and "report" not in output.err
         if codes[-1] == 0 and not files.json_equal(changed, content):
-            states_the_truth(changed, json.loads(said.out))
+            states_the_truth(changed, json.loads(output.out))
     assert codes.count(2) > 15 and codes.count(1) > 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"certificate": {}}', '{"certificate": 3}', "\x00"])
-def test_what_is_no_certificate_is_said_to_be_none(tmp_path, text):
+def test_verify_names_files_that_are_not_certificates(tmp_path, text):
     path = tmp_path / "proof.json"
     path.write_text(text)
     assert exit_code(["verify", str(path)]) == 2
@@ -386,21 +386,21 @@ TWO_SHAPES = ("--layer", "64x8x2", "--layer", "64x4")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
-        (*QUESTION, "--group-size", "2"),
-        (*QUESTION, "--sampling-rate", ".1", "--steps", "1", *CAP),
+        (*QUERY, "--group-size", "2"),
+        (*QUERY, "--sampling-rate", ".1", "--steps", "1", *CAP),
         ("epsilon", "m2", *TWO_SHAPES, "--noise-multiplier", "1", "--delta", "1e-5"),
         ("epsilon", "m1", "--dim", "100", "--rank", "16", "--noise-multiplier", "3", "--delta", "1e-5"),
     ],
 )
-def test_what_cannot_be_certified_is_refused(words, capsys):
-    assert exit_code(["certify", *words]) == 3
-    said = capsys.readouterr().err
-    assert "a certificate" in said or "cannot be certified" in said
+def test_certify_rejects_uncertifiable_results(arguments, capsys):
+    assert exit_code(["certify", *arguments]) == 3
+    output = capsys.readouterr().err
+    assert "a certificate" in output or "cannot be certified" in output
 
 
-def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tmp_path, capsys):
+def test_shuffled_epoch_is_certified_as_one_release(tmp_path, capsys):
     path = str(tmp_path / "proof.json")
     shuffled = "epsilon gaussian --noise-multiplier 5 --delta 1e-5 --sampling shuffle --batches 9"
     assert exit_code(["certify", *shuffled.split(), "-o", path]) == 0
@@ -410,28 +410,28 @@ def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tm
 
 
 @pytest.mark.parametrize(("schema", "remedy"), [(5, "Certify again"), (99, "Update privproj"), ("4", "Certify again")])
-def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tmp_path, capsys, schema, remedy):
+def test_certificate_of_another_schema_error_has_remedy(proof_text, tmp_path, capsys, schema, remedy):
     content = json.loads(proof_text)
     content["certificate"]["schema"] = schema
     assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == 2
-    said = capsys.readouterr().err
-    assert f"got {schema!r}" in said and remedy in said
+    output = capsys.readouterr().err
+    assert f"got {schema!r}" in output and remedy in output
 
 
-def test_a_missing_extra_is_named(monkeypatch, capsys):
+def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "flint", None)
-    assert exit_code(["certify", *QUESTION]) == 2
+    assert exit_code(["certify", *QUERY]) == 2
     assert "privproj[certify]" in capsys.readouterr().err
 
 
-def test_json_carries_the_proof(capsys):
-    assert exit_code(["certify", *QUESTION, "--json"]) == 0
+def test_json_carries_proof(capsys):
+    assert exit_code(["certify", *QUERY, "--json"]) == 0
     proof = json.loads(capsys.readouterr().out)["numerics"]["certified"]
     assert 0.0 < float(proof["lower"]) <= float(proof["upper"]) <= 1e-5
 
 
-def test_certificate_is_refused_with_text_far_behind_it(proof_text, tmp_path, capsys):
+def test_certificate_with_trailing_text_is_rejected(proof_text, tmp_path, capsys):
     """What is not read is not checked."""
     path = tmp_path / "proof.json"
     path.write_text(proof_text + " " * files.LARGEST_FILE + "epsilon is 0.001")
@@ -439,7 +439,7 @@ def test_certificate_is_refused_with_text_far_behind_it(proof_text, tmp_path, ca
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_certify_refuses_a_risk():
+def test_certify_refuses_risk():
     with pytest.raises(privproj.UnsupportedError, match="an attack risk cannot be certified"):
         certificate.certify(privproj.sigma(privproj.Gaussian(), advantage=0.1))
 

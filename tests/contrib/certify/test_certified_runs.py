@@ -57,7 +57,7 @@ def proved():
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full if n in SLOWER else ()) for n in RUNS])
-def test_a_certified_epsilon_is_close_to_the_floats_and_above_their_lower_end(name):
+def test_certified_epsilon_is_above_float_lower_bound(name):
     plain = answered(name)
     answer, certificate = prove(plain)
     assert plain.lower <= answer.value <= plain.value * (1.0 + 1e-3)
@@ -65,17 +65,17 @@ def test_a_certified_epsilon_is_close_to_the_floats_and_above_their_lower_end(na
     assert 0.5 * plain.delta < float(certificate.lower) <= float(certificate.upper) <= plain.delta
 
 
-def test_a_proof_is_checked_by_another_command(proved, tmp_path, capsys):
+def test_proof_is_checked_by_another_command(proved, tmp_path, capsys):
     path = tmp_path / "proof.json"
     proved[2].save(path)
     assert exit_code(["verify", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "holds: 1000 releases, poisson sampling at rate 0.01" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "holds: 1000 releases, poisson sampling at rate 0.01" in output
     assert load_certificate(path) == proved[2]
 
 
 @pytest.mark.full
-def test_a_certified_delta_and_a_certified_sigma_answer_the_same_question(proved):
+def test_certified_delta_and_sigma_agree(proved):
     plain, answer, _ = proved
     delta, _ = prove(privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=answer.value, **DP_SGD))
     assert delta.value == pytest.approx(plain.delta, rel=5e-3)
@@ -86,13 +86,13 @@ def test_a_certified_delta_and_a_certified_sigma_answer_the_same_question(proved
 
 
 @pytest.mark.full
-def test_a_run_at_a_delta_far_below_the_rounding_of_a_double_is_proved_as_close():
+def test_run_at_tiny_delta_is_certified_tightly():
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-60, **DP_SGD)
     assert plain.lower <= prove(plain)[0].value <= plain.value * (1.0 + 1e-3)
 
 
 @pytest.mark.full
-def test_phases_of_a_run_file_are_certified_together(tmp_path, capsys):
+def test_phases_of_run_file_are_certified_together(tmp_path, capsys):
     path, proof = tmp_path / "run.json", tmp_path / "proof.json"
     shared = {"noise_multiplier": 1.5, "sampling_rate": 0.01, "steps": 100}
     phases = [
@@ -136,7 +136,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edited_certificate_says_what_is_true_or_does_not_pass(proved, tmp_path, capsys, edit):
+def test_edited_run_certificate_is_true_or_rejected(proved, tmp_path, capsys, edit):
     change, code = EDITS[edit]
     content = json.loads(json.dumps(proved[2].record))
     change(content["certificate"])
@@ -148,7 +148,7 @@ def test_an_edited_certificate_says_what_is_true_or_does_not_pass(proved, tmp_pa
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
-def test_any_grid_proves_a_bound(proved, seed):
+def test_any_grid_proves_bound(proved, seed):
     rng = random.Random(seed)
     grid = propose_grid([phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD).release()], math.log(1e-5))
     release = BallPhase(BallGaussianProfile(1.0), DP_SGD["steps"], DP_SGD["sampling_rate"], one_sided=True)
@@ -172,7 +172,7 @@ def test_any_grid_proves_a_bound(proved, seed):
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "one sampled release", "fixed size"])
-def test_the_grid_of_other_floats_proves_the_written_ends_too(monkeypatch, name):
+def test_grid_of_other_floats_proves_written_ends_too(monkeypatch, name):
     """Another machine rounds otherwise, so that its floats propose another step and other places."""
     certificate = certify(answered(name))
     proposed, seen = grids.propose_grid, []
@@ -187,7 +187,7 @@ def test_the_grid_of_other_floats_proves_the_written_ends_too(monkeypatch, name)
     assert verdict.holds and seen == [1.0]
 
 
-def test_a_grid_that_is_too_coarse_proves_nothing(proved, monkeypatch):
+def test_grid_that_is_too_coarse_proves_nothing(proved, monkeypatch):
     """What could not be proved is not said to be false."""
     proposed = grids.propose_grid
 
@@ -209,12 +209,12 @@ def test_a_grid_that_is_too_coarse_proves_nothing(proved, monkeypatch):
         (Gaussian(noise_multiplier=2.0), {"steps": 10, "sampling_rate": 0.1, "bound": "rdp"}),
     ],
 )
-def test_what_has_no_enclosure_is_refused(mechanism, options):
+def test_run_without_enclosure_is_rejected(mechanism, options):
     with pytest.raises(UnsupportedError):
         certify(privproj.epsilon(mechanism, delta=1e-5, **options))
 
 
-def test_the_epsilon_of_a_person_with_several_records_is_certified_for_so_many_and_no_more(tmp_path):
+def test_group_epsilon_is_certified_for_its_group_size_only(tmp_path):
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, steps=100, sampling_rate=0.01, group_size=3)
     answer, certificate = prove(plain)
     assert plain.lower * (1.0 - 1e-9) <= answer.value <= plain.value * (1.0 + 1e-3)
@@ -226,7 +226,7 @@ def test_the_epsilon_of_a_person_with_several_records_is_certified_for_so_many_a
 
 
 @pytest.mark.parametrize("sampling", [Sampling.POISSON, Sampling.FIXED])
-def test_a_delta_that_covers_epsilon_0_is_certified_there(sampling):
+def test_delta_that_covers_epsilon_0_is_certified_there(sampling):
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=0.01, steps=2, sampling_rate=0.01, sampling=sampling)
     answer, certificate = prove(plain)
     assert answer.value == certificate.epsilon == 0.0 <= answer.lower
@@ -234,13 +234,13 @@ def test_a_delta_that_covers_epsilon_0_is_certified_there(sampling):
 
 
 @pytest.mark.parametrize("limit", ["MOST_CELLS", "MOST_WORK", "MOST_PLACES"])
-def test_a_run_that_takes_too_much_work_is_refused(proved, monkeypatch, limit):
+def test_certify_rejects_too_costly_run(proved, monkeypatch, limit):
     monkeypatch.setattr(limits, limit, 64)
     with pytest.raises(PrecisionError):
         certify(proved[0])
 
 
-def test_a_delta_that_floats_cannot_look_at_is_refused():
+def test_certify_rejects_delta_below_float_range():
     with pytest.raises(PrecisionError, match="1e-250"):
         prove_run([phase_of(Gaussian(noise_multiplier=1.0), **DP_SGD)], -700.0, 20.0)
 
@@ -250,7 +250,7 @@ LONG = {"steps": 100_000, "sampling_rate": 0.001}
 
 
 @pytest.mark.parametrize(("mechanism", "options"), [(Gaussian(noise_multiplier=0.6), LONG), RUNS["far below"][::2]])
-def test_the_limits_of_a_proof_leave_room_for_long_runs_and_small_deltas(mechanism, options):
+def test_certify_limits_allow_long_runs_and_small_deltas(mechanism, options):
     """Such a run at delta 1e-30 is within them, on its default grid."""
     phase = phase_of(mechanism, **options)
     found = propose_grid([phase.release()], math.log(1e-30))

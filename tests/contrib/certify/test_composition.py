@@ -20,7 +20,7 @@ from privproj.contrib.certify.certificate import prove_run  # noqa: E402
 from privproj.contrib.certify.composition import (  # noqa: E402
     BallPair,
     BallPhase,
-    ComposedLaw,
+    ComposedDistribution,
     Grid,
     Knot,
     RunInBalls,
@@ -111,7 +111,7 @@ windows = st.builds(Window, st.integers(-120, 60), st.integers(2, 150), orders, 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(releases, cells), min_size=1, max_size=2), st.sampled_from([0.02, 0.125, 0.9]), windows,
        windows, st.integers(0, 80), st.floats(0.0, 1.0), st.sampled_from([64, 128]))  # fmt: skip
-def test_every_grid_encloses_the_truth(phases, step, one, two, place, part, bits):
+def test_every_grid_encloses_truth(phases, step, one, two, place, part, bits):
     """Any knots, any window (aliasing, or none of the mass inside), any order of Chernoff's bound, any precision."""
     given_phases = [phase for phase, _ in phases]
     both = any(phase.one_sided for phase in given_phases)
@@ -126,7 +126,7 @@ def test_every_grid_encloses_the_truth(phases, step, one, two, place, part, bits
 @settings(max_examples=60, deadline=None)
 @given(releases, cells, st.sampled_from([0.02, 0.125]), st.lists(st.floats(-6.0, 6.0), min_size=5, max_size=20),
        st.sampled_from([16, 24, 96]))  # fmt: skip
-def test_a_pair_from_above_dominates_everywhere_and_one_from_below_nowhere(phase, places, step, logs, bits):
+def test_pair_above_dominates_and_pair_below_never(phase, places, step, logs, bits):
     with ctx.workprec(bits):
         h = arb(step)
         knots = []
@@ -153,8 +153,8 @@ def profile_of(pair, step, t):
 @pytest.mark.parametrize("slack", [0.0, 1e-6, 1e-3])
 @pytest.mark.parametrize("bits", [16, 24, 160])
 @pytest.mark.parametrize("turn", [1, -1])
-def test_a_lattice_that_fits_gives_the_truth_itself(turn, bits, slack):
-    """Masses at losses on the lattice, knots at each cell: nothing is lost from above but rounding and slack."""
+def test_matching_grid_gives_exact_delta(turn, bits, slack):
+    """With losses on the grid and knots at each cell, the upper bound differs by rounding and slack only."""
     h, steps = 0.05, 3
     one, two = math.exp(-20 * h), math.exp(25 * h)
     # 0.3 of P at the loss -5 h, 0.4 at 10 h; p and q at the losses -20 h and 25 h: p + q = 0.3, p/one + q/two = rest
@@ -170,7 +170,7 @@ def test_a_lattice_that_fits_gives_the_truth_itself(turn, bits, slack):
         ends = [(eps, found.lower(eps), found.upper(eps)) for eps in (0.0, 0.3, 0.71, 2.0)]
     for eps, low, high in ends:
         truth = phase.truth(eps)
-        # The masses of P and of Q sum to 1 but for the rounding of doubles.
+        # The masses of P and of Q sum to 1 up to rounding.
         assert number(low) * (1 - 1e-14) <= truth <= number(high) * (1 + 1e-14)
         if bits == 160 and slack == 0.0:
             assert number(high) <= truth * (1 + mp.mpf(10) ** -10) and number(low) >= truth / 2
@@ -180,7 +180,7 @@ def test_a_lattice_that_fits_gives_the_truth_itself(turn, bits, slack):
 @given(st.dictionaries(st.integers(-6, 6), st.integers(1, 60), min_size=2, max_size=4), st.integers(1, 3),
        st.integers(-2, 8), st.integers(-2, 8), st.sampled_from([2.0, 60.0]), st.integers(0, 18), st.booleans(),
        st.sampled_from([0.0, 0.0, 2.0**-7]))  # fmt: skip
-def test_a_window_encloses_the_run_of_masses_on_the_lattice(weights, steps, left, right, order, place, between, rest):
+def test_window_encloses_composed_grid_masses(weights, steps, left, right, order, place, between, rest):
     """The masses of a pair are given: what is left to bound is the window, at orders at which Chernoff is sharp."""
     # So many cells of the support lie outside of the window on either side.
     part, first, end = 0.3 * between, steps * min(weights) + left, steps * max(weights) + 1 - right
@@ -191,7 +191,7 @@ def test_a_window_encloses_the_run_of_masses_on_the_lattice(weights, steps, left
     eps = (place + part) * step
     with ctx.workprec(128):
         pair = BallPair(tuple(masses), tuple(map(arb, masses.values())), arb(rest))
-        found.above = found.below = [ComposedLaw([(pair, steps)], step, Window(first, size, order, order))]
+        found.above = found.below = [ComposedDistribution([(pair, steps)], step, Window(first, size, order, order))]
         lower, upper = number(found.lower(eps)), number(found.upper(eps))
     exact = mp.mpf(0)
     for parts in itertools.product(masses.items(), repeat=steps):
@@ -204,7 +204,7 @@ def test_a_window_encloses_the_run_of_masses_on_the_lattice(weights, steps, left
 
 
 @pytest.mark.parametrize("first", [-12, -6, 0])
-def test_what_lies_before_the_window_is_not_counted_from_below(first):
+def test_mass_before_window_is_not_in_lower_bound(first):
     """Losses -4 h and 4 h: what lies before the window is wrapped to its end, as if it were a large loss."""
     h = 0.125
     p = 1 / (1 + math.exp(-4 * h))
@@ -218,7 +218,7 @@ def test_what_lies_before_the_window_is_not_counted_from_below(first):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_mass_at_infinity_counts_in_every_release(steps):
+def test_mass_at_infinity_counts_in_every_release(steps):
     """An eighth of P has no counterpart in Q, so that delta is about the chance that it shows in any release."""
     phase = Discrete(((0.125, 0.0), (0.875, 0.875), (0.0, 0.125)), steps, one_sided=False)
     window = Window(-64, 128, 4.0, 4.0)
@@ -239,7 +239,7 @@ def test_balls_that_are_too_wide_prove_nothing():
 
 @settings(max_examples=25, deadline=None)
 @given(st.floats(-1, 1), st.floats(-4, 0), st.booleans(), st.integers(-300, 300))
-def test_the_excess_of_a_sampled_release_is_that_of_its_densities(log_z, log_q, one_sided, cell):
+def test_excess_of_sampled_release_is_that_of_its_densities(log_z, log_q, one_sided, cell):
     z, q, step = 10.0**log_z, 10.0**log_q, 0.01
     with ctx.workprec(128):
         phase = BallPhase(BallGaussianProfile(z), 1, q, one_sided)
@@ -294,7 +294,7 @@ def plain(release, steps):
 
 
 def two_kinds(eps):
-    """Sampled Gaussian releases, and M2 on the whole data set."""
+    """Sampled Gaussian releases, and M2 on the whole dataset."""
     both = (
         [(runs.poisson_gaussian_moments(1, 0.05, add=add), 100), (runs.m2_moments(64, 4, 0.5), 10)]
         for add in (False, True)
@@ -329,7 +329,7 @@ ABOVE, BELOW = 0.01, 0.4
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=LEVELS.get(n, (pytest.mark.slow,))) for n in TRUTHS])
-def test_the_truth_by_another_way_lies_within_the_certified_ends(name):
+def test_truth_by_another_way_lies_within_certified_ends(name):
     phases, common, delta, truth = TRUTHS[name]
     schedule = from_data({"phase": phases, **common})
     eps = schedule.epsilon(delta=delta).value
@@ -358,7 +358,7 @@ def test_one_release_is_enclosed_by_its_closed_form(rate, eps):
 @pytest.mark.parametrize(
     "gamma", [pytest.param(5.0, marks=pytest.mark.full), pytest.param(200.0, marks=pytest.mark.slow)]
 )
-def test_a_run_of_secret_sketches_is_bounded_in_both_orders(gamma):
+def test_run_of_secret_sketches_is_bounded_in_both_orders(gamma):
     """The bound takes the larger order at each epsilon, so that only its upper end speaks of either."""
     sketch = {"mechanism": "sketch", "rank": 8, "gamma": gamma, "bound": "exact-rank1", "steps": 10}
     schedule = from_data({"phase": [sketch]})
@@ -369,7 +369,7 @@ def test_a_run_of_secret_sketches_is_bounded_in_both_orders(gamma):
 
 
 @pytest.mark.parametrize(("steps", "cell"), [(2, 0.02), pytest.param(3, 0.08, marks=pytest.mark.full)])
-def test_runs_of_fixed_batches_are_those_of_the_mirrored_profile(steps, cell):
+def test_runs_of_fixed_batches_are_those_of_mirrored_profile(steps, cell):
     """The pair of the bound is cut into masses that dominate it, and into masses that it dominates: enumerated."""
     q, eps = 0.3, 0.4
     window = Window(-1024, 1 << 11, 8.0, 8.0)
@@ -405,15 +405,15 @@ def mirrored_pair(q, cell, *, outward):
 
 def enumerated(pair, steps, eps):
     """Delta of so many releases of a pair of masses; the mass at infinity counts whole."""
-    law, lost = pair
+    distribution, lost = pair
     total = [(0.0, 1.0)]
     for _ in range(steps - 1):
-        total = [(x + y, p * w) for x, p in total for y, w in law]
-    delta = sum(p * sum(-w * math.expm1(eps - x - y) for y, w in law if x + y > eps) for x, p in total)
+        total = [(x + y, p * w) for x, p in total for y, w in distribution]
+    delta = sum(p * sum(-w * math.expm1(eps - x - y) for y, w in distribution if x + y > eps) for x, p in total)
     return delta + steps * lost
 
 
-def test_a_step_for_a_group_in_balls_is_within_that_in_floats():
+def test_step_for_group_in_balls_is_within_that_in_floats():
     from privproj.composition.group_privacy import group_step, poisson_weights
     from privproj.contrib.certify.composition import BallGroup
     from privproj.profiles.gaussian import gaussian_profile

@@ -28,7 +28,7 @@ def test_incomplete_gamma_functions_enclose_mpmath(k, share):
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(400.0, 1e5), st.lists(st.floats(-18.0, 18.0), min_size=1, max_size=4))
-def test_values_near_the_points_of_a_table(k, deviations):
+def test_values_near_points_of_table(k, deviations):
     near = gamma.NearbyValues(arb(k))
     with ctx.workprec(128):
         for deviation in deviations:

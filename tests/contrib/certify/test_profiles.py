@@ -42,7 +42,7 @@ def reaches(lower, upper):
 @example(16, 1.0, 300.0)
 @example((1_000_000, 16), 0.004, 14.0)
 @example((100_000, 2_000), 0.1, 14.0)
-def test_ends_of_rank_one_hold_the_integral(shape, noise, eps):
+def test_ends_of_rank_one_hold_integral(shape, noise, eps):
     profile = BallRandomSensitivity(shape, noise)
     with ctx.workprec(192):
         lower, upper = profile.ends(arb(eps))
@@ -67,12 +67,12 @@ def test_ends_of_any_rank_lie_between_dual_values_and_tangents(shape, noise, eps
         assert not lower > value and not upper < value * (1 - arb(NARROW))
         assert not upper < one.ends(arb(eps))[0] and reaches(lower, upper)
         # V(c) <= E g_p(X) for every c and p
-        law = profile.law()
-        cut = share * gaussian.inflection(arb(eps)) / law.scale
-        if cut > 0 and (law.supremum is None or cut < 1):
-            tail = law.tail(cut)
-            below = law.expected_delta(arb(eps), cut, tail)
-            assert not upper < below + tail * gaussian.delta(arb(eps), law.mean_above(cut, tail).sqrt())
+        distribution = profile.distribution()
+        cut = share * gaussian.inflection(arb(eps)) / distribution.scale
+        if cut > 0 and (distribution.supremum is None or cut < 1):
+            tail = distribution.tail(cut)
+            below = distribution.expected_delta(arb(eps), cut, tail)
+            assert not upper < below + tail * gaussian.delta(arb(eps), distribution.mean_above(cut, tail).sqrt())
 
 
 @settings(max_examples=30, deadline=None)
@@ -80,7 +80,7 @@ def test_ends_of_any_rank_lie_between_dual_values_and_tangents(shape, noise, eps
 @example((2048, 16), 0.155974, 1.0, 1.0)
 @example((2048, 16), 0.155974, 1.0, 1.5)
 @example((2048, 16), 0.155974, 1.0, 3.0)
-def test_any_tangent_that_is_used_gives_a_bound(shape, noise, eps, tangent):
+def test_any_tangent_that_is_used_gives_bound(shape, noise, eps, tangent):
     profile, plain = BallAnyRank(shape, noise), BallAnyRank(shape, noise)
     with ctx.workprec(128):
         profile.witness = lambda eps: {"tangent": float(gaussian.inflection(arb(eps))) * tangent}
@@ -88,7 +88,7 @@ def test_any_tangent_that_is_used_gives_a_bound(shape, noise, eps, tangent):
         assert not lower > best[1] and not upper < best[0]
 
 
-def test_a_tangent_below_the_inflection_is_refused_or_lifted():
+def test_tangent_below_inflection_is_rejected_or_lifted():
     profile = BallAnyRank((2048, 16), 0.155974)
     with ctx.workprec(128):
         low = {"tangent": 0.9 * float(gaussian.inflection(arb(1.0)))}
@@ -114,8 +114,8 @@ def test_ball_profiles_overlap_float_kernels(any_rank):
         gamma = isinstance(shape, int)
         z = 10 ** draw.uniform(-1, 1) * (1.0 if gamma else math.sqrt(rank / dim))
         eps = 10 ** draw.uniform(-2, 1)
-        law = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
-        lower, upper = mixture_log_delta(eps, (*law, float(any_rank)))
+        distribution = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
+        lower, upper = mixture_log_delta(eps, (*distribution, float(any_rank)))
         profile = kind(shape, z)
         ball = profile.delta(arb(eps), profile.witness(eps)).log()
         assert lower <= float(ball.upper()) and float(ball.lower()) <= upper

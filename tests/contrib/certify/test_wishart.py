@@ -74,7 +74,7 @@ def lines_of(dim, rank, misalignment, eps):
 @example(SHAPE_EXAMPLES[4], 1.5, 1.25)
 @example((60, 60, 1e-4, 0.1), -2.0, 1.25)
 @example((2, 60, 0.01, 9.0), 3.0, 1.25)
-def test_values_are_those_of_the_formula_and_bounded_in_the_strip(shape, s, angle):
+def test_values_are_those_of_formula_and_bounded_in_strip(shape, s, angle):
     """``|w(s + i theta)| <= C^-(turns (r+1)/2) w(s)`` and ``|g| <= 2 cos(turns theta)^-k`` (C21)."""
     dim, rank, _, _ = shape
     with mp.workdps(60), ctx.workprec(192):
@@ -91,7 +91,7 @@ def test_values_are_those_of_the_formula_and_bounded_in_the_strip(shape, s, angl
 
 @pytest.mark.parametrize("nats", [0.5, 60.0, 800.0])
 @pytest.mark.parametrize("shape", SHAPE_EXAMPLES)
-def test_the_rule_takes_these_bounds(shape, nats):
+def test_rule_takes_these_bounds(shape, nats):
     dim, rank, _, _ = shape
     with ctx.workprec(128):
         for line, turns, *_ in lines_of(*shape):
@@ -110,7 +110,7 @@ def test_the_rule_takes_these_bounds(shape, nats):
 @example(SHAPE_EXAMPLES[2], 0.5)
 @example(SHAPE_EXAMPLES[3], -1.0)
 @example((2, 40, 0.3, 0.0), 0.0)
-def test_what_is_left_out_is_bounded(shape, s):
+def test_truncated_tails_are_within_their_bound(shape, s):
     step = 0.25
     with mp.workdps(30), ctx.workprec(192):
         for line, *_ in lines_of(*shape):
@@ -126,7 +126,7 @@ def test_what_is_left_out_is_bounded(shape, s):
 
 @pytest.mark.parametrize("nats", [0.3, 2.0, 8.0])
 @pytest.mark.parametrize("shape", [*SHAPE_EXAMPLES, (200, 1, 0.25, 27.0), (200, 1, 9e-4, 1.4), (5, 300, 0.18, 25.0)])
-def test_a_coarse_rule_is_no_further_off_than_it_says(shape, nats):
+def test_coarse_quadrature_error_is_within_its_bound(shape, nats):
     """Its error comes to a third of what is said (among 11,000 random rules)."""
     with ctx.workprec(256), mp.workdps(15):
         for line, *_ in lines_of(*shape):
@@ -139,7 +139,7 @@ def test_a_coarse_rule_is_no_further_off_than_it_says(shape, nats):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 80), st.floats(1e-9, 1.9), st.floats(-1.5, 3.0))
 @example(3, 1.0, 0.0)
-def test_tails_of_the_ratio_are_those_of_student(rank, misalignment, away):
+def test_tails_of_ratio_are_those_of_student(rank, misalignment, away):
     with mp.workdps(90), ctx.workprec(192):
         pair, m = pair_of(50, rank, misalignment, 1.0), mp.mpf(misalignment)
         # P(T < t) = 1 - I_(r/(r + t^2))(r/2, 1/2)/2 for t > 0, t = away sqrt(r / (1 - rho^2))
@@ -150,7 +150,7 @@ def test_tails_of_the_ratio_are_those_of_student(rank, misalignment, away):
         assert pair.beyond(arb(away)).overlaps(arb(mp.nstr(half, 35)) * arb(1, 1e-30))
 
 
-def test_far_out_there_is_an_answer_where_the_rank_is_not_above_the_dimension():
+def test_tail_has_result_if_rank_is_at_most_dim():
     for eps in (1e9, 1e300):
         with pytest.raises(PrecisionError, match="no enclosure"):
             enclose_to_goal(lambda eps=eps: wishart.BallWishartProfile(64, 100, 0.001).delta(arb(eps), {}))
@@ -174,7 +174,7 @@ def test_far_out_there_is_an_answer_where_the_rank_is_not_above_the_dimension():
         (60, 3, 1.2, 4.0),
     ],
 )
-def test_ends_for_runs_hold_the_profile(dim, rank, misalignment, eps):
+def test_ends_for_runs_hold_profile(dim, rank, misalignment, eps):
     profile = wishart.BallWishartProfile(dim, rank, misalignment)
     with ctx.workprec(128):
         lower, upper = profile.ends(arb(eps))

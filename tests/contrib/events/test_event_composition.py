@@ -28,7 +28,7 @@ from privproj.contrib.events.event_composition import (
     is_private,
     leaves_of,
     merged,
-    why_refused,
+    why_unsupported,
 )
 from privproj.errors import PrecisionError
 
@@ -101,7 +101,7 @@ def test_compose_equals_dp_accounting_for_each_event(event, relation):
         pld = stock._pld.self_compose(2) if repeated else stock._pld
         assert curve.epsilon(log_delta).upper == pytest.approx(pld.get_epsilon_for_delta(1e-3), rel=1e-8, abs=1e-8)
         assert curve.epsilon(log_delta).upper >= pld.get_epsilon_for_delta(1e-3) - 1e-12
-        # delta, but for what is added for rounding
+        # delta, except the allowance for rounding
         assert math.exp(curve.log_delta(0.2).upper) - curve.noise == pytest.approx(
             pld.get_delta_for_epsilon(0.2), rel=1e-9, abs=curve.floor
         )
@@ -115,8 +115,8 @@ def test_compose_equals_dp_accounting_for_each_event(event, relation):
         if stock.rdp.min() > 1e-6 and not without:  # below, dp-accounting also bounds the total variation
             assert curve.epsilon(log_delta).upper == pytest.approx(stock.get_epsilon(1e-3), rel=1e-9, abs=1e-9)
     if not by_losses and not by_orders:
-        refused = [leaf for leaf, _ in leaves if not has_loss_distribution(leaf, relation)]
-        assert "dp-accounting" in why_refused(refused[0], relation)
+        rejected = [leaf for leaf, _ in leaves if not has_loss_distribution(leaf, relation)]
+        assert "dp-accounting" in why_unsupported(rejected[0], relation)
     if type(event).__name__ in ONLY_RENYI:
         assert not by_losses
 
@@ -209,7 +209,7 @@ def nested(depth):
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "text"),
     [
         (3, "event must be .* got 3"),
         ({}, "missing type in event"),
@@ -249,8 +249,8 @@ def nested(depth):
     ],
     ids=str,
 )
-def test_invalid_event_data_raises_one_clear_error(data, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_invalid_event_data_raises_one_clear_error(data, text):
+    with pytest.raises(InvalidParameterError, match=text):
         event_from(data)
 
 

@@ -55,7 +55,7 @@ def test_event_with_phase_costs_between_max_and_sum(found):
     )
     below = privproj.lower_bound(both)
     assert below is None or below.gap in ("", PHASES_LEFT_OUT)
-    assert not any("(none)" in words for answer in alone for words in answer.warnings)
+    assert not any("(none)" in text for answer in alone for text in answer.warnings)
     assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
 
 
@@ -70,11 +70,11 @@ def test_gaussian_event_equals_gaussian_phase():
 
 
 def test_phase_uses_renyi_bound_if_event_has_divergences_only():
-    asked = Composition((ADAPTERS, event(CONCENTRATED)))
-    found = asked.by_one_accountant()
+    requested = Composition((ADAPTERS, event(CONCENTRATED)))
+    found = requested.by_one_accountant()
     assert found.phases[0].bound.name == "mixture-rdp"
-    assert found.epsilon(delta=1e-5).value == asked.epsilon(delta=1e-5).value
-    assert asked.meets(epsilon=asked.epsilon(delta=1e-5).value, delta=1e-5)
+    assert found.epsilon(delta=1e-5).value == requested.epsilon(delta=1e-5).value
+    assert requested.meets(epsilon=requested.epsilon(delta=1e-5).value, delta=1e-5)
     # rho-zCDP is what a Gaussian release with z^2 = 1 / (2 rho) keeps to
     same = privproj.epsilon(Gaussian(noise_multiplier=5.0**0.5), delta=1e-5, bound="rdp").value
     alone = Composition((event(CONCENTRATED),)).epsilon(delta=1e-5).value
@@ -105,7 +105,7 @@ OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
 
 
 @pytest.mark.parametrize(
-    ("phases", "words"),
+    ("phases", "text"),
     [
         ([event(dp_event.UnsupportedDpEvent(), "x")], "phase x: dp-accounting does not support UnsupportedDpEvent"),
         ([event(TREE, "x", "add-remove")], "phase x: .* under relation=zero-out only, not add-remove"),
@@ -119,9 +119,9 @@ OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
     ],
     ids=["unsupported", "relation", "neither", "no Renyi bound", "scales", "batches"],
 )
-def test_unsupported_event_error_names_phase_and_reason(phases, words):
+def test_unsupported_event_error_names_phase_and_reason(phases, text):
     for query in (lambda run: run.epsilon(delta=1e-5), lambda run: run.delta(epsilon=1.0), Composition.curve):
-        with pytest.raises(UnsupportedError, match=words):
+        with pytest.raises(UnsupportedError, match=text):
             query(Composition(tuple(phases)))
 
 

@@ -1,4 +1,4 @@
-"""Runs of our dominating pairs composed by dp-accounting, and where that is refused."""
+"""Dominating pairs composed by dp-accounting, and unsupported runs."""
 
 import math
 

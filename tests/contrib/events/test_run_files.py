@@ -24,7 +24,7 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "ste
 
 
 @pytest.mark.parametrize(
-    ("phase", "words"),
+    ("phase", "text"),
     [
         ({"event": 3}, "phase 1: event must be .*, got 3"),
         (
@@ -38,8 +38,8 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "ste
     ],
     ids=str,
 )
-def test_invalid_event_error_names_phase_and_key(phase, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_invalid_event_error_names_phase_and_key(phase, text):
+    with pytest.raises(InvalidParameterError, match=text):
         from_data({"phase": [phase]}, "a.toml")
 
 
@@ -72,7 +72,7 @@ def test_result_with_event_depends_on_measured_rounding():
     assert result.status == "conditional" and Requirement.MEASURED_ROUNDING in result.data_assumptions
 
 
-def test_event_of_run_with_event_costs_the_same():
+def test_event_of_run_with_event_costs_same():
     sampled = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "sampled", steps=50, sampling_rate=0.01)
     theirs = event_phase(dp_event.DiscreteLaplaceDpEvent(0.3, 1), "theirs", steps=2)
     whole = Composition((sampled, theirs), 1e-2, "dp-accounting")
@@ -81,7 +81,7 @@ def test_event_of_run_with_event_costs_the_same():
     assert len(event_of(whole).events) == 2
 
 
-def test_event_of_run_with_tree_costs_the_same():
+def test_event_of_run_with_tree_costs_same():
     tree = dp_accounting.SingleEpochTreeAggregationDpEvent(6.0, [8, 9])
     adapters = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "m2", steps=9, relation="zero-out")
     whole = Composition((event_phase(tree, "tree", relation="zero-out"), adapters), 1e-2)

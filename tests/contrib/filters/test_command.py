@@ -10,7 +10,7 @@ from privproj import Gaussian
 from privproj.assumptions import Requirement
 from privproj.contrib.filters import Filter
 from privproj.io.run_file import from_data
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
@@ -27,7 +27,7 @@ def filtered(data, epsilon, *order):
         ("filter", "a.json", "--epsilon", str(epsilon), "--delta", "1e-5", *order),
         {"a.json": json.dumps(data).encode()},
     )
-    shown, spoken = call(Case((*case.words, "--json"), case.files)), call(case)
+    shown, spoken = call(Case((*case.arguments, "--json"), case.files)), call(case)
     assert shown.code == spoken.code
     return shown.code, json.loads(shown.out) if shown.out else None, " ".join((spoken.out + shown.err).split())
 
@@ -64,17 +64,17 @@ def test_filter_command_order_ignores_later_phases():
 
 
 def test_filter_command_rejects_overspent_phases():
-    code, _, said = filtered(plan(done=(3.0, 0.2)), 1)
-    assert code == 3 and "is done but exceeds the budget" in said and "the filter has no guarantee" in said
-    code, _, said = filtered(plan(2.0), 1, "--order", "1.5")
-    assert code == 3 and "leaves no budget" in said
+    code, _, output = filtered(plan(done=(3.0, 0.2)), 1)
+    assert code == 3 and "is done but exceeds the budget" in output and "the filter has no guarantee" in output
+    code, _, output = filtered(plan(2.0), 1, "--order", "1.5")
+    assert code == 3 and "leaves no budget" in output
 
 
 def test_filter_labels_have_explanations(run, tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(plan(3.0)))
     groups = word_groups()
-    text = run(f"filter {path} --epsilon 4 --delta 1e-5")[1]
+    text = run(f"filter {path} --epsilon 4 --delta 1e-5 -v")[1]
     labels = re.findall(r"^  ([a-z]+(?: [a-z]+)?): ", text, re.MULTILINE)
-    assert {"filter", "report", "fixed plan"} <= set(labels)
-    assert all(entries(groups, label) for label in ("filter", "report", "fixed plan"))
+    assert {"spent", "filter", "fixed plan"} <= set(labels)
+    assert all(entries(groups, label) for label in ("spent", "filter", "fixed plan"))

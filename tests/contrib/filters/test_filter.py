@@ -117,7 +117,7 @@ def test_filter_budget_is_largest_that_meets_target(epsilon, log10_delta, order)
 # --- the count ------------------------------------------------------------------------------------
 
 RELEASES = st.tuples(st.floats(0.3, 50.0), st.sampled_from([1.0, 1.0, 0.1, 0.01]), st.integers(1, 40), st.booleans())
-"""Noise, rate, steps, and whether the filter is asked before."""
+"""Noise, rate, steps, and whether ``fits`` is called first."""
 
 
 def true_cost(noise, rate, order):
@@ -132,9 +132,9 @@ def true_cost(noise, rate, order):
 
 
 @settings(max_examples=40)
-@given(plan=st.lists(RELEASES, max_size=8), order=st.integers(2, 12), room=st.floats(0.01, 3.0))
-def test_filter_never_overspends(plan, order, room):
-    budget, counted, steps = Filter(order=order, budget=room), mpmath.mpf(0), 0
+@given(plan=st.lists(RELEASES, max_size=8), order=st.integers(2, 12), remaining=st.floats(0.01, 3.0))
+def test_filter_never_overspends(plan, order, remaining):
+    budget, counted, steps = Filter(order=order, budget=remaining), mpmath.mpf(0), 0
     with mpmath.workdps(50):
         for noise, rate, more, asks in plan:
             release, run = Gaussian(noise_multiplier=noise), {"sampling_rate": rate}
@@ -149,10 +149,10 @@ def test_filter_never_overspends(plan, order, room):
                 continue
             assert fits is not False and most >= more
             counted, steps = counted + more * true_cost(noise, rate, order), steps + more
-            assert counted <= mpmath.mpf(budget.spent) <= mpmath.mpf(room)
+            assert counted <= mpmath.mpf(budget.spent) <= mpmath.mpf(remaining)
             assert mpmath.mpf(budget.spent) <= counted * (1 + mpmath.mpf(10) ** -9) + mpmath.mpf(10) ** -300
-            assert Fraction(budget.spent) + Fraction(budget.left) <= Fraction(room) * (1 + Fraction(1, 10**15))
-    assert sum(question.run.steps for question in budget.phases) == steps
+            assert Fraction(budget.spent) + Fraction(budget.left) <= Fraction(remaining) * (1 + Fraction(1, 10**15))
+    assert sum(query.run.steps for query in budget.phases) == steps
 
 
 @settings(max_examples=20)
@@ -169,7 +169,7 @@ def test_filter_ignores_order_and_grouping_of_steps(plan, seed):
     assert whole.epsilon_of_spent(1e-5) == pieces.epsilon_of_spent(1e-5)
 
 
-def test_filter_sum_is_exact_where_floats_would_overspend():
+def test_filter_sum_is_exact_if_floats_would_overspend():
     """Added as floats, with rounding to nearest, many small costs after a large one would be lost."""
     large, small = Gaussian(noise_multiplier=1.0), Gaussian(noise_multiplier=1e9)
     used = Filter(order=2, budget=2.0)
@@ -195,10 +195,10 @@ def test_sampled_release_counts_at_next_integer_order():
 
 
 def test_filter_counts_phase_as_mechanism_and_run():
-    by_phase, by_words = Filter(order=7, budget=1.0), Filter(order=7, budget=1.0)
+    by_phase, by_message = Filter(order=7, budget=1.0), Filter(order=7, budget=1.0)
     by_phase.spend(phase_of(ADAPTERS, "adapters", sampling_rate=0.01, steps=100))
-    by_words.spend(ADAPTERS, sampling_rate=0.01, steps=100)
-    assert by_phase.spent == by_words.spent > 0.0
+    by_message.spend(ADAPTERS, sampling_rate=0.01, steps=100)
+    assert by_phase.spent == by_message.spent > 0.0
     with pytest.raises(InvalidParameterError, match="a phase already has its bounds"):
         by_phase.spend(phase_of(ADAPTERS, "adapters"), steps=3)
 
@@ -217,13 +217,13 @@ def test_filter_counts_adaptive_clipping_with_sum(relation):
     assert counted[5.0] == pytest.approx(2.5 * shift**2, rel=1e-12, abs=0)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- unsupported uses ------------------------------------------------------------------------------
 
 PLAIN = Gaussian(noise_multiplier=2.0)
 
 
 @pytest.mark.parametrize(
-    ("release", "run", "words"),
+    ("release", "run", "text"),
     [(M1(dim=50, rank=30, noise_multiplier=40.0), {}, "no Renyi curve"),
      (Laplace(noise_multiplier=4.0), {}, "no Renyi curve"),
      (PLAIN, {"sampling": "balls-in-bins", "batches": 5}, "balls-in-bins"),
@@ -234,16 +234,16 @@ PLAIN = Gaussian(noise_multiplier=2.0)
      (Sketch(rank=4, gamma=8.0), {"relation": "replace"}, "no finite divergence at order 16")],
     ids=str,
 )  # fmt: skip
-def test_filter_rejects_releases_it_cannot_count(release, run, words):
+def test_filter_rejects_releases_it_cannot_count(release, run, text):
     budget = Filter(order=16, budget=5.0, relation=run.get("relation", "add-remove"))
     for ask in (budget.spend, budget.fits, budget.most_steps):
-        with pytest.raises(UnsupportedError, match=words):
+        with pytest.raises(UnsupportedError, match=text):
             ask(release, **run)
     assert budget.spent == 0.0 and budget.phases == ()
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "text"),
     [({}, "budget"), ({"order": 1.0}, "order"), ({"order": 8}, "budget"), ({"order": 8, "budget": 0.0}, "budget"),
      ({"order": 8, "budget": 1.0, "epsilon": 1.0, "delta": 1e-5}, "must be omitted if"),
         ({"order": 8, "epsilon": 1.0}, "budget"),
@@ -251,8 +251,8 @@ def test_filter_rejects_releases_it_cannot_count(release, run, words):
      ({"order": 8, "budget": 1.0, "relation": "near"}, "relation")],
     ids=str,
 )  # fmt: skip
-def test_invalid_filter_arguments_are_rejected(given, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_invalid_filter_arguments_are_rejected(given, text):
+    with pytest.raises(InvalidParameterError, match=text):
         Filter(**given)
 
 
@@ -298,14 +298,14 @@ def test_filter_result_lists_counted_releases():
 
 
 def admission(moves, **budget):
-    """Which states of a game a filter admits, asked of the filter itself."""
+    """Return the states of a game that a filter admits."""
 
     def admits(state):
-        asked = Filter(**budget)
+        requested = Filter(**budget)
         try:
             for (mu, rate), steps in zip(moves, state, strict=True):
                 if steps:
-                    asked.spend(Gaussian(noise_multiplier=1.0 / mu), sampling_rate=rate, steps=steps)
+                    requested.spend(Gaussian(noise_multiplier=1.0 / mu), sampling_rate=rate, steps=steps)
         except UnsupportedError:
             return False
         return True
@@ -332,15 +332,15 @@ def test_adversary_detects_filter_that_allows_too_much():
 
 def test_best_adversary_of_gaussian_filter_equals_fixed_plan():
     moves, epsilon = [(0.5, 1.0), (1.0, 1.0)], 2.0
-    asked = {"budget": 2.0000001}
-    found = adversary.at(adversary.value(moves, admission(moves, **asked), "remove"), epsilon)
-    assert found == pytest.approx(Filter(**asked).delta(epsilon).value, rel=2e-3, abs=0)
+    requested = {"budget": 2.0000001}
+    found = adversary.at(adversary.value(moves, admission(moves, **requested), "remove"), epsilon)
+    assert found == pytest.approx(Filter(**requested).delta(epsilon).value, rel=2e-3, abs=0)
     assert adversary.at(adversary.composed([(1.0, 1.0)] * 2, "remove"), epsilon) == pytest.approx(
         found, rel=2e-3, abs=0
     )
 
 
-def test_composed_profile_of_adaptive_run_is_not_a_guarantee():
+def test_composed_profile_of_adaptive_run_is_not_guarantee():
     """After a first release either second one completes the same delta; who may choose gains half as much again."""
     epsilon, first, loud, rare = 2.0, (0.5, 1.0), (0.5, 1.0), (1.801704467, 0.05)
     planned = [adversary.at(adversary.composed([first, second], "remove"), epsilon) for second in (loud, rare)]
@@ -362,10 +362,10 @@ def test_adaptive_audit_does_not_refute_filter(kind):
     epsilon, delta, trials, rng = 2.0, 0.1, 1000, np.random.default_rng(26)
     rates = (1.0,) if "kind" in kind else (1.0, 0.5)
 
-    room = Filter(epsilon=epsilon, delta=delta, **kind).budget
+    remaining = Filter(epsilon=epsilon, delta=delta, **kind).budget
 
     def loss_of_run(member):
-        budget, loss = Filter(budget=room, **kind), 0.0
+        budget, loss = Filter(budget=remaining, **kind), 0.0
         while loss < epsilon:
             rate = rates[budget.spent > 0.5 * budget.budget] if len(rates) > 1 else 1.0
             for noise in (0.9, 1.6, 3.0):
@@ -391,8 +391,8 @@ def test_adaptive_audit_does_not_refute_filter(kind):
     assert measured <= delta
 
 
-def test_epsilon_of_spent_is_not_a_guarantee_after_stopping():
-    """Whoever may stop when the loss is above the epsilon so far breaks that claim; the budget's epsilon stands."""
+def test_epsilon_of_spent_is_not_guarantee_after_stopping():
+    """An adversary who stops at a large loss breaks the current epsilon, but not the epsilon of the budget."""
     noise, steps, delta = 2.0, 16, 1e-2
     so_far = [
         privproj.epsilon(Gaussian(noise_multiplier=noise), delta=delta, steps=t).value for t in range(1, steps + 1)

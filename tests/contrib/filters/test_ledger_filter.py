@@ -5,8 +5,8 @@ import os
 
 import pytest
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import PHASE, RELEASE, SECOND, TARGET, spend
+from unit.io.tampering import chained, entries_of
 
 import privproj
 from privproj.accounting.schedule import phase_of
@@ -136,8 +136,8 @@ def test_ledger_command_reports_whole_filter_budget(path, capsys):
     assert shown["filter"] == account.budget().parameters() and Requirement.FIXED_FILTER in shown["requirements"]
     assert shown["epsilon"] == shown["epsilon_of_plan"] == account.epsilon(1e-5).value
     assert exit_code(["ledger", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "filter: order 6, budget" in said and "report: the epsilon of the whole budget of the filter" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "filter: order 6, budget" in output and "report: the epsilon of the whole budget of the filter" in output
 
 
 def test_verify_fails_on_ledger_that_overspent_filter(path):
@@ -160,9 +160,9 @@ def test_verify_counts_releases_under_filter(tmp_path, capsys):
     ):  # fmt: skip
         spend(tmp_path / "ledger", releases, phase, target)
         assert exit_code(["verify", str(tmp_path / "ledger")]) == 0
-        said = capsys.readouterr().out
-        assert f"{counts} planned releases" in said.split("\n")[0]
-        assert said.startswith("holds: " if counts == "11 of 11" else INCOMPLETE)
+        output = capsys.readouterr().out
+        assert f"{counts} planned releases" in output.split("\n")[0]
+        assert output.startswith("holds: " if counts == "11 of 11" else INCOMPLETE)
 
 
 def test_event_of_rejects_ledger_with_filter():

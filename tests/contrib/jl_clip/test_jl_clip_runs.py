@@ -20,7 +20,7 @@ def test_heavy_tailed_runs_are_enclosed_within_5_percent(z, rate, steps, delta):
 
 
 def test_little_and_much_noise_together_are_enclosed():
-    """On the whole data set there is no end of the support, and both orders are one."""
+    """On the whole dataset there is no end of the support, and both orders are one."""
     accountant = privproj.Accountant()
     accountant.step(JLClip(noise_multiplier=0.1, probes=10**6))
     accountant.step(Gaussian(noise_multiplier=30.0))
@@ -47,7 +47,7 @@ def test_profile_without_kernels_is_enclosed_within_3_percent():
         pytest.param(JLClip(noise_multiplier=4.0, probes=6), 100, 0.01, -11, marks=pytest.mark.full),
     ],
 )
-def test_epsilon_near_infinity_is_the_best_of_both_methods(mechanism, steps, rate, log10_delta):
+def test_epsilon_near_infinity_is_best_of_both_methods(mechanism, steps, rate, log10_delta):
     """Doubling puts losses beyond 171 nats at infinity, which lattices follow."""
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
@@ -55,5 +55,5 @@ def test_epsilon_near_infinity_is_the_best_of_both_methods(mechanism, steps, rat
     for level, step in enumerate(ways.spacings):
         with suppress(PrecisionError):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
-    lattice = next(upper for step, upper in seen.items() if step)
-    assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))
+    grid = next(upper for step, upper in seen.items() if step)
+    assert found <= 1.001 * min(grid, seen.get(0.0, grid))

@@ -55,7 +55,7 @@ def delta_of(pair, eps):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_privacy_loss_dominates_run(name):
-    """At epsilons off the lattice, in both orders, and the law above is a law."""
+    """At epsilons off the grid, in both directions; the upper masses are a distribution."""
     loss, rng = loss_of(name), random.Random(name)
     last = loss.epsilon(delta=1e-9).value
     above = loss.above
@@ -89,7 +89,7 @@ def test_privacy_loss_repr_is_one_line():
     assert repr(loss_of("sampled")) == "<privacy loss of 20 releases: gaussian.analytic, proved, add-remove>"
 
 
-def law_of_mu(mu, eps):
+def distribution_of_mu(mu, eps):
     """``delta(eps)`` of two Gaussians at the distance mu."""
 
     def beyond(x):
@@ -104,7 +104,7 @@ def test_convert_to_mu_covers_curve_up_to_slack(name):
     loss = loss_of(name)
     found = convert(loss, "mu", at=1e-6)
     for eps in np.linspace(0.0, loss.epsilon(delta=1e-8).value, 23):
-        assert truth_of(name, float(eps)) <= max(law_of_mu(found.value, eps), 1e-6) * (1 + 1e-9)
+        assert truth_of(name, float(eps)) <= max(distribution_of_mu(found.value, eps), 1e-6) * (1 + 1e-9)
     assert found.value == privproj.gdp_mu(loss, delta=1e-6).value and found.side in (Side.UPPER, Side.EXACT)
 
 
@@ -164,12 +164,12 @@ def test_convert_rejects_unsupported_runs(ask, error):
 
 
 def test_conversion_has_bound_and_assumptions():
-    promised = convert(Wishart(dim=100, rank=9, misalignment=1e-6), "mu").rests_on
-    assert promised.data_assumptions and str(promised.status) == "conditional" and promised.requirements
-    plain = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "mu").rests_on
+    assumed = convert(Wishart(dim=100, rank=9, misalignment=1e-6), "mu").basis
+    assert assumed.data_assumptions and str(assumed.status) == "conditional" and assumed.requirements
+    plain = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "mu").basis
     assert (plain.data_assumptions, str(plain.status)) == ((), "proved")
-    # Divergences are those of another bound than the one by which the run is asked.
-    divergence = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "renyi", at=2).rests_on
+    # The divergences come from another bound than that of the run.
+    divergence = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "renyi", at=2).basis
     assert (plain.bound, divergence.bound) == ("m2.rank-free", "m2.mixture-rdp")
 
 
@@ -183,7 +183,7 @@ def settings(count):
         yield pytest.param(kind, noise, steps, rate, id=f"{kind}-{noise}-{steps}-{rate}")
 
 
-def their_law(kind, noise, rate, *, above):
+def their_distribution(kind, noise, rate, *, above):
     """dp-accounting's own distribution of a release, from above or from below."""
     grid = {"value_discretization_interval": 1e-3, "pessimistic_estimate": above}
     if kind == "laplace":
@@ -195,20 +195,20 @@ def check_conversions(kind, noise, steps, rate):
     """Each conversion is never on the wrong side of dp-accounting's law from below, nor far from that from above."""
     mechanism = Laplace(noise_multiplier=noise) if kind == "laplace" else Gaussian(noise_multiplier=noise)
     loss = privacy_loss(mechanism, steps=steps, **({"sampling_rate": rate} if rate < 1.0 else {}))
-    least, most = (their_law(kind, noise, rate, above=above).self_compose(steps) for above in (False, True))
+    least, most = (their_distribution(kind, noise, rate, above=above).self_compose(steps) for above in (False, True))
     ours, mu = convert(loss, "dp-accounting").value, convert(loss, "mu", at=1e-8).value
     last = loss.epsilon(delta=1e-8).value
     for eps in np.linspace(0.0, 0.9 * last, 7).tolist():
         truth = least.get_delta_for_epsilon(eps) * (1 - 1e-6) - 1e-12
         assert truth <= ours.get_delta_for_epsilon(eps)
-        assert truth <= max(law_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
+        assert truth <= max(distribution_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
         assert truth <= math.exp(loss.curve().log_delta(eps).upper)
-        # An attack at this epsilon, by dp-accounting's law: no false negative rate that we promise may exceed its own.
+        # An attack at this epsilon, by dp-accounting: our false negative rate must not exceed its rate.
         assert convert(loss, "trade-off", at=0.05).value <= 1.0 - 0.05 + 1e-12
     for delta in (1e-3, 1e-6):
         found = ours.get_epsilon_for_delta(delta)
         assert least.get_epsilon_for_delta(delta) * (1 - 1e-6) - 1e-9 <= found
-        if kind != "laplace":  # whose losses end in an atom, which a lattice moves
+        if kind != "laplace":  # its losses end in an atom, which a grid moves
             assert found <= 1.05 * most.get_epsilon_for_delta(delta) + 1e-3
     if kind != "laplace":
         theirs = RdpAccountant(orders=[2, 8, 32]).compose(

@@ -19,7 +19,7 @@ def present_profile(rank, nu, eps):
     ("rank", "gamma", "eigen_noise"), [(100, 65.0, 7.0), (3, 2.0, 0.5), (1, 1.0, 4.0), (5000, 300.0, 40.0)]
 )
 @pytest.mark.parametrize("eps", [0.0, 0.4, 2.0])
-def test_monotone_sums_enclose_the_integral(rank, gamma, eigen_noise, eps):
+def test_monotone_sums_enclose_integral(rank, gamma, eigen_noise, eps):
     """``R h`` increases with ``u``, so its values at the ends of cells give sums below and above, without a rule."""
     mu, end = 1 / eigen_noise, gamma / eigen_noise
     u = np.linspace(-9.0, min(end * (1 - 1e-9), 9.0 + mu), 20_001)
@@ -39,14 +39,14 @@ def test_monotone_sums_enclose_the_integral(rank, gamma, eigen_noise, eps):
     assert upper <= lower * (1 + 1e-6)
 
 
-def test_excess_is_constant_beyond_the_cut():
-    law = EnforcedSketch(100.0, 65.0, 7.0)
+def test_excess_is_constant_beyond_cut():
+    distribution = EnforcedSketch(100.0, 65.0, 7.0)
     losses = np.array([-60.0, -30.0, -0.7, -0.1, 0.0, 0.1, 0.7, 30.0, 60.0])
-    lower, upper = law.excess(losses)
+    lower, upper = distribution.excess(losses)
     assert np.all(lower <= upper)
     for present, sign in ((True, 1.0), (False, -1.0)):
         at = losses[losses * sign > 0]
-        exact = np.exp(law.log_delta_ends(np.abs(at), present)[1] + np.minimum(at, 0.0))
+        exact = np.exp(distribution.log_delta_ends(np.abs(at), present)[1] + np.minimum(at, 0.0))
         found = upper[losses * sign > 0]
         assert np.all(found >= exact)
         near = np.abs(at) < 1.0
@@ -57,9 +57,9 @@ def test_excess_is_constant_beyond_the_cut():
 
 @pytest.mark.parametrize("gamma", [0.01, 1e12])
 @pytest.mark.parametrize("eigen_noise", [0.01, 1e6])
-def test_enforced_sketch_at_the_ends_of_its_domain(gamma, eigen_noise):
-    law = EnforcedSketch(3.0, gamma, eigen_noise)
+def test_enforced_sketch_at_ends_of_its_domain(gamma, eigen_noise):
+    distribution = EnforcedSketch(3.0, gamma, eigen_noise)
     for present in (True, False):
-        lower, upper = law.log_delta_ends(np.array([0.0, 0.3, 1e6]), present)
+        lower, upper = distribution.log_delta_ends(np.array([0.0, 0.3, 1e6]), present)
         assert np.all(lower <= upper) and np.all(upper <= 0.0)
         assert np.all(np.diff(upper) <= 1e-6)

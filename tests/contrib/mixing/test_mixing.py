@@ -1,4 +1,4 @@
-"""Gaussian mixing in two stages: the mechanism itself in both orders, a rule that is not enough, what is refused."""
+"""Gaussian mixing in two stages: both directions, an insufficient rule, and unsupported queries."""
 
 import math
 from statistics import NormalDist
@@ -24,14 +24,14 @@ def largest_eigen_noise(share):
     return -NormalDist().inv_cdf(share)
 
 
-def promised(rank, gamma, eigen_noise, eps):
+def assumed(rank, gamma, eigen_noise, eps):
     """Delta of the first stage and a sketch at ``gamma`` together, by composition."""
     phases = [(gaussian(eigen_noise), Run()), (sketch_profile(rank, 1.0 / gamma), Run())]
     return math.exp(compose_phases(phases).log_delta(eps).upper)
 
 
 def likelihoods(rows, eigen, sketch, mechanism, norm):
-    """The log density of both releases on these rows, but for constants that all data share."""
+    """The log density of both releases on these rows, up to a common constant."""
     spread = mechanism.eigen_noise * norm**2
     gram = rows.T @ rows
     covariance = gram + np.maximum(mechanism.gamma * norm**2 - eigen, 0.0)[:, None, None] * np.eye(rows.shape[1])
@@ -79,7 +79,7 @@ def test_failure_probability_without_record_is_not_enough():
     """With the margin ``Z Phi^-1(1 - d')`` of the eigenvalue, delta is not that of the sketch plus ``d'`` (C33)."""
     rank, gamma, eigen_noise, failure, eps = 1, 0.5, 0.5, 1e-3, 20.0
     margin = eigen_noise * largest_eigen_noise(failure)
-    spent = promised(rank, gamma, eigen_noise, eps) + failure
+    spent = assumed(rank, gamma, eigen_noise, eps) + failure
     # One record on empty data: without noise in the second stage it shows, and without it all that is released is 0.
     mechanism, rng = Mixing(rank=rank, gamma=gamma + margin, eigen_noise=eigen_noise), np.random.default_rng(1)
     silent = sum(mechanism.noise_variance(1.0 + eigen_noise * rng.standard_normal(), 1.0) == 0.0 for _ in range(4000))
@@ -94,7 +94,7 @@ def test_failure_probability_without_record_is_not_enough():
 def test_two_stage_is_below_every_split_of_delta(failure, eps):
     mechanism = Mixing(rank=100, gamma=65.0, eigen_noise=7.0)
     left = mechanism.gamma - 1.0 - mechanism.eigen_noise * largest_eigen_noise(failure)
-    assert delta(mechanism, eps) <= promised(100, left, 7.0, eps) + failure
+    assert delta(mechanism, eps) <= assumed(100, left, 7.0, eps) + failure
 
 
 def test_two_stage_with_large_gamma_is_gaussian():
@@ -133,15 +133,15 @@ def test_mixing_releases_compose():
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "text"),
     [
         ({"relation": "replace"}, "relation=replace"),
         ({"sampling_rate": 0.1}, "poisson"),
         ({"sampling_rate": 0.1, "sampling": "fixed"}, "relation"),
     ],
 )
-def test_unsupported_mixing_queries_are_refused(run, words):
-    with pytest.raises(UnsupportedError, match=words):
+def test_unsupported_mixing_queries_are_rejected(run, text):
+    with pytest.raises(UnsupportedError, match=text):
         privproj.epsilon(Mixing(rank=4, gamma=20.0, eigen_noise=2.0), delta=1e-5, **run)
 
 
@@ -157,6 +157,6 @@ def test_invalid_mixing_parameters_are_named(name):
         Mixing(**given).noise_variance(1.0, 0.0)
 
 
-def test_refused_poisson_sampling_advises_to_leave_it_out():
+def test_poisson_sampling_error_advises_to_omit_it():
     with pytest.raises(UnsupportedError, match="Omit the sampling"):
         privproj.epsilon(Mixing(rank=100, gamma=65.0, eigen_noise=7.0), delta=1e-5, sampling_rate=0.01, steps=2000)

@@ -19,10 +19,10 @@ def test_mixing_plan_meets_target_with_least_gamma():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("epsilon", "promised", "margin"), [(1.0, 35.54, 63.43), (4.0, 9.928, 18.95)])
-def test_mixing_plan_matches_published_margins(epsilon, promised, margin):
+@pytest.mark.parametrize(("epsilon", "assumed", "margin"), [(1.0, 35.54, 63.43), (4.0, 9.928, 18.95)])
+def test_mixing_plan_matches_published_margins(epsilon, assumed, margin):
     """Against the smallest gamma where the least eigenvalue is promised, which the exact profile of a sketch has."""
-    sketch = privproj.Sketch(rank=100, gamma=promised)
+    sketch = privproj.Sketch(rank=100, gamma=assumed)
     assert privproj.epsilon(sketch, delta=1e-6, bound="exact-rank1").value == pytest.approx(epsilon, rel=1e-3, abs=0)
     assert mixing_plan(rank=100, epsilon=epsilon, delta=1e-6).gamma == pytest.approx(margin, rel=1e-3, abs=0)
 

@@ -16,7 +16,7 @@ LINE = "select gaussian --trials 10"
 
 
 @pytest.mark.parametrize(
-    ("words", "quantity"),
+    ("wording", "quantity"),
     [
         ("--noise-multiplier 4 --delta 1e-5", "epsilon"),
         ("--noise-multiplier 4 --epsilon 1.6", "delta"),
@@ -24,13 +24,13 @@ LINE = "select gaussian --trials 10"
         ("--noise-multiplier 4 --delta 1e-5 --distribution negative-binomial --shape 0.5 --steps 3", "epsilon"),
     ],
 )
-def test_select_finds_missing_parameter(run, words, quantity):
-    code, out, _ = run(f"{LINE} {words} --json")
+def test_select_finds_missing_parameter(run, wording, quantity):
+    code, out, _ = run(f"{LINE} {wording} --json")
     shown = json.loads(out)
     jsonschema.validate(shown, SCHEMA)
     assert code == 0 and shown["quantity"] == quantity and shown["bound"] == "analytic + selection"
     assert shown["run"]["selection"]["expected_trials"] == pytest.approx(10.0, rel=1e-9, abs=0)
-    text = run(f"{LINE} {words}")[1]
+    text = run(f"{LINE} {wording}")[1]
     assert f"{shown['run']['selection']['distribution']} number of runs with mean 10" in text
     assert all(Requirement(sentence).short in text for sentence in shown["run"]["requirements"])
     assert ("one run alone: epsilon" in text) == (quantity == "epsilon")
@@ -44,7 +44,7 @@ def test_select_without_value_reports_outcome(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("wording", "output"),
     [
         ("--noise-multiplier 4", "--delta"),
         ("--noise-multiplier 4 --delta 1e-5 --epsilon 1", "--noise-multiplier"),
@@ -53,9 +53,9 @@ def test_select_without_value_reports_outcome(run):
         ("--noise-multiplier 4 --delta 1e-5 --shape 2", "--shape"),
     ],
 )
-def test_select_invalid_options_are_usage_errors(run, words, said):
-    code, out, err = run(f"{LINE} {words}")
-    assert (code, out) == (2, "") and err.count("\n") == 1 and said in err
+def test_select_invalid_options_are_usage_errors(run, wording, output):
+    code, out, err = run(f"{LINE} {wording}")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and output in err
 
 
 def test_select_warns_of_large_delta(run):

@@ -1,4 +1,4 @@
-"""The door of selections: three questions that agree, what stands beside an answer, and dp-accounting's event."""
+"""Private selection: agreement of three queries, other bounds, and dp-accounting's event."""
 
 import math
 import random
@@ -45,17 +45,17 @@ def test_select_of_sampled_run_is_at_most_event(bound):
 )  # fmt: skip
 def test_select_epsilon_delta_and_noise_are_consistent(distribution, run):
     draw = random.Random(5)
-    asked = {"trials": draw.uniform(2.0, 20.0), "distribution": distribution, **run}
+    requested = {"trials": draw.uniform(2.0, 20.0), "distribution": distribution, **run}
     for mechanism in (Gaussian(), M2(dim=64, rank=8))[: 1 if distribution == "poisson" else 2]:
         eps, delta = draw.uniform(0.3, 3.0), 10.0 ** draw.uniform(-8, -4)
-        found = select(mechanism, epsilon=eps, delta=delta, **asked)
+        found = select(mechanism, epsilon=eps, delta=delta, **requested)
         noisy = type(mechanism)(**{**mechanism.parameters(), "noise_multiplier": found.value})
-        answer = select(noisy, delta=delta, **asked)
+        answer = select(noisy, delta=delta, **requested)
         assert 0.999 * eps < answer.value <= eps
-        assert select(noisy, epsilon=eps, **asked).value <= delta
-        assert select(noisy, epsilon=answer.value, **asked).value <= delta
+        assert select(noisy, epsilon=eps, **requested).value <= delta
+        assert select(noisy, epsilon=answer.value, **requested).value <= delta
         less = type(mechanism)(**{**mechanism.parameters(), "noise_multiplier": 0.99 * found.value})
-        assert select(less, delta=delta, **asked).value > eps
+        assert select(less, delta=delta, **requested).value > eps
 
 
 @pytest.mark.parametrize("name", ["gaussian.analytic", "gaussian.two-sided", "gaussian.zcdp", "gaussian.gdp",
@@ -85,9 +85,9 @@ def test_select_rejects_bounds_without_curve():
         select(M1(dim=64, rank=8, noise_multiplier=5.0), trials=5, delta=1e-5, bound="operator-norm")
     with pytest.raises(UnsupportedError, match="no amplification theorem"):
         select(Sketch(rank=16, gamma=1000.0), trials=5, delta=1e-5, **RUN)
-    with pytest.raises(UnsupportedError, match="refuted") as refused:
+    with pytest.raises(UnsupportedError, match="refuted") as rejected:
         select(Wishart(dim=64, rank=8, misalignment=1e-4), trials=5, delta=1e-5, bound="rp-gd")
-    assert refused.value.result is not None and refused.value.result.value is None
+    assert rejected.value.result is not None and rejected.value.result.value is None
     with pytest.raises(InvalidParameterError, match="noise"):
         select(Gaussian(), trials=5, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="select"):

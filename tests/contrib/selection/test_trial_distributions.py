@@ -19,7 +19,7 @@ from privproj.profiles.conversion import read_epsilon, read_log_delta
 from privproj.profiles.rdp import BestCurve, RenyiCurve
 from privproj.targets import delta_target
 
-LAWS = [("geometric", None), ("logarithmic", None), ("negative-binomial", -0.7), ("negative-binomial", 0.5),
+DISTRIBUTIONS = [("geometric", None), ("logarithmic", None), ("negative-binomial", -0.7), ("negative-binomial", 0.5),
         ("negative-binomial", 4.0), ("poisson", None)]  # fmt: skip
 
 
@@ -44,11 +44,11 @@ class PairCurve:
         return Enclosure(-math.inf, next(e for e in np.arange(0.0, 60.0, 0.01) if self.log_delta(e).upper <= log_delta))
 
 
-def generating_function(law):
+def generating_function(distribution):
     """``E x^K``, in closed form."""
-    if law.shape is None:
-        return lambda x: math.exp(law.expected * (x - 1.0))
-    gamma, eta = law.gamma, law.shape
+    if distribution.shape is None:
+        return lambda x: math.exp(distribution.expected * (x - 1.0))
+    gamma, eta = distribution.gamma, distribution.shape
     if gamma == 1.0:
         return lambda x: x
     if eta == 0.0:
@@ -56,16 +56,16 @@ def generating_function(law):
     return lambda x: ((1.0 - (1.0 - gamma) * x) ** -eta - 1.0) / (gamma**-eta - 1.0)
 
 
-def selected(p, scores, law):
+def selected(p, scores, distribution):
     """The law of the output of the best run, where one of those with the same score is taken at random."""
-    f = generating_function(law)
+    f = generating_function(distribution)
     total = {s: sum(a for a, other in zip(p, scores, strict=True) if other == s) for s in scores}
     below = {s: sum(mass for other, mass in total.items() if other < s) for s in scores}
     best = {s: f(below[s] + total[s]) - f(below[s]) for s in scores}
     return [f(0.0), *(a / total[s] * best[s] for a, s in zip(p, scores, strict=True))]
 
 
-def pairs_of_laws():
+def pairs_of_distributions():
     """Randomized responses, and random laws with and without ties, with the scores of their outputs."""
     draw = random.Random(34)
     yield (0.75, 0.25), (0.25, 0.75), (0, 1)
@@ -76,11 +76,11 @@ def pairs_of_laws():
         yield p, q, [draw.randrange(3) if ties else i for i in range(5)]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 @pytest.mark.parametrize("mean", [1.0, 1.5, 8.0, 60.0])
-def test_selection_curve_covers_exact_finite_selections(law, mean):
-    trials = trial_distribution(mean, *law)
-    for p, q, scores in pairs_of_laws():
+def test_selection_curve_covers_exact_finite_selections(distribution, mean):
+    trials = trial_distribution(mean, *distribution)
+    for p, q, scores in pairs_of_distributions():
         curve = selection_curve(PairCurve(p, q), trials)
         for order, eps in itertools.product(((p, q), (q, p)), (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 7.0)):
             a, b = (selected(one, scores, trials) for one in order)
@@ -91,25 +91,27 @@ def test_selection_curve_covers_exact_finite_selections(law, mean):
 
 @pytest.mark.parametrize("mean", [1.5, 8.0])
 def test_poisson_renyi_curve_covers_exact_selections(mean):
-    law = trial_distribution(mean, "poisson", None)
-    for p, q, scores in pairs_of_laws():
+    distribution = trial_distribution(mean, "poisson", None)
+    for p, q, scores in pairs_of_distributions():
         both = [(p, q), (q, p)]
 
         def divergence(alpha, both=both):
             sums = [sum(a**alpha * b ** (1.0 - alpha) for a, b in zip(*pair, strict=True)) for pair in both]
             return math.log(max(sums)) / (alpha - 1.0)
 
-        curve = selection_curve(RenyiCurve(divergence, high=40.0), law)
+        curve = selection_curve(RenyiCurve(divergence, high=40.0), distribution)
         for order, eps in itertools.product(both, (0.0, 0.5, 1.0, 2.0, 4.0)):
-            a, b = (selected(one, scores, law) for one in order)
+            a, b = (selected(one, scores, distribution) for one in order)
             true = sum(max(0.0, x - math.exp(eps) * y) for x, y in zip(a, b, strict=True))
             assert true <= math.exp(curve.log_delta(eps).upper) * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize("law", [law for law in LAWS if law[1] != -0.7], ids=str)
-def test_epsilon_without_selection_cost_is_too_small(law):
+@pytest.mark.parametrize(
+    "distribution", [distribution for distribution in DISTRIBUTIONS if distribution[1] != -0.7], ids=str
+)
+def test_epsilon_without_selection_cost_is_too_small(distribution):
     """The event that the largest of K noisy numbers is above a threshold refutes the epsilon of one run."""
-    trials, eps, base = trial_distribution(10.0, *law), 1.0, gaussian_curve(1.0)
+    trials, eps, base = trial_distribution(10.0, *distribution), 1.0, gaussian_curve(1.0)
     f, normal = generating_function(trials), mpmath.ncdf
     true = max(
         (1.0 - f(float(normal(x - 1.0)))) - math.exp(eps) * (1.0 - f(float(normal(x))))
@@ -119,13 +121,13 @@ def test_epsilon_without_selection_cost_is_too_small(law):
     assert true <= math.exp(selection_curve(base, trials).log_delta(eps).upper)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 @pytest.mark.parametrize("mean", [1.0, 2.5, 6.0])
-def test_trial_distribution_has_requested_mean(law, mean):
-    trials = trial_distribution(mean, *law)
+def test_trial_distribution_has_requested_mean(distribution, mean):
+    trials = trial_distribution(mean, *distribution)
     with localcontext() as context:
         context.prec = 40
-        count = 60_000 if law[1] == -0.7 else 1000
+        count = 60_000 if distribution[1] == -0.7 else 1000
         masses = [(k, float(p)) for k, p in itertools.islice(trials.probabilities(), count)]
     assert sum(p for _, p in masses) == pytest.approx(1.0, rel=1e-9, abs=0)
     assert sum(k * p for k, p in masses) == pytest.approx(mean, rel=1e-9, abs=0)
@@ -134,9 +136,9 @@ def test_trial_distribution_has_requested_mean(law, mean):
         assert sum(p * x**k for k, p in masses) == pytest.approx(generating_function(trials)(x), rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("law", LAWS[:1] + LAWS[-1:], ids=str)
-def test_draw_and_best_score_follow_distribution(law):
-    trials, n, rng = trial_distribution(6.0, *law), 4000, np.random.default_rng(34)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS[:1] + DISTRIBUTIONS[-1:], ids=str)
+def test_draw_and_best_score_follow_distribution(distribution):
+    trials, n, rng = trial_distribution(6.0, *distribution), 4000, np.random.default_rng(34)
     counts = np.array([trials.draw(Fraction(2 * i + 1, 2 * n)) for i in range(n)])
     with localcontext() as context:
         context.prec = 40
@@ -157,10 +159,10 @@ def mp_gaussian_delta(eps, mu=1):
 
 @pytest.mark.parametrize(("mean", "eta"), [(2, 0), (10, 1), (10, 0.5), (300, 1)])
 def test_negative_binomial_curve_equals_formula(mean, eta):
-    law = trial_distribution(mean, "negative-binomial", eta)
-    curve = selection_curve(gaussian_curve(1.0), law)
+    distribution = trial_distribution(mean, "negative-binomial", eta)
+    curve = selection_curve(gaussian_curve(1.0), distribution)
     with mpmath.workdps(50):
-        gamma, shape = mpmath.mpf(law.gamma), mpmath.mpf(eta)
+        gamma, shape = mpmath.mpf(distribution.gamma), mpmath.mpf(eta)
         m = shape * (1 / gamma - 1) / (1 - gamma**shape) if eta else (1 / gamma - 1) / -mpmath.log(gamma)
         tau = mpmath.findroot(
             lambda e: mp_gaussian_delta(e) - gamma / (1 - gamma) * mpmath.expm1(e), (0.1, 2), "anderson"
@@ -192,16 +194,19 @@ def test_poisson_curve_equals_expectation_up_to_cell_width(mean):
 
 @pytest.mark.parametrize(("z", "mean", "eta"), [(1.0, 2, 0.5), (4.0, 10, 1), (1.0, 100, 0), (20.0, 10, 3)])
 def test_select_is_at_most_published_renyi_theorem(z, mean, eta):
-    law, delta = trial_distribution(mean, "negative-binomial", eta), 1e-5
+    distribution, delta = trial_distribution(mean, "negative-binomial", eta), 1e-5
     orders = [1.0 + math.exp(s) for s in np.arange(-5.0, 8.0, 0.005)]
     rdp = {a: a / (2.0 * z * z) for a in orders}
-    hat = min((1.0 - 1.0 / a) * rdp[a] + math.log(1.0 / law.gamma) / a for a in orders)
+    hat = min((1.0 - 1.0 / a) * rdp[a] + math.log(1.0 / distribution.gamma) / a for a in orders)
     published = min(
         rdp[a] + (1.0 + eta) * hat + (math.log(mean / delta) - math.log(a)) / (a - 1.0) + math.log1p(-1.0 / a)
         for a in orders
     )
     for bound in ("rdp", "analytic"):
-        assert read_epsilon(selection_curve(gaussian_curve(z, bound), law), delta_target(delta, None)).upper < published
+        assert (
+            read_epsilon(selection_curve(gaussian_curve(z, bound), distribution), delta_target(delta, None)).upper
+            < published
+        )
 
 
 def test_poisson_renyi_curve_equals_published_theorem():
@@ -215,16 +220,16 @@ def test_poisson_renyi_curve_equals_published_theorem():
         assert curve.divergence(a) == pytest.approx(published, rel=1e-6, abs=0)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_selection_cost_increases_with_trials(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_selection_cost_increases_with_trials(distribution):
     base = gaussian_curve(2.0)
     found = [
-        read_epsilon(selection_curve(base, trial_distribution(mean, *law)), delta_target(1e-6, None)).upper
+        read_epsilon(selection_curve(base, trial_distribution(mean, *distribution)), delta_target(1e-6, None)).upper
         for mean in (1.0, 1.1, 2.0, 10.0, 100.0)
     ]
     assert found == sorted(found)
     one = read_epsilon(base, delta_target(1e-6, None)).upper
-    assert one <= found[0] and (law[0] == "poisson" or found[0] == pytest.approx(one, rel=1e-9, abs=0))
+    assert one <= found[0] and (distribution[0] == "poisson" or found[0] == pytest.approx(one, rel=1e-9, abs=0))
 
 
 def test_negative_binomial_cost_increases_with_shape():
@@ -238,12 +243,12 @@ def test_negative_binomial_cost_increases_with_shape():
     assert found == sorted(found)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 @pytest.mark.parametrize("bound", ["analytic", "rdp"])
-def test_selection_epsilon_and_delta_are_inverse(law, bound):
+def test_selection_epsilon_and_delta_are_inverse(distribution, bound):
     draw, tried = random.Random(7), 0
     for z in (0.4, 3.0, 50.0):
-        curve = selection_curve(gaussian_curve(z, bound), trial_distribution(draw.uniform(1.0, 50.0), *law))
+        curve = selection_curve(gaussian_curve(z, bound), trial_distribution(draw.uniform(1.0, 50.0), *distribution))
         for _ in range(2):
             target = delta_target(10.0 ** draw.uniform(-12, -1), None)
             eps = read_epsilon(curve, target).upper
@@ -255,17 +260,17 @@ def test_selection_epsilon_and_delta_are_inverse(law, bound):
 
 def test_selection_of_several_renyi_curves_is_elementwise():
     first, second = gaussian_curve(2.0, "rdp"), gaussian_curve(3.0, "rdp")
-    law = trial_distribution(4.0, "poisson", None)
-    both = selection_curve(BestCurve((first, second)), law)
-    assert both.epsilon(-11.0).upper == selection_curve(second, law).epsilon(-11.0).upper
+    distribution = trial_distribution(4.0, "poisson", None)
+    both = selection_curve(BestCurve((first, second)), distribution)
+    assert both.epsilon(-11.0).upper == selection_curve(second, distribution).epsilon(-11.0).upper
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [(0.5, "geometric", None), (math.nan, "poisson", None), (2, "binomial", None), (2, "geometric", 1.0),
      (2, "negative-binomial", None), (2, "negative-binomial", -1.0), (2, "negative-binomial", 1e-300),
      (1e9, "poisson", None)],
 )  # fmt: skip
-def test_invalid_trial_distribution_is_rejected(asked):
+def test_invalid_trial_distribution_is_rejected(requested):
     with pytest.raises(InvalidParameterError):
-        trial_distribution(*asked)
+        trial_distribution(*requested)

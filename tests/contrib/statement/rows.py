@@ -8,13 +8,13 @@ M2_PHASE = {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 3}
 CALL = ("report", "gaussian", "--noise-multiplier", "1", "--delta", "1e-5")
 
 
-def statement(said=None, **phase):
+def statement(stated=None, **phase):
     """Return a statement whose parameters contain these words of its author and these keys of its phase."""
     parameters = {
         "privproj": "0.1.0",
         "style": "text",
         "delta": 1e-05,
-        **({"said": said} if said else {}),
+        **({"said": stated} if stated else {}),
         "run": {"phase": [{**M2_PHASE, **phase}]},
     }
     return f"PRIVACY STATEMENT\n{json.dumps(parameters)}\nEnd of the privacy statement.\n"
@@ -45,9 +45,9 @@ FORGED_FILES = {
     ),
     "a bound of a statement": (("verify", "in.json"), statement(bound=FORGED)),
     "a key of a statement": (("verify", "in.json"), statement(**{FORGED: 1})),
-    "a word of a statement's author": (("verify", "in.json"), statement(said={"model": FORGED})),
+    "a word of a statement's author": (("verify", "in.json"), statement(stated={"model": FORGED})),
 }
-FORGED_WORDS = {
+FORGED_ARGUMENTS = {
     "the author of a statement": (*CALL, "--author", FORGED),
     "the file of a statement": (*CALL, "-o", FORGED),
 }

@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import spend
+from unit.io.tampering import chained, entries_of
 
 import privproj
 from privproj.accounting.schedule import Composition, phase_of
@@ -23,7 +23,7 @@ from privproj.contrib.statement.statement import (
     STATEMENT_HOLDS,
     account_data,
     compare_with_ledger,
-    question_data,
+    query_data,
     run_data,
     statement_from,
     verify_statement,
@@ -50,8 +50,8 @@ def stated(data, delta=DELTA):
 
 
 @cache
-def _stated(words, delta):
-    return written(statement_from(json.loads(words), delta, "text"))
+def _stated(sentence, delta):
+    return written(statement_from(json.loads(sentence), delta, "text"))
 
 
 @cache
@@ -62,7 +62,7 @@ def checked(text):
 
 def of_plan(phase=PHASE, **run):
     """The data of a statement about a phase as one question, some of its run changed."""
-    return question_data(phase_of(phase.mechanism, bound=phase.bound.name, **{**RUN, **run}))
+    return query_data(phase_of(phase.mechanism, bound=phase.bound.name, **{**RUN, **run}))
 
 
 def compared(text, content):
@@ -78,7 +78,7 @@ def agrees(text, content):
 
 
 @pytest.mark.full
-def test_every_kind_of_statement_agrees_with_the_ledger_of_its_run(path):
+def test_every_kind_of_statement_agrees_with_ledger_of_its_run(path):
     """That of a question, of a run file and of a training run."""
     spend(path, 30, PHASE, TARGET)
     for data in (of_plan(), run_data(Composition((PHASE,))), account_data(read_ledger(path))):
@@ -89,7 +89,7 @@ def test_every_kind_of_statement_agrees_with_the_ledger_of_its_run(path):
 
 
 @pytest.mark.parametrize("releases", [0, 1, 29])
-def test_a_ledger_that_ends_before_its_plan_agrees_as_far_as_it_goes(path, releases):
+def test_unfinished_ledger_agrees_with_statement(path, releases):
     spend(path, releases, PHASE, TARGET)
     for known in ({}, {"dataset_size": 3000}):  # of which a ledger says nothing unless batches are capped
         assert compared(stated(of_plan(**known)), path.read_bytes()) == (INCOMPLETE, set())
@@ -98,7 +98,7 @@ def test_a_ledger_that_ends_before_its_plan_agrees_as_far_as_it_goes(path, relea
     assert compared(both, path.read_bytes()) == (INCOMPLETE, set())
 
 
-def test_a_ledger_with_more_releases_than_the_statement_counts_does_not_agree(path):
+def test_ledger_with_extra_releases_disagrees(path):
     spend(path, 10, PHASE, TARGET)
     early = stated(account_data(read_ledger(path)))
     assert compared(early, path.read_bytes()) == (INCOMPLETE, set())
@@ -111,7 +111,7 @@ def test_a_ledger_with_more_releases_than_the_statement_counts_does_not_agree(pa
     assert compared(whole, path.read_bytes())[1] >= {SAME_RUN, COUNTED, COVERED}
 
 
-def test_a_statement_of_less_noise_or_more_steps_is_about_another_run(path):
+def test_statement_with_other_parameters_disagrees(path):
     """Although it claims more epsilon than was spent: what it says was done is not what the ledger says."""
     spend(path, 30, PHASE, TARGET)
     for changes in ({"steps": 31}, {"sampling_rate": 0.2}):
@@ -131,13 +131,13 @@ def test_a_statement_of_less_noise_or_more_steps_is_about_another_run(path):
     ],
     ids=["fewer steps", "another rate", "a group", "another relation", "fixed batches"],
 )
-def test_a_statement_of_another_run_does_not_agree(path, changes, failed):
+def test_statement_of_another_run_does_not_agree(path, changes, failed):
     spend(path, 30, PHASE, TARGET)
     word, found = compared(stated(of_plan(PHASE, **changes)), path.read_bytes())
     assert word == "fails" and found >= failed
 
 
-def test_verify_adds_requirements_of_the_ledger(path, capsys):
+def test_verify_adds_requirements_of_ledger(path, capsys):
     """A rate and steps that a statement of a plan gives as constants came from the size of the data."""
     spend(path, 30, PHASE, TARGET)
     for data, is_stated in ((of_plan(public_size=False), False), (of_plan(), True)):
@@ -155,26 +155,24 @@ def test_verify_adds_requirements_of_the_ledger(path, capsys):
 def test_another_bound_or_mechanism_does_not_agree(path):
     release = privproj.M2(dim=64, rank=4, noise_multiplier=9.0)
     spend(path, 1, phase_of(release, "m2", "rank-free"), TARGET)
-    assert agrees(stated(question_data(phase_of(release, bound="rank-free"))), path.read_bytes())
+    assert agrees(stated(query_data(phase_of(release, bound="rank-free"))), path.read_bytes())
     for mechanism, bound in ((release, "exact-rank1"), (release, "gaussian"), (GAUSSIAN, None)):
-        assert not agrees(stated(question_data(phase_of(mechanism, bound=bound))), path.read_bytes())
+        assert not agrees(stated(query_data(phase_of(mechanism, bound=bound))), path.read_bytes())
     spend(path.with_name("other"), 1, phase_of(release, "m2", "exact-rank1"), TARGET)
     assert (
         SAME_FOUNDATION
-        in compared(stated(question_data(phase_of(release, bound="rank-free"))), path.with_name("other").read_bytes())[
-            1
-        ]
+        in compared(stated(query_data(phase_of(release, bound="rank-free"))), path.with_name("other").read_bytes())[1]
     )
 
 
-def test_a_statement_at_a_larger_delta_than_the_target_does_not_agree(path):
+def test_statement_at_larger_delta_than_target_does_not_agree(path):
     """A stricter one does, with the epsilon that belongs to it."""
     spend(path, 30, PHASE, TARGET)
     assert compared(stated(of_plan(), 1e-3), path.read_bytes()) == ("fails", {SAME_DELTA})
     assert agrees(stated(of_plan(), 1e-7), path.read_bytes())
 
 
-def test_two_files_agree_only_where_each_holds(path):
+def test_files_agree_only_if_each_is_verified(path):
     spend(path, 30, PHASE, TARGET)
     text, content = stated(of_plan()), path.read_bytes()
     lied = text.replace("epsilon is at most", "epsilon is about")
@@ -186,8 +184,8 @@ def test_two_files_agree_only_where_each_holds(path):
     assert compared(text, seeded.read_bytes()) == ("fails", {LEDGER_HOLDS})
 
 
-def test_a_ledger_that_claims_a_smaller_plan_does_not_agree(path):
-    """Whoever cuts a run of 30 releases to 3, and its plan too, computes the hashes again."""
+def test_ledger_that_claims_smaller_plan_does_not_agree(path):
+    """An owner shortens a run of 30 releases and its plan to 3, and recomputes the hashes."""
     spend(path, 30, PHASE, TARGET)
     entries = entries_of(path.read_bytes())[:5]
     entries[1]["phase"]["steps"] = 3
@@ -197,14 +195,14 @@ def test_a_ledger_that_claims_a_smaller_plan_does_not_agree(path):
         assert compared(stated(data), content) == ("fails", {SAME_RUN})
 
 
-def test_a_phase_without_a_release_is_no_part_of_the_comparison(path):
+def test_phase_without_release_is_no_part_of_comparison(path):
     """It was given up before its first one, so nothing of it exists."""
     spend(path, 0, SECOND, None)
     spend(path, 30, PHASE, None)
     assert compared(stated(of_plan()), path.read_bytes()) == ("holds", set())
 
 
-def test_a_filter_agrees_with_its_own_budget_alone(path):
+def test_filter_agrees_with_its_own_budget_alone(path):
     budget = {"epsilon": 6.0, "delta": DELTA, "order": 8}
     spend(path, 12, PHASE, budget)
     spend(path, 5, SECOND, {})
@@ -217,7 +215,7 @@ def test_a_filter_agrees_with_its_own_budget_alone(path):
     assert compared(stated(run_data(Composition((PHASE, SECOND)))), path.read_bytes())[1] >= {SAME_RUN, COVERED}
 
 
-def test_a_public_subspace_has_to_be_named(path):
+def test_public_subspace_has_to_be_named(path):
     book = Ledger(path, PHASE, TARGET, ("public_subspace",))
     book.close()
     spend(path, 30, PHASE, TARGET)
@@ -228,44 +226,44 @@ def test_a_public_subspace_has_to_be_named(path):
 def test_epochs_of_balls_in_bins_are_counted_in_releases(path):
     bins = {"steps": 2, "sampling": "balls-in-bins", "batches": 3}
     release = privproj.Gaussian(noise_multiplier=30.0)
-    text = stated(question_data(phase_of(release, **bins)))
+    text = stated(query_data(phase_of(release, **bins)))
     for releases, word in ((4, INCOMPLETE), (2, "holds")):
         spend(path, releases, phase_of(release, "bins", **bins), TARGET)
         assert compared(text, path.read_bytes()) == (word, set())
 
 
-def test_the_files_come_in_either_order_and_json_says_what_the_text_says(path, capsys):
+def test_file_order_is_free_and_json_agrees_with_text(path, capsys):
     spend(path, 3, PHASE, TARGET)
     statement = path.with_name("statement.md")
     statement.write_text(f"# Model card\n\n{stated(of_plan())}\n")
     spoken = []
     for pair in ((statement, path), (path, statement)):
         assert exit_code(["verify", *map(str, pair), "-v"]) == 0
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         assert exit_code(["verify", *map(str, pair), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        spoken.append((said, found))
-        assert said.startswith(f"{INCOMPLETE}: a statement and its ledger, 3 of 30 planned releases\n  missing:")
+        spoken.append((output, found))
+        assert output.startswith(f"{INCOMPLETE}: a statement and its ledger, 3 of 30 planned releases\n  missing:")
         assert (found["verdict"], found["steps"], found["steps_planned"], found["missing_releases"]) == (
             INCOMPLETE, 3, 30, 27,
         )  # fmt: skip
-        flat = " ".join(said.split())
-        for words in (*found["requirements"], *found["unproved"], found["claim"], found["computed"]):
-            assert words in flat
-        assert max(map(len, said.splitlines())) <= 100
+        flat = " ".join(output.split())
+        for sentence in (*found["requirements"], *found["unproved"], found["claim"], found["computed"]):
+            assert sentence in flat
+        assert max(map(len, output.splitlines())) <= 100
     assert spoken[0] == spoken[1]
     statement.write_text(stated(of_plan(steps=2)))
     assert exit_code(["verify", str(statement), str(path)]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("FAILS: ") and "steps 30 in the ledger, 2 in the statement" in " ".join(said.split())
+    output = capsys.readouterr().out
+    assert output.startswith("FAILS: ") and "steps 30 in the ledger, 2 in the statement" in " ".join(output.split())
 
 
-def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
+def test_files_are_those_whose_digests_statement_names(path, capsys):
     spend(path, 30, PHASE, TARGET)
     statement, checkpoint = path.with_name("statement.md"), path.with_name("checkpoint.pt")
     checkpoint.write_bytes(b"weights" * 1000)
-    asked = ["report", "ledger", str(path), "--checkpoint", str(checkpoint), "-o", str(statement)]
-    assert exit_code(asked) == 0
+    requested = ["report", "ledger", str(path), "--checkpoint", str(checkpoint), "-o", str(statement)]
+    assert exit_code(requested) == 0
 
     def failed(*more):
         capsys.readouterr()
@@ -278,8 +276,8 @@ def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
     assert failed(checkpoint)[0] == set() and "a digest identifies the file, not its origin" in failed(checkpoint)[1]
     assert failed()[0] == set() and "is that of the checkpoint: you did not pass the file" in failed()[1]
     assert exit_code(["verify", str(statement)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert all(f"that the SHA-256 in the statement is that of the {name}" in said for name in both)
+    output = " ".join(capsys.readouterr().out.split())
+    assert all(f"that the SHA-256 in the statement is that of the {name}" in output for name in both)
     whole, weights = path.read_bytes(), checkpoint.read_bytes()
     checkpoint.write_bytes(weights[:-1])
     assert failed(checkpoint)[0] == {both["checkpoint"]}
@@ -290,7 +288,7 @@ def test_the_files_are_those_whose_digests_the_statement_names(path, capsys):
     assert failed()[0] == set() and failed(checkpoint)[0] == {both["checkpoint"]}
 
 
-def test_two_files_that_are_not_a_statement_and_a_ledger_are_refused_by_one_sentence(path, tmp_path, capsys):
+def test_two_files_of_other_kinds_give_one_error(path, tmp_path, capsys):
     spend(path, 3, PHASE, TARGET)
     statement, other = path.with_name("statement.md"), path.with_name("other")
     statement.write_text(stated(of_plan()))
@@ -300,5 +298,5 @@ def test_two_files_that_are_not_a_statement_and_a_ledger_are_refused_by_one_sent
         (path, other, path), (path, statement, path, path), (path, statement, "--delta", 1e-6),
     ):  # fmt: skip
         assert exit_code(["verify", *map(str, files)]) == 2
-        said = capsys.readouterr()
-        assert not said.out and said.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert not output.out and output.err.count("\n") == 1

@@ -16,7 +16,7 @@ from privproj.io.ledger import CUT_SHORT, Account
 from privproj.schedule import phase_of
 
 Z = "--noise-multiplier"
-QUESTIONS = {
+QUERIES = {
     "gaussian": ("gaussian", Z, "2", "--delta", "1e-5"),
     "laplace": ("laplace", Z, "2", "--delta", "1e-5"),
 }
@@ -43,9 +43,9 @@ STYLES = ("text", "markdown", "html")
 SOME = ("text", *(pytest.param(style, marks=pytest.mark.full) for style in STYLES[1:]))
 
 
-def reported(capsys, style, *words):
+def reported(capsys, style, *arguments):
     """A statement, as `privproj report` prints it."""
-    assert exit_code(["report", *words, "--style", style]) in (0, 4)
+    assert exit_code(["report", *arguments, "--style", style]) in (0, 4)
     return capsys.readouterr().out
 
 
@@ -54,17 +54,18 @@ def checked(tmp_path, capsys, text):
     path = tmp_path / "document"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     code = exit_code(["verify", str(path), "--json"])
-    said = capsys.readouterr()
-    assert (code == 2) == (said.err.count("\n") == 1) == (not said.out)
-    return code, json.loads(said.out) if said.out else said.err
+    output = capsys.readouterr()
+    assert (code == 2) == (output.err.count("\n") == 1) == (not output.out)
+    return code, json.loads(output.out) if output.out else output.err
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(
-    "words", [*QUESTIONS.values(), *(pytest.param(words, marks=pytest.mark.full) for words in COSTLY.values())]
+    "arguments",
+    [*QUERIES.values(), *(pytest.param(arguments, marks=pytest.mark.full) for arguments in COSTLY.values())],
 )
-def test_what_the_tool_writes_holds(tmp_path, capsys, words, style):
-    code, found = checked(tmp_path, capsys, reported(capsys, style, *words))
+def test_written_statements_are_verified(tmp_path, capsys, arguments, style):
+    code, found = checked(tmp_path, capsys, reported(capsys, style, *arguments))
     assert code == 0 and found["verdict"] == "holds" and not found["differences"] and not found["lines_outside"]
 
 
@@ -83,7 +84,7 @@ planned = true
 
 
 @pytest.mark.parametrize("style", SOME)
-def test_a_run_is_written_anew_and_its_phases_are_numbered(tmp_path, capsys, style):
+def test_statement_run_is_rewritten_with_numbered_phases(tmp_path, capsys, style):
     (tmp_path / "run.toml").write_text(RUN)
     text = reported(capsys, style, "run", str(tmp_path / "run.toml"), "--delta", "1e-5")
     assert "so private" not in text and "phase 1" in text and "phase 2" in text
@@ -98,26 +99,26 @@ def trained(style="markdown", **changes):
     entries = [phase_of(privproj.Gaussian(noise_multiplier=9.0), name, steps=5).as_dict() for name in ("a", "b")]
     account = Account(((entries[0], 5), (entries[1], 2)), insecure=True, public_subspace=True, notes=(CUT_SHORT,))
     data = account_data(account)
-    room = data["run" if "phase" in changes else "ledger"]
-    room.update(changes)
+    left = data["run" if "phase" in changes else "ledger"]
+    left.update(changes)
     return written(statement_from(data, 1e-5, style))
 
 
 @pytest.mark.parametrize("style", SOME)
-def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, capsys, style):
+def test_training_statement_agrees_with_its_account(tmp_path, capsys, style):
     text = trained(style)
     code, found = checked(tmp_path, capsys, text)
     assert code == 0 and found["result"]["value"] > 0
     flat = " ".join(text.split())
     assert "Nothing is protected here" in flat and "Protected is" not in flat
-    for words in (
+    for sentence in (
         "known seed",
         CUT_SHORT,
         "2 of 5 planned steps",
         "stops early",
         Requirement.PUBLIC_SUBSPACE,
     ):
-        assert words in " ".join(text.split())
+        assert sentence in " ".join(text.split())
     for old, new in (('"made": [5, 2]', '"made": [5, 1]'), ('"insecure": true', '"insecure": false')):
         assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 1
 
@@ -129,25 +130,25 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
      {"phase": [{}, {}]}],
     ids=str,
 )  # fmt: skip
-def test_an_account_in_other_words_gives_no_statement(changes):
+def test_account_must_have_canonical_form(changes):
     with pytest.raises(InvalidParameterError):
         trained(**changes)
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style):
-    text = reported(capsys, style, *QUESTIONS["gaussian"])
+def test_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style):
+    text = reported(capsys, style, *QUERIES["gaussian"])
     stated = re.search(r"epsilon is at most (\S+) at", text)[1]
     value = privproj.epsilon(privproj.Gaussian(noise_multiplier=2.0), delta=1e-5).value
     assert value <= float(stated)
-    for said in (f"{float(stated) - 1e-3:.3f}", f"{float(stated) + 1e-3:.3f}"):
-        changed = text.replace(f"epsilon is at most {stated}", f"epsilon is at most {said}")
+    for output in (f"{float(stated) - 1e-3:.3f}", f"{float(stated) + 1e-3:.3f}"):
+        changed = text.replace(f"epsilon is at most {stated}", f"epsilon is at most {output}")
         code, found = checked(tmp_path, capsys, changed)
         assert code == 1 and [key for key, holds in found["claims"].items() if not holds] == [AS_WRITTEN]
         (line,) = found["differences"]
-        assert said in line["said"] and stated in line["expected"]
+        assert output in line["said"] and stated in line["expected"]
         assert line["said"] == changed.split("\n")[line["number"] - 1]
-        assert found["claimed"] == [f"epsilon is at most {said} at delta 1e-05"] and said in found["claim"]
+        assert found["claimed"] == [f"epsilon is at most {output} at delta 1e-05"] and output in found["claim"]
         assert found["computed"] == f"epsilon is at most {stated} at delta 1e-05"
     assert "assumption on users: Each user has one record" in text
     for old, new in (("Each user has one record", "Each user has ten records"), ("assumption on users: ", "")):
@@ -155,9 +156,9 @@ def test_a_changed_number_or_word_is_named_with_its_line(tmp_path, capsys, style
         assert code == 1 and not found["claims"][AS_WRITTEN]
 
 
-def test_parameters_are_bound_to_the_words(tmp_path, capsys):
+def test_statement_text_is_bound_to_its_parameters(tmp_path, capsys):
     """Edited at the end alone, they give another statement; edited in the words alone, too."""
-    text = reported(capsys, "text", *QUESTIONS["gaussian"])
+    text = reported(capsys, "text", *QUERIES["gaussian"])
     for old, new in (
         ('"noise_multiplier": 2.0', '"noise_multiplier": 4.0'),
         ("noise_multiplier 2.0", "noise_multiplier 4.0"),
@@ -180,7 +181,7 @@ def test_parameters_are_bound_to_the_words(tmp_path, capsys):
         ("analytic", "anal\\u0079tic"),
     ],
 )
-def test_parameters_in_other_words_do_not_hold(tmp_path, capsys, old, new):
+def test_statement_parameters_must_have_canonical_form(tmp_path, capsys, old, new):
     """Even where they mean the same."""
     text = reported(capsys, "text", "gaussian", Z, "2", "--steps", "7", "--delta", "1e-5")
     assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] in (1, 2)
@@ -214,25 +215,25 @@ def test_parameters_in_other_words_do_not_hold(tmp_path, capsys, old, new):
         (BEGIN["text"], ""),
         (BEGIN["text"], BEGIN["text"] + "\n" + BEGIN["text"]),
     ],
-    ids=lambda words: ascii(words)[:40],
+    ids=lambda sentence: ascii(sentence)[:40],
 )  # fmt: skip
-def test_parameters_and_marks_that_are_none_are_refused(tmp_path, capsys, old, new):
+def test_invalid_parameters_and_markers_are_rejected(tmp_path, capsys, old, new):
     text = reported(capsys, "text", "gaussian", Z, "2.0", "--delta", "1e-5")
     assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 2
 
 
 @pytest.mark.parametrize("more", ["", '"older": 1, '])
-def test_a_statement_of_another_version_is_refused_with_what_to_do(tmp_path, capsys, more):
+def test_statement_of_another_version_error_has_remedy(tmp_path, capsys, more):
     """Whatever its form: its words and numbers may differ from those of this version."""
-    text = reported(capsys, "markdown", *QUESTIONS["gaussian"])
+    text = reported(capsys, "markdown", *QUERIES["gaussian"])
     other = text.replace("0.1.0", "0.0.9").replace('"style"', f'{more}"style"')
     code, error = checked(tmp_path, capsys, other)
     assert code == 2 and "0.1.0" in error and "0.0.9" in error and "write it again" in error
 
 
 @pytest.mark.parametrize("style", ["text", "markdown"])
-def test_a_statement_is_part_of_a_larger_file_and_what_stands_outside_is_not_covered(tmp_path, capsys, style):
-    text = reported(capsys, style, *QUESTIONS["gaussian"])
+def test_text_around_a_statement_is_not_covered(tmp_path, capsys, style):
+    text = reported(capsys, style, *QUERIES["gaussian"])
     card = f"# Model card\n\nEpsilon is 0.001.\n\n{text}\nAnd certified.\n"
     code, found = checked(tmp_path, capsys, card)
     assert (code, found["first_line"], found["lines_outside"]) == (0, 5, 6)
@@ -248,25 +249,25 @@ def test_a_statement_is_part_of_a_larger_file_and_what_stands_outside_is_not_cov
     assert checked(tmp_path, capsys, card + card)[0] == 2
 
 
-def test_a_narrow_terminal_writes_the_same_statement(tmp_path, capsys, monkeypatch):
+def test_narrow_terminal_writes_same_statement(tmp_path, capsys, monkeypatch):
     """It is compared with what a wide one writes."""
     monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: 60)
-    text = reported(capsys, "text", *QUESTIONS["gaussian"])
+    text = reported(capsys, "text", *QUERIES["gaussian"])
     monkeypatch.undo()
     assert checked(tmp_path, capsys, text)[0] == 0
 
 
-def test_nothing_may_stand_outside_of_a_page(tmp_path, capsys):
+def test_nothing_may_stand_outside_of_page(tmp_path, capsys):
     """A style or a script could change what it shows."""
-    text = reported(capsys, "html", *QUESTIONS["gaussian"])
+    text = reported(capsys, "html", *QUERIES["gaussian"])
     for outside in (f"<style>p {{ display: none }}</style>\n{text}", f"{text}<script></script>\n", f"{text}\n"):
         assert checked(tmp_path, capsys, outside)[0] == 1
     code, found = checked(tmp_path, capsys, text.removesuffix("</pre></footer></body></html>\n"))
     assert code == 1 and [line["expected"] for line in found["differences"]] == ["</pre></footer></body></html>"]
 
 
-def test_line_ends_of_another_system_do_not_matter_and_other_spaces_do(tmp_path, capsys):
-    text = reported(capsys, "markdown", *QUESTIONS["gaussian"])
+def test_line_ends_are_ignored_and_spaces_are_not(tmp_path, capsys):
+    text = reported(capsys, "markdown", *QUERIES["gaussian"])
     assert checked(tmp_path, capsys, text.replace("\n", "\r\n"))[0] == 0
     for old, new in (
         ("\n\n", "\n \n"),
@@ -278,12 +279,12 @@ def test_line_ends_of_another_system_do_not_matter_and_other_spaces_do(tmp_path,
 
 
 @pytest.mark.parametrize("side", [1.0 - 3e-9, 1.0 + 3e-9])
-def test_rounding_of_another_machine_makes_no_forgery(tmp_path, capsys, side):
+def test_platform_rounding_does_not_fail_verification(tmp_path, capsys, side):
     """At a noise where epsilon is nearly a number of four digits, so that the last one differs by a unit."""
     z = privproj.sigma(privproj.Gaussian(), epsilon=2.0, delta=1e-5).value
     data = {"run": {"phase": [{"mechanism": "gaussian", "noise_multiplier": z, "bound": "analytic"}]}}
     own = statement_from(data, 1e-5, "text")
-    z *= own.result.epsilon / 2.0 / side  # so that epsilon here is 2 (1 +- 3e-9) but for terms of a relative 1e-9
+    z *= own.result.epsilon / 2.0 / side  # so that epsilon here is 2 (1 +- 3e-9) up to a relative 1e-9
     text = reported(capsys, "text", "gaussian", Z, repr(z), "--delta", "1e-5")
     stated = re.search(r"epsilon is at most (\S+) at", text)[1]
     for other in ("2.000", "2.001"):
@@ -295,27 +296,27 @@ def test_rounding_of_another_machine_makes_no_forgery(tmp_path, capsys, side):
 
 def test_shares_are_rounded_up(tmp_path, capsys):
     found = statement_from({"run": {"phase": [{"mechanism": "gaussian", "noise_multiplier": 2.0}]}}, 1e-5, "text")
-    words = " ".join(line for section in sections(found) for line in section.lines)
-    rates = re.findall(r"at most ([\d.]+) %", words)
+    sentence = " ".join(line for section in sections(found) for line in section.lines)
+    rates = re.findall(r"at most ([\d.]+) %", sentence)
     for rate, value in zip(rates, (0.5 + 0.5 * found.advantage, *found.rates, found.advantage), strict=True):
         assert 100.0 * value <= float(rate) <= 101.0 * value
-    assert "false positive rate 0.1 %" in words
+    assert "false positive rate 0.1 %" in sentence
 
 
-def test_a_delta_and_a_rate_are_said_with_all_digits(tmp_path, capsys):
-    words = ("gaussian", Z, "2", "--sampling-rate", "0.0100000049", "--steps", "1", "--delta", "1.0000049e-5")
-    flat = " ".join(reported(capsys, "text", *words).split())
+def test_statement_prints_delta_and_rate_with_all_digits(tmp_path, capsys):
+    arguments = ("gaussian", Z, "2", "--sampling-rate", "0.0100000049", "--steps", "1", "--delta", "1.0000049e-5")
+    flat = " ".join(reported(capsys, "text", *arguments).split())
     assert "at delta 1.0000049e-05." in flat and "at rate 0.0100000049 " in flat
 
 
-def test_the_statement_of_a_run_under_a_filter_is_about_its_budget(tmp_path, capsys):
+def test_statement_of_run_under_filter_is_about_its_budget(tmp_path, capsys):
     entries = [phase_of(privproj.Gaussian(noise_multiplier=z), "a", steps=5).as_dict() for z in (9.0, 12.0)]
     account = Account(((entries[0], 3), (entries[1], 5)), {"epsilon": 4.0, "delta": 1e-5, "order": 6})
     text = written(statement_from(account_data(account), 1e-5, "markdown"))
     code, found = checked(tmp_path, capsys, text)
     assert code == 0 and 3.999 < found["result"]["value"] == account.epsilon(1e-5).value <= 4.0
-    said = " ".join(text.split())
-    assert Requirement.FIXED_FILTER in said and Requirement.FIXED_SCHEDULE not in said and "order 6" in said
+    output = " ".join(text.split())
+    assert Requirement.FIXED_FILTER in output and Requirement.FIXED_SCHEDULE not in output and "order 6" in output
     for old, new in (
         ('"order": 6', '"order": 7'),
         ('"made": [3, 5]', '"made": [3, 4]'),

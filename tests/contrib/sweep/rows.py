@@ -13,4 +13,4 @@ FORGED_FILES = {
     "an axis of a sweep": (CALL, {**QUERY, "grid": {"bound": ["analytic", FORGED]}}),
     "the name of an axis": (CALL, {**QUERY, "grid": {FORGED: [1]}}),
 }
-FORGED_WORDS = {"the table of a sweep": ("sweep", "in.json", "-o", FORGED)}
+FORGED_ARGUMENTS = {"the table of a sweep": ("sweep", "in.json", "-o", FORGED)}

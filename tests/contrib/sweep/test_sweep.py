@@ -24,7 +24,7 @@ from privproj.errors import InvalidParameterError
 from privproj.io.jobs import complete_rows, open_pool
 
 
-def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
+def test_rows_are_library_calls_in_order_of_loops(tmp_path):
     out = tmp_path / "out.csv"
     counts = run_sweep(grid_from(GRID), out)
     rows = table(out)
@@ -41,7 +41,7 @@ def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
     assert counts["invalid"] == 4
 
 
-def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_path):
+def test_sweep_never_overwrites_a_finished_sweep(tmp_path):
     out = tmp_path / "out.csv"
     first = run_sweep(grid_from(GRID), out)
     before = out.read_bytes(), out.stat().st_mtime_ns
@@ -98,7 +98,7 @@ def killed_sweep(grid, out, batches, options=()):
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", [("--workers", "2"), pytest.param((), marks=pytest.mark.slow)])
-def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, options):
+def test_sweep_killed_again_and_again_ends_with_same_table(tmp_path, options):
     grid, out = written(tmp_path, 400), tmp_path / "out.csv"
     run_sweep(grid_from(tomllib.loads(grid.read_text())), tmp_path / "whole.csv")
     for batches in (0, 3, 2):
@@ -108,7 +108,7 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, optio
     assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
-def test_parquet_holds_the_same_numbers(tmp_path):
+def test_parquet_holds_same_numbers(tmp_path):
     pyarrow = needs("pyarrow.parquet")
     grid = grid_from(GRID)
     run_sweep(grid, tmp_path / "out.csv")
@@ -136,14 +136,14 @@ def test_parquet_holds_the_same_numbers(tmp_path):
         {"grid": {name: list(range(2, 9999)) for name in ("dim", "rank", "steps", "columns", "change_rank")}},
     ],
 )
-def test_a_grid_that_is_none_is_refused_before_anything_is_written(tmp_path, change, capsys):
+def test_invalid_grid_is_rejected_before_writing(tmp_path, change, capsys):
     path = tmp_path / "grid.json"
     path.write_text(json.dumps({**GRID, **change}))
     assert exit_code(["sweep", str(path), "-o", str(tmp_path / "out.csv")]) == 2
     assert capsys.readouterr().err.count("\n") == 1 and os.listdir(tmp_path) == ["grid.json"]
 
 
-def test_bad_places_and_workers_are_refused(tmp_path, capsys):
+def test_invalid_output_and_workers_are_rejected(tmp_path, capsys):
     path = tmp_path / "grid.json"
     path.write_text(json.dumps(GRID))
     call = ["sweep", str(path), "-o"]
@@ -187,12 +187,12 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
         ({}, "a table"),
     ],
 )
-def test_axes_of_a_sweep(axes, word):
+def test_axes_of_sweep(axes, word):
     with pytest.raises(InvalidParameterError, match=word):
         grid_from({**GAUSSIAN, "delta": 1e-5, "grid": axes}, "g.toml")
 
 
-def test_a_sweep_none_of_whose_points_is_a_question_is_refused():
+def test_sweep_without_a_valid_point_is_rejected():
     fixed = {"mechanism": "m2", "noise_multiplier": 1, "delta": 1e-5}
     assert len(grid_from({**fixed, "grid": {"dim": [4, 8], "rank": [6, 9]}})) == 4
     with pytest.raises(InvalidParameterError, match="rank"):
@@ -210,7 +210,7 @@ LARGE = {
         "relation": ["add-remove", "replace"],
     },
 }
-"""A grid that is asked in columns, but for its runs of two releases."""
+"""A grid that is evaluated by arrays, except its runs of two releases."""
 
 
 def row_alone(grid, number):
@@ -220,7 +220,7 @@ def row_alone(grid, number):
 
 
 @pytest.mark.parametrize("query", ["delta", "epsilon", "sigma"])
-def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
+def test_rows_in_columns_are_library_calls_within_their_margins(query):
     axes = dict(LARGE["grid"])
     if query != "epsilon":
         axes["epsilon"] = [0.0, 1.0] if query == "delta" else [0.01, 0.1, 0.3, 0.5, 0.8, 1.0]
@@ -241,14 +241,14 @@ def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
     assert differ
 
 
-def test_chunks_and_workers_do_not_change_a_row():
+def test_chunks_and_workers_do_not_change_row():
     grid = grid_from(LARGE)
     points = range(len(grid))
     assert len(grid) > 64 and grid(points) == "".join(grid(points[i : i + 7]) for i in points[::7])
     assert grid(points[::-1]).splitlines()[::-1] == grid(points).splitlines()
 
 
-def test_a_risk_is_an_axis_whatever_the_size_of_the_grid(tmp_path):
+def test_attack_risk_can_be_an_axis(tmp_path):
     risks = [0.005 * (i + 1) for i in range(70)]
     grid = {"query": "sigma", "mechanism": "gaussian", "grid": {"advantage": risks}}
     run_sweep(grid_from(grid), tmp_path / "out.csv")
@@ -271,7 +271,7 @@ def begin(grid, out, count):
     journal_of(out).write_text(grid.head + grid(range(count)))
 
 
-def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
+def test_journal_of_another_grid_is_rejected_and_kept(tmp_path):
     out = tmp_path / "out.csv"
     begin(grid_from(GRID), out, 1)
     before = journal_of(out).read_bytes()
@@ -281,7 +281,7 @@ def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
     assert journal_of(out).read_bytes() == before and not out.exists()
 
 
-def test_a_journal_cut_anywhere_gives_the_same_table(tmp_path):
+def test_journal_cut_anywhere_gives_same_table(tmp_path):
     out, grid = tmp_path / "out.csv", grid_from(GRID)
     run_sweep(grid, out)
     whole = out.read_bytes()
@@ -295,7 +295,7 @@ def test_a_journal_cut_anywhere_gives_the_same_table(tmp_path):
         assert out.read_bytes() == whole
 
 
-def test_only_what_is_missing_is_asked(tmp_path):
+def test_resumed_sweep_computes_missing_points_only(tmp_path):
     grid, calls = grid_from(GRID), []
 
     @contextmanager
@@ -311,7 +311,7 @@ def test_only_what_is_missing_is_asked(tmp_path):
     assert calls == [*range(5, len(grid))]
 
 
-def test_two_sweeps_cannot_share_a_journal(tmp_path):
+def test_two_sweeps_cannot_share_journal(tmp_path):
     grid, out = grid_from(GRID), tmp_path / "out.csv"
     other = complete_rows(lambda numbers: "row\n" * len(numbers), 3, journal_of(out), "others\n", open_pool, print)
     with other, pytest.raises(privproj.InvalidParameterError, match="no other process"):
@@ -323,7 +323,7 @@ def test_two_sweeps_cannot_share_a_journal(tmp_path):
 
 
 @pytest.mark.full
-def test_a_dask_cluster_that_loses_a_worker(tmp_path):
+def test_dask_cluster_that_loses_worker(tmp_path):
     distributed = needs("distributed")
     grid_path = written(tmp_path, 240)
     grid = grid_from(tomllib.loads(grid_path.read_text()))

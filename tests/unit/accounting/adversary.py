@@ -35,7 +35,7 @@ def stopped():
 
 
 def value(moves, admits, order):
-    """``H`` of the game for whoever chooses best, over the grid; ``admits`` says which states a filter allows."""
+    """Return ``H`` of the game for the best adversary on the grid; ``admits`` returns the allowed states."""
 
     @cache
     def best(state):

@@ -1,4 +1,4 @@
-"""Noise calibrated to an attack risk: it just keeps to its target, at every door that shows the risk."""
+"""Noise calibrated to an attack risk: it meets its target closely in every function that returns the risk."""
 
 import math
 from dataclasses import replace
@@ -34,7 +34,7 @@ silent = st.one_of(
 
 
 def shown_risk(mechanism, target, bound=None, **run):
-    """The risk at every door that shows it, the largest of them."""
+    """Return the largest risk over all functions that return it."""
     curve = composition_of(mechanism, bound, run).curve()
     if "advantage" in target:
         return advantage(curve)
@@ -45,7 +45,7 @@ def shown_risk(mechanism, target, bound=None, **run):
 
 @settings(max_examples=20, deadline=None)
 @given(silent, risks)
-def test_the_risk_of_the_noise_that_is_found_is_the_target_at_most_and_nearly(mechanism, target):
+def test_calibrated_noise_meets_attack_risk_tightly(mechanism, target):
     found = privproj.sigma(mechanism, **target)
     wanted = target.get("advantage") or target["tpr"]
     assert found.risk == target
@@ -55,7 +55,7 @@ def test_the_risk_of_the_noise_that_is_found_is_the_target_at_most_and_nearly(me
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("bound", ["two-sided", "classical", "classical-2", "rdp", "zcdp", "gdp"])
-def test_bounds_of_every_kind_keep_to_the_target(bound, target):
+def test_bounds_of_every_kind_keep_to_target(bound, target):
     found = privproj.sigma(Gaussian(), bound=bound, **target)
     wanted = target.get("advantage") or target["tpr"]
     assert shown_risk(Gaussian(noise_multiplier=found.value), target, bound=bound) <= wanted
@@ -67,7 +67,7 @@ def test_bounds_of_every_kind_keep_to_the_target(bound, target):
 @pytest.mark.parametrize(
     "name", ["gaussian", "m2", *(pytest.param(n, marks=pytest.mark.full) for n in RUNS if n not in ("gaussian", "m2"))]
 )
-def test_a_run_keeps_to_the_target_and_a_little_less_noise_does_not(name, target):
+def test_run_keeps_to_target_and_little_less_noise_does_not(name, target):
     mechanism, run = RUNS[name]
     found = privproj.sigma(replace(mechanism, noise_multiplier=None), **target, **run)
     wanted = target.get("advantage") or target["tpr"]
@@ -77,7 +77,7 @@ def test_a_run_keeps_to_the_target_and_a_little_less_noise_does_not(name, target
 
 @settings(max_examples=25, deadline=None)
 @given(st.floats(1e-6, 0.999), st.floats(1e-9, 0.999))
-def test_one_gaussian_release_needs_what_the_closed_form_says(risk, share):
+def test_risk_sigma_agrees_with_closed_form(risk, share):
     # A = 2 Phi(mu/2) - 1, and B = Phi(Phi^-1(a) + mu)
     found = privproj.sigma(Gaussian(), advantage=risk)
     exact = 0.5 / NORMAL.inv_cdf(0.5 + 0.5 * risk)
@@ -92,7 +92,7 @@ def test_one_gaussian_release_needs_what_the_closed_form_says(risk, share):
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(), Laplace(), M2(dim=200, rank=7)], ids=lambda m: m.name)
-def test_an_advantage_is_the_delta_at_epsilon_zero(mechanism):
+def test_advantage_is_delta_at_epsilon_zero(mechanism):
     for risk in (1e-4, 0.03, 0.4):
         z = privproj.sigma(mechanism, advantage=risk).value
         assert privproj.delta(replace(mechanism, noise_multiplier=z), epsilon=0.0).value <= risk
@@ -100,7 +100,7 @@ def test_an_advantage_is_the_delta_at_epsilon_zero(mechanism):
         assert math.isclose(z, near, rel_tol=1e-4)
 
 
-def test_a_larger_risk_needs_no_more_noise():
+def test_larger_risk_needs_no_more_noise():
     silent = M2(dim=300, rank=12)
     for grid in ([{"advantage": a} for a in (0.01, 0.1, 0.5)], [{"tpr": b, "fpr": 0.01} for b in (0.011, 0.02, 0.5)]):
         found = [privproj.sigma(silent, **target).value for target in grid]
@@ -110,11 +110,11 @@ def test_a_larger_risk_needs_no_more_noise():
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_the_best_attack_on_m2_reaches_the_target_and_no_more(target):
+def test_best_attack_on_m2_reaches_target_and_no_more(target):
     dim, rank, count = 64, 8, 400_000
     z = privproj.sigma(M2(dim=dim, rank=rank, change_rank=1), bound="exact-rank1", **target).value
     draw = np.random.default_rng(5)
-    # Whoever sees the projection sees a Gaussian shift whose square is Beta(r/2, (d-r)/2)/z^2: the loss of both laws.
+    # An adversary who sees the projection sees a Gaussian with squared sensitivity Beta(r/2, (d-r)/2)/z^2.
     shift = np.sqrt(draw.beta(rank / 2, (dim - rank) / 2, (2, count))) / z
     without, with_record = shift * draw.standard_normal((2, count)) + 0.5 * shift**2 * np.array([[-1.0], [1.0]])
     if "advantage" in target:
@@ -125,7 +125,7 @@ def test_the_best_attack_on_m2_reaches_the_target_and_no_more(target):
     assert abs(hit - wanted) <= 5.0 * math.sqrt(2.0 * wanted / count)
 
 
-def test_a_risk_that_a_sampled_run_never_has_is_met_by_any_noise_that_is_accounted():
+def test_unreachable_risk_is_met_by_least_noise():
     run = {"steps": 20, "sampling_rate": 0.01}
     # The record is in no batch with probability 0.99^20 = 0.818.
     found = privproj.sigma(Gaussian(), tpr=0.5, fpr=0.01, **run)
@@ -133,7 +133,7 @@ def test_a_risk_that_a_sampled_run_never_has_is_met_by_any_noise_that_is_account
     assert shown_risk(Gaussian(noise_multiplier=found.value), {"tpr": 0.5, "fpr": 0.01}, **run) <= 0.2
 
 
-def test_the_truth_from_below_stands_beside_an_advantage():
+def test_advantage_has_a_lower_bound():
     found = privproj.sigma(M2(dim=2048, rank=16), advantage=0.1, **RUN)
     assert 0.09 <= with_details(found).lower_bound.value <= 0.1
     assert with_details(privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01)).lower_bound is None
@@ -141,7 +141,7 @@ def test_the_truth_from_below_stands_beside_an_advantage():
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_the_phases_of_a_run_are_scaled_to_a_risk(target):
+def test_phases_of_run_are_scaled_to_risk(target):
     phases = [
         {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 0.3, "steps": 20, "sampling_rate": 0.1},
         {"mechanism": "gaussian", "noise_multiplier": 3, "steps": 5},
@@ -172,7 +172,7 @@ def test_the_phases_of_a_run_are_scaled_to_a_risk(target):
     ],
     ids=str,
 )
-def test_a_target_that_is_none_is_refused_by_name(target, name):
+def test_invalid_risk_target_error_names_it(target, name):
     with pytest.raises(InvalidParameterError) as caught:
         privproj.sigma(Gaussian(), **target)
     assert caught.value.name == name
@@ -183,7 +183,7 @@ def test_risk_that_no_noise_meets_is_vacuous():
     assert found.value is None and "larger risk" in found.warnings[-1]
 
 
-def test_targets_one_rounding_from_none_or_all_have_an_answer():
+def test_risk_targets_next_to_zero_and_one_have_results():
     largest = math.nextafter(1.0, 0.0)
     z = privproj.sigma(Gaussian(), advantage=largest).value
     assert z and advantage(composition_of(Gaussian(noise_multiplier=z), None, {}).curve()) <= largest
@@ -192,7 +192,7 @@ def test_targets_one_rounding_from_none_or_all_have_an_answer():
         assert privproj.sigma(Gaussian(), tpr=math.nextafter(rate, 1.0), fpr=rate).value is None
 
 
-def test_the_door_by_name_takes_a_risk():
+def test_evaluate_accepts_attack_risk():
     assert privproj.evaluate("gaussian.analytic.sigma", advantage=0.1) == privproj.sigma(Gaussian(), advantage=0.1)
     with pytest.raises(InvalidParameterError):
         privproj.evaluate("gaussian.analytic.sigma", advantage=0.1, epsilon=1.0)

@@ -14,14 +14,14 @@ CAPPED = {"steps": 588, "sampling_rate": 256 / 50000, "dataset_size": 50000}
 SHUFFLED = {"sampling": "shuffle", "batches": 1000}
 
 
-def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
+def test_result_names_smallest_harmless_cap_and_it_is_harmless():
     mechanism = Gaussian(noise_multiplier=1.0)
     whole = privproj.epsilon(mechanism, delta=1e-6, steps=588, sampling_rate=256 / 50000).value
     found = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=360)
     least = with_details(found).alternatives["smallest_harmless_max_batch_size"]
-    assert any("takes 27 % of delta" in words and str(least) in words for words in found.warnings)
+    assert any("takes 27 % of delta" in sentence and str(least) in sentence for sentence in found.warnings)
     kept = privproj.epsilon(mechanism, delta=1e-6, **CAPPED, max_batch_size=least)
-    assert any("takes less than 1 % of delta" in words for words in kept.warnings)
+    assert any("takes less than 1 % of delta" in sentence for sentence in kept.warnings)
     assert whole < kept.value < 1.002 * whole < found.value
     for ask in (
         privproj.delta(mechanism, epsilon=whole, **CAPPED, max_batch_size=340),
@@ -30,14 +30,14 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
         assert abs(with_details(ask).alternatives["smallest_harmless_max_batch_size"] - least) <= 1
 
 
-def test_where_a_cap_takes_all_of_delta_the_remedy_names_it():
+def test_max_batch_size_that_uses_all_delta_has_remedy():
     """Neither more noise nor a somewhat larger delta helps there."""
     found = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, **CAPPED, max_batch_size=260)
-    assert found.value == math.inf and any("or a larger max_batch_size" in words for words in found.warnings)
+    assert found.value == math.inf and any("or a larger max_batch_size" in sentence for sentence in found.warnings)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_shuffled_batches_get_the_number_of_a_partition_and_what_stands_beside_it(steps):
+def test_shuffle_result_equals_partition(steps):
     mechanism = Gaussian(noise_multiplier=1.0)
     found = privproj.epsilon(mechanism, delta=1e-6, steps=steps, **SHUFFLED)
     assert found.value == privproj.epsilon(mechanism, delta=1e-6, steps=steps, sampling="partition").value
@@ -47,14 +47,14 @@ def test_shuffled_batches_get_the_number_of_a_partition_and_what_stands_beside_i
     assert any("NOT VALID" in text for text in with_details(found).warnings)
 
 
-def test_balls_in_bins_stand_beside_shuffled_batches_where_they_are_accounted_for():
+def test_shuffle_result_mentions_balls_in_bins():
     mechanism, balls = Gaussian(noise_multiplier=1.0), {"sampling": "balls-in-bins", "batches": 1000}
     found = privproj.epsilon(mechanism, delta=1e-6, **SHUFFLED)
     other = privproj.epsilon(mechanism, delta=1e-6, relation="zero-out", **balls).value
     assert with_details(found).alternatives["balls_in_bins_instead"] == other
 
 
-def test_an_alternative_that_no_grid_holds_is_left_out():
+def test_alternative_that_no_grid_holds_is_left_out():
     mechanism = Gaussian(noise_multiplier=0.02)
     with pytest.raises(PrecisionError, match="more noise"):
         privproj.epsilon(mechanism, delta=1e-6, steps=2, sampling="balls-in-bins", batches=1000)
@@ -63,7 +63,7 @@ def test_an_alternative_that_no_grid_holds_is_left_out():
 
 
 @pytest.mark.full
-def test_a_delta_of_shuffled_batches_has_a_lower_bound_too():
+def test_delta_of_shuffled_batches_has_lower_bound_too():
     found = privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=3.0, **SHUFFLED)
     assert (
         with_details(found).alternatives["poisson_not_valid"]
@@ -72,31 +72,31 @@ def test_a_delta_of_shuffled_batches_has_a_lower_bound_too():
     )
 
 
-def test_a_noise_multiplier_for_shuffled_batches_is_that_of_a_partition():
+def test_shuffle_sigma_equals_partition():
     found = privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-6, **SHUFFLED)
     plain = privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-6, sampling="partition")
-    assert found.value == pytest.approx(plain.value, rel=1e-9)  # columns know partitions alone, and are asked back
+    assert found.value == pytest.approx(plain.value, rel=1e-9)  # array functions support partitions only
     assert 0.0 < with_details(found).lower_bound.value < 1.0
 
 
 @pytest.mark.full
-def test_a_noise_multiplier_of_a_projection_is_that_of_a_partition_too():
-    asked, run = {"epsilon": 1.0, "delta": 1e-6}, {"steps": 2}
-    found = privproj.sigma(M2(dim=512, rank=8), **asked, **run, **SHUFFLED)
-    assert found.value == privproj.sigma(M2(dim=512, rank=8), **asked, **run, sampling="partition").value
+def test_noise_multiplier_of_projection_is_that_of_partition_too():
+    requested, run = {"epsilon": 1.0, "delta": 1e-6}, {"steps": 2}
+    found = privproj.sigma(M2(dim=512, rank=8), **requested, **run, **SHUFFLED)
+    assert found.value == privproj.sigma(M2(dim=512, rank=8), **requested, **run, sampling="partition").value
 
 
-def test_no_lower_bound_is_claimed_where_none_is_proved():
+def test_no_lower_bound_without_proof():
     fixed = M2(dim=512, rank=8, noise_multiplier=0.1, fixed_projection=True)
     found = privproj.epsilon(fixed, delta=1e-6, bound="gaussian", **SHUFFLED)
     assert with_details(found).lower_bound is None
-    assert any(words.startswith("No amplification is proved") for words in found.warnings)
+    assert any(sentence.startswith("No amplification is proved") for sentence in found.warnings)
     without = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="shuffle")
     assert not without.numerics
-    assert any("number of batches" in words for words in without.warnings)
+    assert any("number of batches" in sentence for sentence in without.warnings)
 
 
-def test_a_known_projection_has_a_lower_bound_too():
+def test_known_projection_has_lower_bound_too():
     mechanism = M2(dim=512, rank=8, noise_multiplier=0.1)
     found = privproj.epsilon(mechanism, delta=1e-6, steps=2, sampling="shuffle", batches=100)
     assert with_details(found).alternatives["poisson_not_valid"] < with_details(found).lower_bound.value < found.value

@@ -64,7 +64,7 @@ def test_noise_of_epochs_in_bins_just_meets_its_target(silent, run):
     assert privproj.epsilon(replace(silent, noise_multiplier=0.999 * z), delta=1e-5, **run).value > 0.7
 
 
-def test_epochs_and_rank_in_bins_are_the_last_that_fit():
+def test_epochs_and_rank_in_bins_are_last_that_fit():
     found = privproj.steps(Gaussian(noise_multiplier=1.5), epsilon=1.5, delta=1e-5, **BINS)
     answers_at_most(Gaussian(noise_multiplier=1.5), {**BINS, "steps": found.value}, 1.5, 1e-5)
     more = {**BINS, "steps": found.value + 1}
@@ -93,7 +93,7 @@ def test_joint_calibrations_keep_to_their_target(seed):
 
 
 @pytest.mark.full
-def test_steps_keep_to_an_epsilon_above_which_rare_losses_are_lumps():
+def test_steps_keep_to_epsilon_above_which_rare_losses_are_lumps():
     """There a finer grid has too many infinite losses for delta: epsilon was 5.7e7 of a run that fits into 2000."""
     mechanism, run = PublicSketch(rank=1, noise_multiplier=0.1), {"bound": "exact-rank1", "sampling_rate": 3e-5}
     steps = privproj.steps(mechanism, epsilon=2000.0, delta=0.002, **run).value
@@ -103,7 +103,7 @@ def test_steps_keep_to_an_epsilon_above_which_rare_losses_are_lumps():
     assert privproj.epsilon(mechanism, delta=delta, steps=101293, **run).value <= 2000.0
 
 
-def test_the_least_delta_that_is_printed_is_met_and_one_just_below_is_answered():
+def test_least_printed_delta_is_a_valid_target():
     near = math.nextafter(1e-300, 0.0)
     assert privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=near).value == pytest.approx(37.4488, rel=1e-5, abs=0)
     noise = privproj.sigma(Gaussian(), steps=620, epsilon=1000.0, delta=1e-300).value
@@ -111,14 +111,14 @@ def test_the_least_delta_that_is_printed_is_met_and_one_just_below_is_answered()
 
 
 @pytest.mark.full
-def test_sigma_inverts_epsilon_of_a_run():
+def test_sigma_inverts_epsilon_of_run():
     target = eps_of(m2(0.3))
     found = privproj.sigma(M2(dim=2048, rank=16), epsilon=target, delta=1e-5, **RUN)
     assert found.value == pytest.approx(0.3, rel=1e-6, abs=0)
     assert eps_of(m2(found.value)) <= target
 
 
-def test_steps_and_rate_are_the_last_that_fit():
+def test_steps_and_rate_are_last_that_fit():
     mechanism = m2(0.3)
     found = privproj.steps(mechanism, epsilon=0.5, delta=1e-5, sampling_rate=0.01)
     assert eps_of(mechanism, steps=found.value) <= 0.5 < eps_of(mechanism, steps=found.value + 1)
@@ -130,7 +130,7 @@ def test_steps_and_rate_are_the_last_that_fit():
 
 
 @pytest.mark.full
-def test_the_gaussian_bound_of_many_layers_is_calibrated_like_gaussian_noise():
+def test_gaussian_bound_of_layers_calibrates_like_gaussian():
     """The first guess is not that of the projection, which would be far too little noise for this bound."""
     run = {"steps": 1564, "sampling_rate": 0.00128, "epsilon": 4.0, "delta": 1e-6}
     layers = M2(layers=(privproj.Layer(dim=4096, rank=8, count=64),), clipping="per-layer")
@@ -138,28 +138,28 @@ def test_the_gaussian_bound_of_many_layers_is_calibrated_like_gaussian_noise():
     assert found == pytest.approx(plain, rel=1e-6, abs=0)
 
 
-def test_a_rule_that_leads_with_epsilon_is_calibrated_by_it(monkeypatch):
+def test_rule_that_leads_with_epsilon_is_calibrated_by_it(monkeypatch):
     """One epsilon a trial and not ten, to the least noise; each is a composition of its own."""
-    asked, whole = [], GoodEventCurve.epsilon
-    monkeypatch.setattr(GoodEventCurve, "epsilon", lambda self, x: asked.append(x) or whole(self, x))
-    question = {"bound": "good-event", "steps": 300, "sampling_rate": 0.02, "split": "even"}
-    z = privproj.sigma(m2(None, change_rank=5), epsilon=1.0, delta=1e-5, **question).value
-    assert 0 < len(asked) <= 16
-    assert eps_of(m2(z, change_rank=5), **question) <= 1.0
-    assert eps_of(m2(z * (1.0 - 1e-6), change_rank=5), **question) > 1.0
+    requested, whole = [], GoodEventCurve.epsilon
+    monkeypatch.setattr(GoodEventCurve, "epsilon", lambda self, x: requested.append(x) or whole(self, x))
+    run = {"bound": "good-event", "steps": 300, "sampling_rate": 0.02, "split": "even"}
+    z = privproj.sigma(m2(None, change_rank=5), epsilon=1.0, delta=1e-5, **run).value
+    assert 0 < len(requested) <= 16
+    assert eps_of(m2(z, change_rank=5), **run) <= 1.0
+    assert eps_of(m2(z * (1.0 - 1e-6), change_rank=5), **run) > 1.0
 
 
-def test_a_noise_that_is_only_compared_meets_its_target_nearly_with_the_least():
-    question = composition_of(Gaussian(), None, RUN)
+def test_compared_sigma_is_near_the_least():
+    composition = composition_of(Gaussian(), None, RUN)
     target = full_target(1.0, 1e-5, None, zero=False)
-    roughly, closely = (solve_sigma(question, target, roughly=roughly) for roughly in (True, False))
+    roughly, closely = (solve_sigma(composition, target, roughly=roughly) for roughly in (True, False))
     assert closely.value <= roughly.value <= closely.value * (1.0 + 2.0 * ROUGH_NOISE_RTOL)
     assert roughly.lower is None and closely.lower is not None
     answers_at_most(Gaussian(noise_multiplier=roughly.value), RUN, 1.0, 1e-5)
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(), M2(dim=2048, rank=16)], ids=["gaussian", "m2"])
-def test_noise_of_a_composed_run_leaves_room_for_another_processor(mechanism):
+def test_composed_sigma_holds_on_other_processors(mechanism):
     run = {"steps": 500, "sampling_rate": 0.02}
     for eps in (0.3, 1.0, 4.0):
         noise = privproj.sigma(mechanism, epsilon=eps, delta=1e-5, **run).value

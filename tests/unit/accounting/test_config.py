@@ -5,15 +5,15 @@ import json
 import pytest
 from helpers import feature_rows, full_if
 
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 
 
-# --- one door -------------------------------------------------------------------------------------
+# --- files and command line -------------------------------------------------------------------------------------
 
-REFUSED = [
+REJECTED = [
     {**GAUSSIAN, "epochs": 3},
     {**GAUSSIAN, "batch_size": 10},
     {**GAUSSIAN, "epochs": 3, "dataset_size": 100},
@@ -61,7 +61,7 @@ ANSWERED = [
 ]
 
 
-def words_of(given):
+def arguments_of(given):
     """The keys as a call of the command line."""
     rest = {key: value for key, value in given.items() if key != "mechanism"}
     options = [[f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])] for key, value in rest.items()]
@@ -76,9 +76,9 @@ def as_files(given):
     return [Case((kind, "in.json", *tails[kind]), {"in.json": json.dumps(data[kind]).encode()}) for kind in data]
 
 
-@pytest.mark.parametrize("given", REFUSED, ids=str)
-def test_what_the_command_line_refuses_files_refuse(given):
-    assert call(Case(tuple(words_of(given)))).code == 2
+@pytest.mark.parametrize("given", REJECTED, ids=str)
+def test_file_rejects_what_command_line_rejects(given):
+    assert call(Case(tuple(arguments_of(given)))).code == 2
     for case in as_files(given):
         seen = call(case)
         assert (seen.code, seen.err.count("\n"), seen.out) == (2, 1, ""), case
@@ -86,44 +86,44 @@ def test_what_the_command_line_refuses_files_refuse(given):
 
 
 @pytest.mark.parametrize("given", ANSWERED, ids=str)
-def test_what_the_command_line_answers_files_answer_alike(given):
-    spoken = json.loads(call(Case((*words_of(given), "--json"))).out)["value"]
+def test_file_and_command_line_give_equal_results(given):
+    spoken = json.loads(call(Case((*arguments_of(given), "--json"))).out)["value"]
     run, check = map(call, as_files(given))
     assert json.loads(run.out)["value"] == spoken
     assert f"epsilon = {spoken!r}  (" in check.out
 
 
-def test_a_size_alone_serves_a_warning_at_every_door():
+def test_dataset_size_alone_gives_warning_everywhere():
     given = {**GAUSSIAN, "dataset_size": 10**6}
-    spoken = call(Case(words_of(given)))
+    spoken = call(Case(arguments_of(given)))
     assert spoken.code == 0 and "below 1/N" in " ".join(spoken.out.split())
     for case in as_files(given):
         found = call(case)
-        said = " ".join((found.out, *(text.decode() for text in found.left.values())))
-        assert found.code == 0 and "below 1/N" in " ".join(said.split())
+        output = " ".join((found.out, *(text.decode() for text in found.left.values())))
+        assert found.code == 0 and "below 1/N" in " ".join(output.split())
 
 
 COMMANDS = ["compare", *feature_rows("QUERIES"), "sigma --epsilon 1", "choose --epsilon 1"]
 
 
-@pytest.mark.parametrize("words", full_if(COMMANDS, lambda words: "choose" in words))
-def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(words):
-    command, *more = words.split()
+@pytest.mark.parametrize("arguments", full_if(COMMANDS, lambda arguments: "choose" in arguments))
+def test_every_command_warns_of_large_delta(arguments):
+    command, *more = arguments.split()
     about = ["--layer", "64x4"] if command == "choose" else ["gaussian"]
     about += ["--noise-multiplier", "2"] if command in ("compare", *feature_rows("QUERIES")) else []
     for size, warned in ((1000, False), (1002, True)):
         sizes = ["--batch-size", "10", "--dataset-size", str(size), "--epochs", "1"]
         found = call(Case((command, *about, *more, *sizes, "--delta", "0.000999")))
-        said = " ".join((found.out + found.err).split())
-        assert found.code == 0 and "Poisson sampling assumed" in said
-        assert ("delta is not below 1/N" in said) == warned
+        output = " ".join((found.out + found.err).split())
+        assert found.code == 0 and "Poisson sampling assumed" in output
+        assert ("delta is not below 1/N" in output) == warned
 
 
 # --- keys and their types -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["1e-400", "-1e-400", "0.000e5", "0.0"])
-def test_a_number_of_a_file_that_underflows_is_not_taken_for_zero(text):
+def test_number_of_file_that_underflows_is_not_taken_for_zero(text):
     data = f'[[bound]]\nquery = "delta"\nmechanism = "gaussian"\nnoise_multiplier = 1\nepsilon = {text}\nat_most = 1\n'
     seen = call(Case(("check", "a.toml"), {"a.toml": data.encode()}))
     assert seen.code == (2 if "1" in text else 0)

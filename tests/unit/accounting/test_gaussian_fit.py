@@ -1,4 +1,4 @@
-"""One mu for a curve: it covers every epsilon but for the slack, and no much smaller one does."""
+"""One mu for a curve: it holds at every epsilon up to the slack, and is nearly the smallest."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_no_much_smaller_mu_would_do(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_trade_off_function_lies_above_that_of_mu(name):
+def test_trade_off_function_lies_above_that_of_mu(name):
     curve, delta = curve_of(name), 1e-6
     found = fit_gaussian(curve, slack(delta))
     rates = [*(10.0 ** (-8.0 + 0.4 * i) for i in range(20)), 0.3, 0.6, 0.9, 0.99]
@@ -80,7 +80,7 @@ def test_the_trade_off_function_lies_above_that_of_mu(name):
 
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0.3, 20.0), st.sampled_from([1e-3, 1e-9, None]))
-def test_the_mu_of_laplace_noise_covers_it_at_fifty_digits(noise, delta):
+def test_mu_of_laplace_noise_covers_it_at_fifty_digits(noise, delta):
     curve = composition_of(Laplace(noise_multiplier=noise), None, {}).curve()
     mu = fit_gaussian(curve, delta and slack(delta)).mu
     with mpmath.workdps(50):
@@ -97,13 +97,13 @@ def test_the_mu_of_laplace_noise_covers_it_at_fifty_digits(noise, delta):
 
 @pytest.mark.parametrize("mu", [0.01, 0.3, 2.0, 6.0])
 @pytest.mark.parametrize("delta", [1e-4, 1e-30])
-def test_of_a_gaussian_it_is_its_own(mu, delta):
+def test_of_gaussian_it_is_its_own(mu, delta):
     found = fit_gaussian(gaussian_profile(mu), slack(delta))
     assert mu <= found.mu * (1 + 1e-12) and found.mu <= mu * (1 + 2e-4)
     assert found.regret <= 0.01
 
 
-def test_the_last_rate_is_where_the_slack_begins():
+def test_last_false_positive_rate_starts_the_slack():
     curve = curve_of("m2")
     found, last = fit_gaussian(curve, slack(1e-6)), curve.epsilon(math.log(1e-6)).upper
     mu = found.mu
@@ -113,7 +113,7 @@ def test_the_last_rate_is_where_the_slack_begins():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_regret_is_above_every_gap(name):
+def test_regret_is_above_every_gap(name):
     curve = curve_of(name)
     found = fit_gaussian(curve, slack(1e-5))
     gaps = []
@@ -126,21 +126,21 @@ def test_the_regret_is_above_every_gap(name):
     assert found.regret <= max(gaps) + 2e-3 or name == "zcdp"
 
 
-def test_a_larger_slack_needs_no_larger_mu():
+def test_larger_slack_needs_no_larger_mu():
     curve = curve_of("run")
     found = [fit_gaussian(curve, slack(delta)).mu for delta in (1e-3, 1e-9)]
     assert found[0] <= found[1] * (1 + 1e-3)
     assert fit_gaussian(curve, slack(0.9)).mu == 0.0
 
 
-def test_a_curve_that_says_nothing_has_no_mu():
+def test_vacuous_curve_has_no_mu():
     found = fit_gaussian(gaussian_profile(60.0), slack(1e-9))
     assert found.mu == math.inf
     assert fit_gaussian(gaussian_profile(1.0), None).mu == math.inf
 
 
 @given(st.floats(0.05, 5.0), st.floats(0.0, 3.0), st.floats(0.01, 2.0), st.floats(0.1, 1.0))
-def test_an_edge_lies_below_the_profile_of_its_mu(mu, eps, width, share):
+def test_edge_lies_below_profile_of_its_mu(mu, eps, width, share):
     # Two points, the second of which is as far below the profile of mu as share says.
     low = (eps, log_gaussian_delta(eps, mu))
     high = (eps + width, log_gaussian_delta(eps + width, mu) + math.log(share))

@@ -15,7 +15,7 @@ from privproj.targets import slack_target
 
 @pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-9, 0.5])
 @pytest.mark.parametrize(("z", "steps"), [(1.0, 1), (0.7, 3), (12.5, 1000)])
-def test_of_gaussian_releases_it_is_the_closed_form(z, steps, delta):
+def test_of_gaussian_releases_it_is_closed_form(z, steps, delta):
     found = privproj.gdp_mu(Gaussian(noise_multiplier=z), delta=delta, steps=steps)
     exact = math.sqrt(steps) / z
     assert exact <= found.value <= exact * (1 + 2e-15)
@@ -24,7 +24,7 @@ def test_of_gaussian_releases_it_is_the_closed_form(z, steps, delta):
     assert group.value == pytest.approx(3 * exact, rel=1e-14, abs=0)
 
 
-def test_a_sampled_run_costs_less_than_the_whole_and_more_than_its_limit():
+def test_sampled_run_mu_is_between_its_limits():
     found = privproj.gdp_mu(Gaussian(noise_multiplier=1.0), **RUN)
     # The central limit, which is no bound: mu = q sqrt(T (e^(1/z^2) - 1))
     limit = 0.01 * math.sqrt(2000 * math.expm1(1.0))
@@ -33,7 +33,7 @@ def test_a_sampled_run_costs_less_than_the_whole_and_more_than_its_limit():
     assert found.delta == 1e-9 and 0.0 < found.numerics["regret"] < 0.05 and found.numerics["exact_from"] < 1e-9
 
 
-def test_the_result_fits_its_schema():
+def test_result_fits_its_schema():
     schema = json.loads((ROOT / "privproj" / "schema.json").read_text())
     for found in (privproj.gdp_mu(M2(dim=64, rank=4, noise_multiplier=1.0)), privproj.sigma(Gaussian(), advantage=0.1)):
         shown = found.as_dict()
@@ -42,7 +42,7 @@ def test_the_result_fits_its_schema():
         assert str(found)
 
 
-def test_a_slack_of_zero_needs_a_curve_that_ends():
+def test_slack_of_zero_needs_curve_that_ends():
     assert privproj.gdp_mu(Laplace(noise_multiplier=2.0), delta=0.0).numerics["exact_from"] == 0.0
     with pytest.raises(UnsupportedError, match="slack above 0") as caught:
         privproj.gdp_mu(M2(dim=64, rank=4, noise_multiplier=1.0), delta=0.0)
@@ -52,7 +52,7 @@ def test_a_slack_of_zero_needs_a_curve_that_ends():
             privproj.gdp_mu(Gaussian(noise_multiplier=1.0), delta=wrong)
 
 
-def test_a_run_that_leaks_all_has_no_finite_mu():
+def test_run_that_leaks_all_has_no_finite_mu():
     found = privproj.gdp_mu(M2(dim=64, rank=60, noise_multiplier=0.01))
     assert found.outcome is Outcome.VACUOUS and found.as_dict()["value"] is None
 
@@ -63,7 +63,7 @@ def test_phases_have_one_mu():
     assert one.value == pytest.approx(math.sqrt(2), rel=1e-12, abs=0)
 
 
-def test_a_schedule_has_its_own_runs_and_gives_the_mu_of_the_plain_question():
+def test_schedule_mu_equals_mu_of_plain_query():
     schedule = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 2, "steps": 16}]})
     assert privproj.gdp_mu(schedule).value == privproj.gdp_mu(Gaussian(noise_multiplier=2.0), steps=16).value
     for given in ({"steps": 2}, {"bound": "analytic"}):

@@ -19,12 +19,12 @@ def stack(z=0.155974, clipping="joint", layers=STACK, **more):
     return M2(layers=layers, clipping=clipping, noise_multiplier=z, **more)
 
 
-def test_equal_layers_under_a_joint_clip_cost_what_one_costs():
+def test_equal_layers_under_joint_clip_equal_one_layer():
     assert eps_of(stack()) == eps_of(M2(dim=768, rank=16, noise_multiplier=0.155974))
 
 
 @pytest.mark.parametrize("bound", ["rank-free", "mixture-rdp"])
-def test_per_layer_clipping_beats_joint_and_approaches_the_gaussian_at_the_mean_energy(bound):
+def test_per_layer_clipping_is_below_joint_clipping(bound):
     joint, apart = eps_of(stack(), bound), eps_of(stack(clipping="per-layer"), bound)
     limit = eps_of(
         Gaussian(noise_multiplier=0.155974 * math.sqrt(768 / 16)), "analytic" if bound == "rank-free" else "rdp"
@@ -33,7 +33,7 @@ def test_per_layer_clipping_beats_joint_and_approaches_the_gaussian_at_the_mean_
     assert apart - limit < 0.1 * (joint - limit)
 
 
-def test_an_unprojected_tensor_under_the_joint_clip_removes_all_gain():
+def test_unprojected_tensor_under_joint_clip_removes_all_gain():
     with_head = (*STACK, Layer(dim=10, rank=10))
     result = privproj.epsilon(stack(1.0, layers=with_head), delta=1e-5, **RUN)
     assert result.value == eps_of(Gaussian(noise_multiplier=1.0))
@@ -42,14 +42,14 @@ def test_an_unprojected_tensor_under_the_joint_clip_removes_all_gain():
     assert eps_of(stack(1.0, "per-layer", shares)) < result.value
 
 
-def test_layers_of_different_shape_are_no_better_than_the_worst():
+def test_layers_of_different_shape_are_no_better_than_worst():
     mixed = (*STACK, Layer(dim=3072, rank=16, count=12))
     worst = eps_of(M2(dim=768, rank=16, noise_multiplier=0.155974))
     assert eps_of(stack(layers=mixed)) == pytest.approx(worst, rel=1e-6, abs=0)
     assert eps_of(stack(layers=mixed)) >= worst * (1 - 1e-6)
 
 
-def test_layers_refuse_what_does_not_hold():
+def test_invalid_layers_are_rejected():
     with pytest.raises(UnsupportedError, match="one projected layer only"):
         eps_of(stack(), "exact-rank1")
     for bad in (
@@ -64,7 +64,7 @@ def test_layers_refuse_what_does_not_hold():
         privproj.rank(M2(layers=STACK, noise_multiplier=1.0), epsilon=1.0, delta=1e-5)
 
 
-def test_one_layer_is_the_plain_mechanism_for_the_published_bounds():
+def test_one_layer_is_plain_mechanism_for_published_bounds():
     one = (Layer(dim=768, rank=16),)
     for bound in ("beta-tail", "beta-tail-sharp"):
         layered = privproj.epsilon(stack(0.5, layers=one, change_rank=3), delta=1e-5, bound=bound).value
@@ -75,10 +75,10 @@ def test_one_layer_is_the_plain_mechanism_for_the_published_bounds():
 
 
 @pytest.mark.parametrize("layer", ["64x8x1", "64x8x3", "768x16x100000", "4096x2048x224"])
-def test_per_layer_laws_of_every_size_are_finite_and_between_their_limits(layer):
+def test_per_layer_deltas_are_between_their_limits(layer):
     dim, rank, count = map(int, layer.split("x"))
-    law = stack(1.0, "per-layer", (Layer(dim=dim, rank=rank, count=count),))
-    value = privproj.delta(law, epsilon=0.5).value
+    distribution = stack(1.0, "per-layer", (Layer(dim=dim, rank=rank, count=count),))
+    value = privproj.delta(distribution, epsilon=0.5).value
     energy = math.sqrt(rank / dim)
     concentrated = privproj.delta(Gaussian(noise_multiplier=1 / energy), epsilon=0.5).value
     assert (
@@ -88,7 +88,7 @@ def test_per_layer_laws_of_every_size_are_finite_and_between_their_limits(layer)
     )
 
 
-def test_layers_that_share_a_projection_cost_more_than_independent_ones():
+def test_shared_projection_costs_more_than_independent():
     """With one ``Z`` for all layers and one direction in each, the captured share is that of one layer."""
     stack = M2(layers=(Layer(dim=64, rank=4, count=8),), clipping="per-layer", noise_multiplier=0.5)
     claimed = privproj.delta(stack, epsilon=2.0)
@@ -121,15 +121,15 @@ def test_shares_of_few_digits_are_parts_of_their_sum(bound, shapes):
         assert privproj.delta(few, epsilon=50.0).value >= plain.lower
 
 
-def test_columns_below_the_other_side_of_a_layer_are_refused():
-    """A change of the layer may have any rank up to that side, and one of rank 1 is no promise there."""
+def test_columns_below_other_side_of_layer_are_rejected():
+    """A difference of the layer may have any rank up to that side, so rank 1 cannot be assumed."""
     for layers in ("64x4:32", ("64x4:8", "64x4:32")):
         with pytest.raises(InvalidParameterError, match="columns must be at least 32"):
             M2(layers=layers, columns=8, noise_multiplier=1.0)
     assert M2(layers=("64x4:8", "64x4"), columns=8, noise_multiplier=1.0).columns == 8
 
 
-def test_no_change_of_full_rank_stands_below_a_layer_with_few_columns():
+def test_few_columns_have_no_full_rank_lower_bound():
     """With one column every change has rank one, so the truth is below that of a change that is spread evenly."""
     for share in ("", "@1"):
         clipping = "per-layer" if share else "joint"

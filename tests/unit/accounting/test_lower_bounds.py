@@ -36,7 +36,7 @@ def assert_just_below(least, sample, share=0.03):
     assert sample.mean() * (1 - share) - error <= least <= sample.mean() + error
 
 
-def test_the_reference_run_is_known_within_a_hundredth():
+def test_reference_run_is_known_within_hundredth():
     mechanism = M2(dim=2048, rank=16, noise_multiplier=0.155974)
     found = privproj.epsilon(mechanism, delta=1e-5, **RUN)
     least = with_details(found).lower_bound.value
@@ -63,7 +63,7 @@ def test_the_reference_run_is_known_within_a_hundredth():
     ],
 )
 @pytest.mark.parametrize("run", [{"relation": "replace"}, full({"steps": 3}), {"steps": 50, "sampling_rate": 0.1}])
-def test_a_lower_end_is_nowhere_above_an_answer(mechanism, run):
+def test_lower_end_is_nowhere_above_answer(mechanism, run):
     for delta in (1e-6, 0.05):
         found = privproj.epsilon(mechanism, delta=delta, **run)
         back = privproj.delta(mechanism, epsilon=found.value, **run)
@@ -76,8 +76,8 @@ def test_a_lower_end_is_nowhere_above_an_answer(mechanism, run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [f"{b.mechanism.name} {b.name}" for b in registry() if b.worst_differences])
-def test_a_lower_end_is_nowhere_above_any_bound(name):
-    """Bounds of one mechanism promise as much as its lower end, or less."""
+def test_lower_end_is_nowhere_above_any_bound(name):
+    """All bounds of a mechanism are at least its lower bound."""
     kind, bound = name.split()
     rng = np.random.default_rng(8)
     for _ in range(20):
@@ -98,7 +98,7 @@ def test_a_lower_end_is_nowhere_above_any_bound(name):
 
 
 @pytest.mark.parametrize("steps", [1, 5])
-def test_releases_of_rank_one_are_the_truth_whatever_the_projections(steps):
+def test_rank_one_releases_are_exact(steps):
     """Given all projections the run is Gaussian, with the sum of the squared shifts: a mean over projections."""
     rng, z = np.random.default_rng(5), 0.8
     for mechanism, draw in (
@@ -125,7 +125,7 @@ def test_clips_for_each_layer_are_changed_together():
 
 
 @pytest.mark.parametrize("scheme", ["poisson", "balls-in-bins"])
-def test_sampled_releases_are_the_truth_of_their_likelihood_ratio(scheme):
+def test_sampled_releases_are_truth_of_their_likelihood_ratio(scheme):
     """All other records contribute nothing: delta is the mean of (W - e^eps)+ for the ratio W of all outputs."""
     rng, z, eps, q, steps = np.random.default_rng(7), 0.4, 0.2, 0.3, 3
     shift = rng.beta(4, 28, (DRAWS, steps)) / z**2
@@ -140,15 +140,15 @@ def test_sampled_releases_are_the_truth_of_their_likelihood_ratio(scheme):
     assert_just_below(10.0 ** with_details(found).lower_bound.value, worse)
 
 
-def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
+def test_full_rank_difference_is_tried_if_shape_allows():
     """At a large delta it is the worst: the captured part is r/d for sure."""
     z, eps = 0.3, 0.01
     spread, slim = (M2(dim=64, rank=4, noise_multiplier=z, columns=m) for m in (64, 63))
     exact = 0.5 * special.erf(math.sqrt(4 / 64) / z / math.sqrt(8)) * 2  # Gaussian delta at epsilon 0
     assert least_delta(slim, eps) < 0.99 * least_delta(spread, eps) < 0.99 * exact
     assert privproj.delta(spread, epsilon=eps).value < 1.02 * least_delta(spread, eps)
-    promised = M2(dim=64, rank=4, noise_multiplier=z, change_rank=5)
-    assert least_delta(promised, eps) == least_delta(slim, eps)
+    assumed = M2(dim=64, rank=4, noise_multiplier=z, change_rank=5)
+    assert least_delta(assumed, eps) == least_delta(slim, eps)
     # at a small delta rank one stays the worst, also after the other change was tried
     found = privproj.epsilon(M2(dim=300, rank=1, noise_multiplier=0.3), delta=1e-5, steps=20)
     assert 1.01 < found.value / with_details(found).lower_bound.value < 1.08
@@ -164,12 +164,12 @@ def test_a_change_that_is_spread_is_tried_where_the_shape_allows_it():
         ({"fixed_projection": True}, {}),
     ],
 )
-def test_nothing_is_claimed_where_no_pair_is_proved(changes, run):
+def test_no_lower_bound_without_proved_pair(changes, run):
     found = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=0.5, **changes), delta=1e-5, **run)
     assert with_details(found).lower_bound is None
 
 
-def test_a_group_that_is_never_sampled_has_the_lower_end_of_its_sensitivity():
+def test_unsampled_group_lower_bound_uses_sensitivity():
     group = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=1.5), delta=1e-5, group_size=3)
     alone = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=0.5), delta=1e-5)
     assert with_details(group).lower_bound.value == pytest.approx(
@@ -177,21 +177,21 @@ def test_a_group_that_is_never_sampled_has_the_lower_end_of_its_sensitivity():
     )
 
 
-def test_an_answer_does_not_fail_with_its_lower_end():
+def test_answer_does_not_fail_with_its_lower_end():
     mechanism = M2(dim=10**10, rank=16, noise_multiplier=0.1)  # too large for the law in bins
     found = privproj.epsilon(mechanism, delta=1e-5, steps=10, bound="mixture-rdp")
     assert found.usable and with_details(found).lower_bound is None
 
 
 @pytest.mark.full
-def test_a_noise_multiplier_has_the_lower_end_of_its_own_epsilon():
+def test_noise_multiplier_has_lower_end_of_its_own_epsilon():
     found = privproj.sigma(M2(dim=256, rank=8), epsilon=1.0, delta=1e-5, **SMALL)
-    asked = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=found.value), delta=1e-5, **SMALL)
-    assert with_details(found).lower_bound.value == with_details(asked).lower_bound.value < asked.value <= 1.0
+    requested = privproj.epsilon(M2(dim=256, rank=8, noise_multiplier=found.value), delta=1e-5, **SMALL)
+    assert with_details(found).lower_bound.value == with_details(requested).lower_bound.value < requested.value <= 1.0
 
 
 @pytest.mark.full
-def test_phases_have_one_lower_end_of_what_is_known_of_them():
+def test_phases_have_a_common_lower_bound():
     first = phase_of(Gaussian(noise_multiplier=2.0), "first", steps=100, sampling_rate=0.05)
     second = phase_of(M2(dim=256, rank=8, noise_multiplier=0.4), "second", steps=100, sampling_rate=0.05)
     fixed = phase_of(M2(dim=256, rank=8, noise_multiplier=0.5), "capped", steps=100, sampling_rate=0.01,

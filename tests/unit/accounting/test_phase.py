@@ -31,63 +31,64 @@ PHASES = [
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
-def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
-    asked = composition_of_phase(phase), Composition((phase,))
-    assert [question.is_plain for question in asked] == [True, False]
-    curves = [question.curve() for question in asked]
+def test_one_phase_equals_the_plain_query(phase):
+    requested = composition_of_phase(phase), Composition((phase,))
+    assert [composition.is_plain for composition in requested] == [True, False]
+    curves = [composition.curve() for composition in requested]
     assert curves[0].epsilon(-11.0) == curves[1].epsilon(-11.0)
     results = [
-        build_result(query, "epsilon", 1.0, side=query.side(curve)) for query, curve in zip(asked, curves, strict=True)
+        build_result(query, "epsilon", 1.0, side=query.side(curve))
+        for query, curve in zip(requested, curves, strict=True)
     ]
     for name in ("side", "status", "data_assumptions", "source", "outcome", "bound_version"):
         assert getattr(results[0], name) == getattr(results[1], name), name
     assert set(results[0].requirements) == set(results[1].requirements)
 
 
-def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
+def test_phase_name_does_not_change_the_result():
     phase = phase_of(Gaussian(noise_multiplier=1.0), "", **RUN)
     answer = from_data({"phase": [phase.as_dict()]}).epsilon(delta=1e-5)
     assert (answer.mechanism["name"], answer.bound) == ("run", "gaussian.analytic")
 
 
-def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase():
+def test_joint_options_belong_to_the_schedule():
     phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, discretization=1e-3)
     with pytest.raises(InvalidParameterError, match="the same for all phases"):
         Composition((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
-def test_a_phase_is_read_again_from_the_entry_that_it_writes(phase):
+def test_phase_is_read_again_from_entry_that_it_writes(phase):
     (again,) = from_data({"phase": [phase.as_dict()]}).phases
     assert again == phase
 
 
 @pytest.mark.parametrize("name", ["plain", "run"])
-def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
+def test_refuted_bound_is_marked_in_run_as_it_is_alone(name):
     mechanism = Sketch(
         rank=16, frobenius_bound=1.0, sensitivity=0.01, noise_sigma=1.0, step_smoothness=0.01, eigenvalues=3
     )
     phase = phase_of(mechanism, "run", bound="lora-by-design", steps=2, allow_refuted=True)
-    question = Composition((phase,)) if name == "run" else composition_of_phase(phase)
-    value = question.curve().epsilon(-11.0).upper
-    found = build_result(question, "epsilon", value)
+    composition = Composition((phase,)) if name == "run" else composition_of_phase(phase)
+    value = composition.curve().epsilon(-11.0).upper
+    found = build_result(composition, "epsilon", value)
     assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.UNSUPPORTED)
-    assert any("NOT A GUARANTEE" in words for words in found.warnings) and found.upper is None
+    assert any("NOT A GUARANTEE" in text for text in found.warnings) and found.upper is None
 
 
-def test_the_weakest_status_is_that_of_the_run():
-    proved, promised = PHASES[1], phase_of(Gaussian(noise_multiplier=3.0), "second", group_size=2)
+def test_weakest_status_is_that_of_run():
+    proved, assumed = PHASES[1], phase_of(Gaussian(noise_multiplier=3.0), "second", group_size=2)
     assert build_result(Composition((proved,)), "epsilon", 1.0).status is Status.PROVED
     grouped = phase_of(Gaussian(noise_multiplier=9.0), "third", group_size=2)
-    assert build_result(Composition((promised, grouped)), "epsilon", 1.0).status is Status.CONDITIONAL
+    assert build_result(Composition((assumed, grouped)), "epsilon", 1.0).status is Status.CONDITIONAL
 
 
-def test_a_name_that_no_file_could_hold_is_refused():
+def test_unprintable_phase_name_is_rejected():
     with pytest.raises(InvalidParameterError, match="printable text without line breaks"):
         phase_of(Gaussian(noise_multiplier=1.0), "two\nlines")
 
 
-def test_options_of_a_run_are_named_where_one_is_unknown():
+def test_unknown_run_option_error_lists_options():
     bound = find_bound(Gaussian, None)
     with pytest.raises(InvalidParameterError, match="steps"):
         phase_for(Gaussian(noise_multiplier=1.0), bound, {"step": 3})
@@ -105,10 +106,10 @@ def test_options_of_a_run_are_named_where_one_is_unknown():
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, bound):
-    with pytest.raises(UnsupportedError) as refused:
+def test_remedy_for_poisson_sampling_is_accepted(mechanism, bound):
+    with pytest.raises(UnsupportedError) as rejected:
         phase_of(mechanism, "first", bound=bound, **RUN).check()
     fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
-    advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}
-    assert "Omit the sampling" in str(refused.value) or advised is fixed
+    advised = fixed if "sampling=fixed with relation=replace" in str(rejected.value) else {"steps": RUN["steps"]}
+    assert "Omit the sampling" in str(rejected.value) or advised is fixed
     assert phase_of(mechanism, "first", bound=bound, **advised).curve().epsilon(-11.0).upper > 0.0

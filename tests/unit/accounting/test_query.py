@@ -1,6 +1,7 @@
-"""Questions about whole runs: the reference run, groups, sampling, absurd questions."""
+"""Queries for whole runs: the reference run, groups, sampling, and extreme queries."""
 
 import html
+import re
 
 import numpy as np
 import pytest
@@ -40,13 +41,13 @@ def test_reference_run(z, bound, low, high):
     assert low <= eps_of(m2(z, change_rank=10), bound) <= high
 
 
-def test_reference_run_on_the_coarse_grid_and_with_the_even_split():
+def test_reference_run_on_coarse_grid_and_with_even_split():
     assert eps_of(m2(0.155974), discretization=1e-3) == pytest.approx(1.0911, rel=3e-4, abs=0)
     assert eps_of(m2(0.155974, change_rank=10), "good-event", split="even") == pytest.approx(4.493, rel=3e-4, abs=0)
 
 
 @pytest.mark.full
-def test_bounds_of_the_run_come_in_order():
+def test_bounds_of_run_come_in_order():
     rows = privproj.compare(m2(0.155974, change_rank=10), delta=1e-5, **RUN)
     values = {row.bound.name: row.result.value for row in rows}
     order = ["exact-rank1", "rank-free", "mixture-rdp", "good-event-q", "good-event", "gaussian"]
@@ -68,20 +69,20 @@ def test_group_of_records():
     )
 
 
-def test_rate_keeps_the_sampling_that_was_asked_for():
-    question = {"epsilon": 1.0, "delta": 1e-5, "steps": 20}
-    fixed = privproj.rate(m2(0.5), sampling="fixed", **question)
+def test_sampling_rate_query_keeps_sampling():
+    query = {"epsilon": 1.0, "delta": 1e-5, "steps": 20}
+    fixed = privproj.rate(m2(0.5), sampling="fixed", **query)
     assert (fixed.run["sampling"], fixed.run["relation"]) == ("fixed", "replace")
     assert "relation is replace" in fixed.warnings[0]
     again = privproj.epsilon(m2(0.5), delta=1e-5, steps=20, sampling="fixed", sampling_rate=fixed.value)
     assert again.value <= 1.0 + 1e-9
     for scheme in ("partition", "balls-in-bins", "shuffle"):
         with pytest.raises(InvalidParameterError, match="calibrate the number of epochs with steps"):
-            privproj.rate(m2(0.5), sampling=scheme, **question)
+            privproj.rate(m2(0.5), sampling=scheme, **query)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_little_noise_is_answered_or_refused(sampling):
+def test_little_noise_gives_result_or_error(sampling):
     for z in (0.3, 0.05, 0.01):
         try:
             value = privproj.epsilon(
@@ -92,7 +93,7 @@ def test_little_noise_is_answered_or_refused(sampling):
             assert z < 0.05
 
 
-def test_a_number_for_shuffled_batches_is_an_upper_bound_and_that_of_a_partition():
+def test_shuffle_is_upper_bound_and_equals_partition():
     epochs = {"delta": 1e-5, "steps": 3}
     shuffled = privproj.epsilon(Gaussian(noise_multiplier=5.0), sampling="shuffle", batches=10, **epochs)
     parted = privproj.epsilon(Gaussian(noise_multiplier=5.0), sampling="partition", **epochs)
@@ -100,7 +101,7 @@ def test_a_number_for_shuffled_batches_is_an_upper_bound_and_that_of_a_partition
     assert shuffled.value == parted.value and shuffled.run["relation"] == "zero-out"
 
 
-def test_fixed_batches_use_the_replace_relation():
+def test_fixed_batches_use_replace_relation():
     result = privproj.epsilon(m2(0.5), delta=1e-5, sampling="fixed", **RUN)
     assert result.run["relation"] == "replace"
     with pytest.raises(UnsupportedError):
@@ -110,7 +111,7 @@ def test_fixed_batches_use_the_replace_relation():
 
 
 @pytest.mark.full
-def test_absurd_questions_have_an_answer_or_a_reason():
+def test_absurd_queries_have_a_result_or_an_error():
     far = privproj.delta(privproj.Laplace(noise_multiplier=2.0), epsilon=1e6, steps=2)
     assert far.value <= 1e-30
     with pytest.raises(ConvergenceError, match="steps meet the target"):
@@ -127,7 +128,7 @@ def test_absurd_questions_have_an_answer_or_a_reason():
     assert privproj.delta(wide, epsilon=600.0).value > 0
 
 
-def test_what_a_query_finds_is_not_given():
+def test_query_rejects_its_own_quantity():
     z = Gaussian(noise_multiplier=9.0)
     with pytest.raises(InvalidParameterError, match="steps"):
         privproj.steps(z, epsilon=1.0, delta=1e-5, steps=3)
@@ -135,7 +136,7 @@ def test_what_a_query_finds_is_not_given():
         privproj.rate(z, epsilon=1.0, delta=1e-5, sampling_rate=0.5)
 
 
-def test_batch_size_and_epochs_say_rate_and_steps_as_on_the_command_line():
+def test_batch_size_and_epochs_agree_with_command_line():
     """(q, T) = (B/N, ceil(E ceil(N/B))), or batches and epochs where each record is used once per epoch."""
     sizes, z = {"batch_size": 256, "dataset_size": 50_000}, Gaussian(noise_multiplier=1.0)
     plain = {"sampling_rate": 256 / 50_000, "steps": 588, "dataset_size": 50_000}
@@ -153,7 +154,7 @@ def test_batch_size_and_epochs_say_rate_and_steps_as_on_the_command_line():
         privproj.epsilon(z, delta=1e-5, epochs=3, steps=3, **sizes)
 
 
-def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
+def test_guarantee_is_number_and_shows_itself_in_line():
     answer = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
     again = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
     assert float(answer) == answer.value and {answer: 1}[again] == 1
@@ -168,7 +169,7 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
 
 SIZES = {"batch_size": 256, "dataset_size": 50_000, "epochs": 3}
 PLAIN = {"sampling_rate": 256 / 50_000, "steps": 588, "dataset_size": 50_000}
-DOORS = {
+ENTRY_POINTS = {
     "delta": lambda **run: privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0, **run).value,
     "compare": lambda **run: privproj.compare(Gaussian(noise_multiplier=1.0), delta=1e-5, **run).to_dict(),
     "gdp_mu": lambda **run: privproj.gdp_mu(Gaussian(noise_multiplier=1.0), **run).value,
@@ -183,13 +184,13 @@ DOORS = {
 """What takes the options of a run."""
 
 
-@pytest.mark.parametrize("door", full_if(DOORS, lambda door: door == "choose"))
-def test_every_door_takes_batch_size_data_set_size_and_epochs(door):
-    found, plain = DOORS[door](**SIZES), DOORS[door](**PLAIN)
+@pytest.mark.parametrize("entry_point", full_if(ENTRY_POINTS, lambda entry_point: entry_point == "choose"))
+def test_every_entry_point_accepts_batch_size_and_epochs(entry_point):
+    found, plain = ENTRY_POINTS[entry_point](**SIZES), ENTRY_POINTS[entry_point](**PLAIN)
     assert found == plain
 
 
-SCALAR_DOORS = {
+SCALAR_ENTRY_POINTS = {
     **{name: getattr(privproj, name) for name in ("sigma", "rank", "steps", "rate", "misalignment", "update_utility")},
     "epsilon": lambda mechanism, epsilon, delta: privproj.epsilon(mechanism, delta=delta),
     "delta": lambda mechanism, epsilon, delta: privproj.delta(mechanism, epsilon=epsilon),
@@ -202,14 +203,14 @@ SCALAR_DOORS = {
 
 
 @pytest.mark.parametrize("column", [[4, 16], (4, 16), range(4, 6), np.array([4, 16]), np.array([[4]])], ids=repr)
-@pytest.mark.parametrize("door", SCALAR_DOORS)
-def test_a_mechanism_with_arrays_names_the_doors_that_take_it(door, column):
+@pytest.mark.parametrize("entry_point", SCALAR_ENTRY_POINTS)
+def test_mechanism_with_arrays_error_names_functions(entry_point, column):
     several = M2(dim=2048, rank=column, noise_multiplier=0.5)
     assert not isinstance(several, M2)
     with pytest.raises(
         InvalidParameterError, match=r"rank must be one number, got an array\. For arrays use privproj\.epsilons"
     ):
-        SCALAR_DOORS[door](several, epsilon=1.0, delta=1e-5)
+        SCALAR_ENTRY_POINTS[entry_point](several, epsilon=1.0, delta=1e-5)
 
 
 @pytest.mark.parametrize("rows", [
@@ -217,7 +218,7 @@ def test_a_mechanism_with_arrays_names_the_doors_that_take_it(door, column):
     lambda: privproj.compare(M2(dim=64, rank=4, noise_multiplier=1.0), epsilon=1.0),
     lambda: privproj.choose(layers="64x4", epsilon=1.0, delta=1e-5),
 ])  # fmt: skip
-def test_rows_are_a_table_and_columns(rows):
+def test_rows_are_table_and_columns(rows):
     found = rows()
     columns = found.to_dict()
     assert isinstance(found, tuple) and len(found) > 2 and {len(column) for column in columns.values()} == {len(found)}
@@ -230,42 +231,42 @@ def test_rows_are_a_table_and_columns(rows):
 
 
 @pytest.mark.parametrize(("mechanism", "run", "short"), [
-    (Gaussian(noise_multiplier=1.0), {}, {"classical": "is proved for 0 < epsilon < 1 only"}),
+    (Gaussian(noise_multiplier=1.0), {}, {"classical": "proved for 0 < epsilon < 1 only"}),
     (Gaussian(noise_multiplier=1.0), {"steps": 9, "sampling_rate": 0.1}, {
         "gdp": "has no amplification by subsampling",
     }),
     (M2(dim=64, rank=4, noise_multiplier=1.0), {}, {"beta-tail": "needs --columns"}),
 ])  # fmt: skip
-def test_a_short_reason_is_the_first_clause_outside_parentheses(mechanism, run, short):
+def test_short_reason_is_first_clause_outside_parentheses(mechanism, run, short):
     rows = {row.bound.name: row for row in privproj.compare(mechanism, delta=1e-5, **run)}
-    for bound, words in short.items():
-        assert rows[bound].short == words and len(rows[bound].reason) > len(words)
+    for bound, sentence in short.items():
+        assert rows[bound].short == sentence and len(rows[bound].reason) > len(sentence)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "batch_size needs it")]
+    ("options", "sentence"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "batch_size needs it")]
 )
-def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_unknown_option_of_run_has_suggestion(options, sentence):
+    with pytest.raises(InvalidParameterError, match=sentence):
         privproj.epsilon(Gaussian(noise_multiplier=9.0), delta=1e-5, **options)
 
 
-def test_one_line_of_what_is_no_guarantee_says_so():
+def test_repr_without_guarantee_states_it():
     refuted = privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
-    promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
-    assert all(words in str(promised) for words in promised.data_assumptions) and promised.data_assumptions
+    assumed = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
+    assert all(sentence in str(assumed) for sentence in assumed.data_assumptions) and assumed.data_assumptions
 
 
-def test_an_answer_reads_as_one_line():
+def test_answer_reads_as_one_line():
     release = M2(dim=64, rank=4, noise_multiplier=1.0)
-    asked = [
+    requested = [
         privproj.epsilon(release, log10_delta=-400),
         privproj.delta(release, epsilon=1.0),
         privproj.steps(release, epsilon=9.0, delta=1e-5),
         privproj.sigma(M2(dim=64, rank=4), epsilon=1.0, delta=1e-5),
     ]
-    for answer in asked:
+    for answer in requested:
         shown = answer.one_line
         assert "\n" not in shown and answer.bound in shown and str(answer.side) in shown
         number = float(shown.split(" = ")[1].split()[0])
@@ -273,21 +274,21 @@ def test_an_answer_reads_as_one_line():
         assert (number <= answer.value) if answer.side == "lower bound" else (number >= answer.value)
 
 
-def test_a_target_out_of_reach_is_an_answer_not_an_endless_search():
+def test_target_out_of_reach_is_answer_not_endless_search():
     with pytest.raises(PrivprojError):
         privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, bound="classical")
 
 
 @pytest.mark.full
-def test_the_event_that_rough_runs_choose_is_as_good_as_any():
-    """delta of a sampled run against the least over many events, but for what two grids differ by (1.5e-4)."""
+def test_event_that_rough_runs_choose_is_as_good_as_any():
+    """delta of a sampled run against the least over many events, up to the difference of two grids (1.5e-4)."""
     curve = phase_for(m2(0.155974, change_rank=10), find_bound(M2, "good-event"), RUN).curve()
     for eps in (1.0, 4.0):
         totals = (log_add(-x, curve.gaussian(-x).log_delta(eps).upper) for x in np.arange(0.5, 24.0, 0.5))
         assert curve.log_delta(eps).upper <= min(totals) + 4e-4
 
 
-def test_a_name_is_no_mechanism_and_text_no_number():
+def test_name_is_no_mechanism_and_text_no_number():
     for ask in (privproj.epsilon, lambda name, delta: privproj.sigma(name, epsilon=1.0, delta=delta)):
         with pytest.raises(
             InvalidParameterError,
@@ -298,7 +299,7 @@ def test_a_name_is_no_mechanism_and_text_no_number():
         Gaussian(noise_multiplier="2")  # pyright: ignore
 
 
-def test_whoever_reads_the_value_alone_composes_no_lower_end(monkeypatch):
+def test_reading_value_computes_no_lower_bound(monkeypatch):
     run = {"sampling_rate": 0.01, "steps": 50}
     answer = privproj.epsilon(Gaussian(noise_multiplier=0.9), delta=1e-5, **run)
     assert 0.999 * answer.value < answer.lower <= answer.value
@@ -318,7 +319,7 @@ def test_printed_result_shows_side_run_and_warnings():
 
 
 @pytest.mark.parametrize("spec", [".3f", ".1e", ".2g", "12.4f", "g", ".0f"])
-def test_formatted_result_is_rounded_to_the_safe_side(spec):
+def test_formatted_result_is_rounded_to_safe_side(spec):
     upper = privproj.epsilon(Gaussian(noise_multiplier=0.7), delta=1e-6)
     lower = privproj.rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-6, steps=10)
     assert float(format(upper, spec)) >= upper.value and float(format(lower, spec)) <= lower.value
@@ -335,14 +336,14 @@ def test_results_compare_with_numbers():
         _ = result < "5"
 
 
-def test_mechanism_errors_state_what_to_write():
-    for call, words in (
+def test_mechanism_errors_give_valid_call():
+    for call, sentence in (
         (lambda: Gaussian(0.9), r"Write Gaussian\(noise_multiplier=0.9\)"),
         (lambda: M2(768, 16), r"Write M2\(dim=\.\.\., rank=\.\.\., noise_multiplier=\.\.\.\)"),
         (lambda: privproj.sigma(Gaussian, epsilon=1.0, delta=1e-5), r"Write Gaussian\(\)"),
         (lambda: privproj.epsilon(Gaussian, delta=1e-5), r"Write Gaussian\(noise_multiplier=\.\.\.\)"),
     ):
-        with pytest.raises(InvalidParameterError, match=words):
+        with pytest.raises(InvalidParameterError, match=sentence):
             call()
 
 
@@ -369,3 +370,29 @@ def test_printed_result_names_its_requirements(run):
     (line,) = [line for line in str(result).split("\n") if line.startswith("  requires:")]
     assert line.split(":", 1)[1].strip().split(", ") == result.as_dict()["requires"]
     assert len(result.requirements) >= 3 and ", ".join(result.as_dict()["requires"]) in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        (privproj.epsilon, "epsilon(mechanism, delta=1e-5)"),
+        (privproj.delta, "delta(mechanism, epsilon=1.0)"),
+        (privproj.sigma, "sigma(mechanism, epsilon=1.0, delta=1e-5)"),
+        (privproj.compare, "compare(mechanism, delta=1e-5)"),
+        (privproj.epsilons, "epsilons(mechanism, delta=[1e-5, 1e-6])"),
+        (privproj.gdp_mu, "gdp_mu(mechanism, delta=1e-5)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.parametrize("mechanism", [Gaussian, Gaussian(noise_multiplier=1.0)], ids=["class", "instance"])
+def test_positional_target_error_shows_a_call(function, call, mechanism):
+    with pytest.raises(InvalidParameterError, match=re.escape(f"must be given by name, got (1e-05,). Write {call}.")):
+        function(mechanism, 1e-5)
+
+
+def test_shown_calls_are_valid():
+    mechanism = Gaussian(noise_multiplier=1.0)
+    assert privproj.epsilon(mechanism, delta=1e-5).value > 1.0 > privproj.delta(mechanism, epsilon=1.0).value
+    assert privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5).value > 1.0
+    assert privproj.choose(layers="768x16", epsilon=1.0, delta=1e-5)
+    assert (privproj.sigmas(Gaussian(), epsilon=[1.0, 2.0], delta=1e-5).value > 1.0).all()

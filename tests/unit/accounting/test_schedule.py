@@ -16,7 +16,7 @@ def eps_of(*phases):
     return from_data({"phase": list(phases)}).epsilon(delta=1e-5).value
 
 
-def test_one_phase_is_the_run_it_describes():
+def test_one_phase_is_run_it_describes():
     alone = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.2), delta=1e-5, steps=300, sampling_rate=0.01)
     assert eps_of(M2_PHASE) == alone.value
     assert (
@@ -37,7 +37,7 @@ def test_phases_compose_jointly():
     assert found.lower <= known * (1 + 1e-12) and known <= found.value <= known * (1 + 1e-3)
 
 
-def test_epochs_in_bins_compose_with_each_other_and_with_other_phases():
+def test_balls_in_bins_phases_compose():
     bins = {"mechanism": "gaussian", "noise_multiplier": 2, "sampling": "balls-in-bins", "batches": 20}
     poisson = {"mechanism": "gaussian", "noise_multiplier": 2, "sampling_rate": 0.05, "steps": 100}
     parts = from_data({"phase": [{**bins, "steps": 2}, {**bins, "steps": 3}]}).epsilon(delta=1e-5)
@@ -52,7 +52,7 @@ def test_epochs_in_bins_compose_with_each_other_and_with_other_phases():
 
 
 @pytest.mark.full
-def test_a_joint_result_names_every_phase_and_the_weakest_status():
+def test_joint_result_names_every_phase_and_weakest_status():
     aligned = {"mechanism": "wishart", "dim": 100, "rank": 9, "misalignment": 1e-6}
     phases = [{"mechanism": "gaussian", "noise_multiplier": 2}, aligned]
     found = from_data({"relation": "replace", "phase": phases}).epsilon(delta=1e-5)
@@ -72,7 +72,7 @@ def test_odometer():
     assert more_steps(done, done.phases[1], epsilon=0.01, delta=1e-5) == 0
 
 
-def test_bounds_without_a_profile_are_refused():
+def test_bounds_without_profile_are_rejected():
     with pytest.raises(UnsupportedError, match="no privacy profile"):
         eps_of(GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "bound": "rdp"})
     tiny = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 1e-3}]})
@@ -80,7 +80,7 @@ def test_bounds_without_a_profile_are_refused():
         calibrate_noise(tiny, epsilon=1e-9, delta=1e-300)
 
 
-def test_a_fixed_projection_serves_one_phase_only():
+def test_fixed_projection_serves_one_phase_only():
     phase = {"mechanism": "m2", "dim": 64, "rank": 4, "noise_multiplier": 1, "fixed_projection": True}
     assert eps_of(phase) > 0
     with pytest.raises(UnsupportedError, match="fresh projection"):
@@ -88,7 +88,7 @@ def test_a_fixed_projection_serves_one_phase_only():
     assert eps_of({**phase, "bound": "gaussian"}, {**phase, "bound": "gaussian"}) > 0
 
 
-def test_a_run_names_what_helps_each_of_its_phases():
+def test_run_error_has_remedy_for_each_phase():
     wishart = phase_of(privproj.Wishart(dim=50, rank=4, misalignment=0.5), steps=2)
     gaussian = phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace")
     assert Composition((wishart,)).remedy == privproj.Wishart.remedy != privproj.Gaussian.remedy
@@ -96,7 +96,7 @@ def test_a_run_names_what_helps_each_of_its_phases():
 
 
 @pytest.mark.full
-def test_a_loop_that_adds_its_steps_is_the_run_file():
+def test_loop_that_adds_its_steps_is_run_file():
     """Sum and product of schedules are the schedule of all phases, to the bit, and few phases however long the loop."""
     first = phase_of(Gaussian(noise_multiplier=1.0), "first", sampling_rate=0.01)
     then = phase_of(M2(dim=64, rank=4, noise_multiplier=0.5), "then", sampling_rate=0.01)
@@ -148,5 +148,5 @@ def test_requires_lists_every_requirement():
         (phase_of(Gaussian(noise_multiplier=2.0), "a", steps=3),), requirements=("the loader is audited",)
     )
     row = run.epsilon(delta=1e-5).as_dict()
-    said = [*row["mechanism"]["requirements"], *row["run"]["requirements"]]
-    assert len(row["requires"]) == len(said) and "the loader is audited" in row["requires"]
+    output = [*row["mechanism"]["requirements"], *row["run"]["requirements"]]
+    assert len(row["requires"]) == len(output) and "the loader is audited" in row["requires"]

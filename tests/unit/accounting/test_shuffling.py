@@ -15,8 +15,8 @@ from privproj.sampling import NeighboringRelation
 ZERO_OUT, REPLACE = NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE
 
 
-def law(mechanism):
-    """The law of the squared shift of a known projection."""
+def distribution(mechanism):
+    """Return the distribution of the squared sensitivity for a known projection."""
     return ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2)
 
 
@@ -25,7 +25,7 @@ def sound(z, epochs, delta):
     return privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=epochs).value
 
 
-def test_the_published_example_is_between_poisson_and_partition():
+def test_published_example_is_between_poisson_and_partition():
     poisson = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, steps=1000, sampling_rate=1e-3).value
     least = ShuffledEpochs(fixed_shift(1.0), 1000, 1, ZERO_OUT).epsilon_at_least(math.log(1e-6))
     assert poisson < 0.19 < 3.7 < least < sound(1.0, 1, 1e-6)
@@ -33,14 +33,14 @@ def test_the_published_example_is_between_poisson_and_partition():
 
 @pytest.mark.parametrize("relation", [ZERO_OUT, REPLACE])
 @pytest.mark.parametrize("epochs", [1, 3, pytest.param(30, marks=pytest.mark.full)])
-def test_no_lower_bound_is_above_the_sound_number(relation, epochs):
+def test_no_lower_bound_is_above_sound_number(relation, epochs):
     for z, batches, delta in itertools.product((0.05, 1.0, 4.0), (1, 2, 10**6), (1e-12, 1e-5, 0.2)):
         least = ShuffledEpochs(fixed_shift(z), batches, epochs, relation).epsilon_at_least(math.log(delta))
         assert 0.0 <= least <= sound(z, epochs, delta)
 
 
 @pytest.mark.parametrize("relation", [ZERO_OUT, REPLACE])
-def test_one_batch_in_one_epoch_is_the_single_release(relation):
+def test_one_batch_in_one_epoch_is_single_release(relation):
     for z, delta in ((1.0, 1e-6), (0.3, 1e-10), (8.0, 1e-3)):
         least = ShuffledEpochs(fixed_shift(z), 1, 1, relation).epsilon_at_least(math.log(delta))
         assert least == pytest.approx(sound(z, 1, delta), rel=1e-6)
@@ -68,14 +68,14 @@ def exact_delta(z, batches, relation, eps):
 @pytest.mark.full
 @pytest.mark.parametrize("batches", [2, 3])
 @pytest.mark.parametrize("relation", [ZERO_OUT, REPLACE])
-def test_the_lower_bound_is_below_the_truth_of_its_data_and_near_it(batches, relation):
+def test_lower_bound_is_below_truth_of_its_data_and_near_it(batches, relation):
     for z, eps in ((0.5, 1.0), (0.7, 4.0), (1.0, 0.3), (1.0, 1.5), (2.0, 0.4))[:: batches - 1]:
         exact = exact_delta(z, batches, relation, eps)
         least = math.exp(ShuffledEpochs(fixed_shift(z), batches, 1, relation).log_delta_at_least(eps))
         assert 0.2 * exact <= least <= exact * (1.0 + 1e-4)
 
 
-def test_two_epochs_of_one_batch_are_below_the_truth_of_two_releases():
+def test_two_epochs_of_one_batch_are_below_truth_of_two_releases():
     for z, eps in ((1.0, 1.0), (0.5, 6.0), (3.0, 0.5)):
         exact = privproj.delta(Gaussian(noise_multiplier=z), epsilon=eps, steps=2).value
         assert 0.2 * exact <= math.exp(ShuffledEpochs(fixed_shift(z), 1, 2, ZERO_OUT).log_delta_at_least(eps)) <= exact
@@ -84,9 +84,9 @@ def test_two_epochs_of_one_batch_are_below_the_truth_of_two_releases():
 @pytest.mark.full
 @pytest.mark.parametrize("relation", [ZERO_OUT, REPLACE])
 @pytest.mark.parametrize("mechanism", [Gaussian(noise_multiplier=0.9), M2(dim=60, rank=6, noise_multiplier=0.3)])
-def test_an_attack_that_is_simulated_does_what_is_claimed_of_it(mechanism, relation):
+def test_simulated_attack_reaches_claimed_rates(mechanism, relation):
     batches, w, draw = 10, 2.0, np.random.default_rng(7)
-    cells = random_shift(law(mechanism)) if isinstance(mechanism, M2) else fixed_shift(0.9)
+    cells = random_shift(distribution(mechanism)) if isinstance(mechanism, M2) else fixed_shift(0.9)
     claimed = ShuffledEpochs(cells, batches, 1, relation).log_looks_so(w)
     high, low = (1.0, 0.0) if relation is REPLACE else (2.0, 1.0)
     root = np.full((400000, batches), 1.0 / 0.9)
@@ -103,10 +103,10 @@ def test_an_attack_that_is_simulated_does_what_is_claimed_of_it(mechanism, relat
 
 
 @pytest.mark.full
-def test_a_known_projection_has_a_lower_bound_near_its_single_release_and_below_its_partition():
+def test_known_projection_lower_bound_is_below_partition():
     for z, rank in ((0.05, 16), (0.3, 4)):
         mechanism = M2(dim=512, rank=rank, noise_multiplier=z)
-        cells = random_shift(law(mechanism))
+        cells = random_shift(distribution(mechanism))
         exact = privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1").value
         assert 0.9 * exact <= ShuffledEpochs(cells, 1, 1, ZERO_OUT).epsilon_at_least(math.log(1e-5)) <= exact
         sound_number = privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1", steps=3).value
@@ -134,7 +134,7 @@ def test_more_epochs_cost_no_less_and_more_batches_no_more():
 
 
 @pytest.mark.parametrize("epochs", [1, pytest.param(10**4, marks=pytest.mark.full)])
-def test_extreme_parameters_give_a_number_or_nothing(epochs):
+def test_extreme_parameters_give_number_or_nothing(epochs):
     for z, batches in itertools.product((1e-12, 1e-3, 1e12), (1, 10**7)):
         run = ShuffledEpochs(fixed_shift(z), batches, epochs, ZERO_OUT)
         for log_delta, eps in ((-1e-9, 0.0), (-700.0, 1.0), (-2.3e6, 1e9)):

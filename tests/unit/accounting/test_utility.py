@@ -12,13 +12,13 @@ RUN = {"steps": 300, "sampling_rate": 0.02}
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.5, 3.0), (2.0, 30.0), (8.0, 380.0), (32.0, 1.0)])
-def test_the_mean_root_of_a_beta_variable(a, b):
+def test_mean_root_of_beta_variable(a, b):
     drawn = np.sqrt(np.random.default_rng(0).beta(a, b, 400_000))
     assert _mean_root_of_beta(a, b) == pytest.approx(drawn.mean(), abs=5 * drawn.std() / math.sqrt(400_000))
 
 
 @pytest.mark.full
-def test_every_choice_meets_the_target_with_the_noise_of_its_query():
+def test_every_choice_meets_target_with_noise_of_its_query():
     rows = choose(layers=("96x8x2:32", "64x8"), ranks=(4, 16), epsilon=2.0, delta=1e-5, **RUN)
     assert [row.utility.error for row in rows] == sorted(row.utility.error for row in rows)
     names = {(row.name, row.rank) for row in rows}
@@ -31,7 +31,7 @@ def test_every_choice_meets_the_target_with_the_noise_of_its_query():
     assert plain.utility.error == 1.0 and plain.utility.projection_error == 0.0
 
 
-def test_one_layer_has_the_mechanisms_of_programs_of_ones_own_too():
+def test_one_layer_has_mechanisms_of_programs_of_ones_own_too():
     rows = choose(layers="64x8", epsilon=2.0, delta=1e-5, **RUN)
     assert {row.mechanism.name for row in rows} == {"gaussian", "m1", "m2", "sketch-public"}
     (m2,) = (row for row in rows if row.name == "m2")
@@ -51,6 +51,6 @@ def test_epochs_count_their_batches():
     [({"layers": "64x64"}, "below its dimension"), ({"layers": "64x8", "ranks": (0,)}, "ranks"),
      ({"layers": "64"}, "layer"), ({"layers": "64x8", "epsilon": -1.0}, "epsilon")],
 )  # fmt: skip
-def test_what_cannot_be_chosen_from_is_said(given_, word):
+def test_choose_rejects_unsupported_mechanisms(given_, word):
     with pytest.raises((InvalidParameterError, UnsupportedError), match=word):
         choose(**{"epsilon": 1.0, "delta": 1e-5, **given_})

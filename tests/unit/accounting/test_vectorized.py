@@ -1,4 +1,4 @@
-"""Columns answer what the scalar doors answer, within their margins, and keep to it when they are asked back."""
+"""Array functions agree with scalar functions within their margins, also after a round trip."""
 
 import math
 import pickle
@@ -27,7 +27,7 @@ KINDS = {
 """Parameters besides the noise multiplier, at random, for each mechanism with columns."""
 
 RUNS = ({}, {"sampling_rate": 0.01}, {"relation": "replace"}, {"group_size": 2})
-"""What the doors share: a plain release, a sampled one, another relation and a group."""
+"""Runs for all functions: a release, a sampled run, another relation and a group."""
 
 
 def _shape(rng, largest):
@@ -64,11 +64,11 @@ def mechanism_at(kind, given, i):
 
 
 @pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(1, runs=RUNS[:2])))
-def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bound, run, given, eps, deltas):
+def test_arrays_and_scalars_agree_after_round_trip(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
     forth = privproj.deltas(kind, **given, epsilon=eps, bound=bound, **run)
-    asked = np.minimum(back.value, 1e9)
-    assert (privproj.deltas(kind, **given, epsilon=asked, bound=bound, **run).value <= deltas).all()
+    requested = np.minimum(back.value, 1e9)
+    assert (privproj.deltas(kind, **given, epsilon=requested, bound=bound, **run).value <= deltas).all()
     for i in range(len(eps)):
         mechanism = mechanism_at(kind, given, i)
         one = privproj.epsilon(mechanism, delta=deltas[i], bound=bound, **run)
@@ -78,24 +78,24 @@ def test_columns_and_scalars_enclose_the_same_and_agree_when_asked_back(kind, bo
         )
         assert back.lower[i] <= one.value and (one.lower or 0.0) <= back.value[i]
         assert forth.lower[i] <= other.value and (other.lower or 0.0) <= forth.value[i]
-        assert privproj.delta(mechanism, epsilon=asked[i], bound=bound, **run).value <= deltas[i]
+        assert privproj.delta(mechanism, epsilon=requested[i], bound=bound, **run).value <= deltas[i]
         if 0.0 < forth.value[i] < 1.0:
             assert privproj.epsilon(mechanism, delta=forth.value[i], bound=bound, **run).value <= eps[i]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(20, seed=1)))
-def test_what_columns_answer_holds_at_every_door(kind, bound, run, given, eps, deltas):
+def test_array_results_hold_in_scalar_functions(kind, bound, run, given, eps, deltas):
     back = privproj.epsilons(kind, **given, delta=deltas, bound=bound, **run)
-    asked = np.minimum(back.value, 1e9)
-    assert (privproj.deltas(kind, **given, epsilon=asked, bound=bound, **run).value <= deltas).all()
+    requested = np.minimum(back.value, 1e9)
+    assert (privproj.deltas(kind, **given, epsilon=requested, bound=bound, **run).value <= deltas).all()
     for i in range(0, len(eps), 4):
         mechanism = mechanism_at(kind, given, i)
-        assert privproj.delta(mechanism, epsilon=asked[i], bound=bound, **run).value <= deltas[i]
+        assert privproj.delta(mechanism, epsilon=requested[i], bound=bound, **run).value <= deltas[i]
 
 
 @pytest.mark.parametrize("run", [{}, pytest.param({"sampling_rate": 0.01}, marks=pytest.mark.full)])
-def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
+def test_sigmas_meet_their_targets_and_are_nearly_least(run):
     given, eps, deltas = drawn("m2", 3)
     shape = {name: given[name] for name in ("dim", "rank")}
     found = privproj.sigmas(M2, **shape, epsilon=eps, delta=deltas, **run)
@@ -112,17 +112,17 @@ def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(4, 3, RUNS[:2])))
-def test_what_calibrations_answer_meets_its_target_at_every_door(kind, bound, run, given, eps, deltas):
-    """In columns and scalar, asked in columns and scalar."""
+def test_array_sigmas_meet_targets_in_scalar_functions(kind, bound, run, given, eps, deltas):
+    """All four combinations of array and scalar functions."""
     shape = {name: column for name, column in given.items() if name != "noise_multiplier"}
     found = privproj.sigmas(kind, **shape, epsilon=eps, delta=deltas, bound=bound, **run).value
     for i in np.flatnonzero(found < math.inf).tolist():
         target = {"epsilon": eps[i], "delta": deltas[i]}
         one = {name: column[i] for name, column in shape.items()}
         noises = [float(found[i]), privproj.sigma(kind(**one), **target, bound=bound, **run).value]
-        asked = {**one, "noise_multiplier": noises}
-        assert (privproj.epsilons(kind, **asked, delta=deltas[i], bound=bound, **run).value <= eps[i]).all()
-        assert (privproj.deltas(kind, **asked, epsilon=eps[i], bound=bound, **run).value <= deltas[i]).all()
+        requested = {**one, "noise_multiplier": noises}
+        assert (privproj.epsilons(kind, **requested, delta=deltas[i], bound=bound, **run).value <= eps[i]).all()
+        assert (privproj.deltas(kind, **requested, epsilon=eps[i], bound=bound, **run).value <= deltas[i]).all()
         for noise in noises:
             mechanism = kind(**one, noise_multiplier=noise)
             assert privproj.epsilon(mechanism, delta=deltas[i], bound=bound, **run).value <= eps[i]
@@ -135,12 +135,12 @@ def test_what_calibrations_answer_meets_its_target_at_every_door(kind, bound, ru
 
 
 @pytest.mark.parametrize("count", [None, 2.0], ids=str)
-def test_every_noise_of_a_table_is_nearly_that_of_the_scalar_door(count):
+def test_array_sigmas_are_near_scalar_sigmas(count):
     eps, deltas = np.array([[0.5], [1.0], [4.0]]), 10.0 ** -np.arange(2.0, 8.0)
-    asked = Gaussian(adaptive_clipping_sigma=count)
-    found = privproj.sigmas(asked, epsilon=eps, delta=deltas)
+    requested = Gaussian(adaptive_clipping_sigma=count)
+    found = privproj.sigmas(requested, epsilon=eps, delta=deltas)
     for i, j in np.ndindex(3, 6):
-        least = privproj.sigma(asked, epsilon=float(eps[i, 0]), delta=float(deltas[j]))
+        least = privproj.sigma(requested, epsilon=float(eps[i, 0]), delta=float(deltas[j]))
         assert found.outcome[i, j] == least.outcome and found.value[i, j] == pytest.approx(
             least.value or math.inf, rel=2e-9
         )
@@ -149,14 +149,14 @@ def test_every_noise_of_a_table_is_nearly_that_of_the_scalar_door(count):
 @pytest.mark.parametrize(
     ("eps", "log10_delta"), [(8.0, -300.0), (1e9, -1e-10), (1e6, -1e-10), (1e9, -1e-8), (0.1, -50.0)]
 )
-def test_a_noise_near_where_columns_end_is_that_of_the_scalar_door(eps, log10_delta):
+def test_array_sigma_equals_scalar_near_its_limit(eps, log10_delta):
     found = privproj.sigmas(Gaussian, epsilon=[eps], log10_delta=log10_delta)
     assert found.value == pytest.approx(
         privproj.sigma(Gaussian(), epsilon=eps, log10_delta=log10_delta).value, rel=2e-9
     )
 
 
-def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_too():
+def test_array_sigmas_round_trip_at_large_deltas():
     eps, powers = [0.0143666767714, 1.6, 0.3], [-0.006417714377287043, -0.05, -1.0]
     found = privproj.sigmas(Gaussian, epsilon=eps, log10_delta=powers)
     back = privproj.epsilons(Gaussian, noise_multiplier=found.value, log10_delta=powers)
@@ -168,15 +168,15 @@ def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_
     [bound for bound in registry() if row_function(bound) is not None],
     ids=lambda bound: f"{bound.mechanism.name}-{bound.name}",
 )
-def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_the_noise(bound):
+def test_notes_of_array_bounds_do_not_depend_on_noise(bound):
     """One question is put for all rows that differ in noise alone."""
     given, _, _ = drawn(bound.mechanism.name, 6)
     for i in range(6):
-        said = set()
+        output = set()
         for noise in (1e-12, 0.3, 1.0, 1e12):
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = composition_of(mechanism, bound.name, {}).only
-            words = (
+            facts = (
                 phase.notes,
                 phase.data_assumptions,
                 phase.mechanism_requirements,
@@ -185,11 +185,11 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
             )
             checks = bound.check(mechanism), bound.is_exact(mechanism), bound.guarantees(mechanism)
             has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
-            said.add((*words, *checks, *has))
-        assert len(said) == 1
+            output.add((*facts, *checks, *has))
+        assert len(output) == 1
 
 
-def test_a_noise_that_a_group_takes_out_of_the_domain_on_the_way_is_no_error():
+def test_noise_that_group_takes_out_of_domain_on_way_is_no_error():
     found = privproj.sigmas(Gaussian, epsilon=[1.0, 8.0], delta=[1e-5, 0.02], group_size=2, sampling_rate=0.01)
     assert found.outcome.tolist() == [Outcome.OK, Outcome.OK]
 
@@ -204,7 +204,7 @@ def test_machine_code_and_plain_python_answer_alike(monkeypatch):
     assert (fast.lower <= plain.value).all() and (plain.lower <= fast.value).all()
 
 
-def test_columns_are_broadcast_and_a_row_does_not_depend_on_the_others():
+def test_columns_are_broadcast_and_row_does_not_depend_on_others():
     noises, deltas = np.array([[0.5], [1.0], [2.0]]), np.array([1e-9, 1e-5])
     found = privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=noises, delta=deltas)
     assert found.value.shape == found.lower.shape == found.outcome.shape == (3, 2)
@@ -233,19 +233,19 @@ def test_rows_of_several_shapes_are_answered_as_each_alone(query, monkeypatch):
         assert (found.value[i], found.lower[i], found.log10_delta[i]) == (alone.value, alone.lower, alone.log10_delta)
 
 
-def test_lower_ends_are_of_what_was_asked_even_where_it_was_changed_since():
+def test_lower_bounds_use_original_arguments():
     noises = np.array([0.5, 1.0])
     found = privproj.epsilons(M2, dim=64, rank=4, noise_multiplier=noises, delta=1e-5)
     noises *= 3.0
     found = pickle.loads(pickle.dumps(found))
     assert ((0.999999 * found.value < found.lower) & (found.lower < found.value)).all()
-    assert found.asked["noise_multiplier"].tolist() == [0.5, 1.0]
+    assert found.arguments["noise_multiplier"].tolist() == [0.5, 1.0]
     known = privproj.deltas(M2, dim=64, rank=4, noise_multiplier=[1.0], epsilon=1.0)
     assert 0.0 < pickle.loads(pickle.dumps(known)).lower[0] < known.value[0]
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "text"),
     [
         (
             lambda: privproj.epsilons(M2, dim=[64, 8, 64], rank=9, noise_multiplier=1.0, delta=[0.1, 0.1, 2]),
@@ -279,12 +279,12 @@ def test_lower_ends_are_of_what_was_asked_even_where_it_was_changed_since():
         (lambda: privproj.sigmas("wishart", dim=9, rank=2, misalignment=0.1, epsilon=1.0, delta=0.1), "mechanism"),
     ],
 )
-def test_the_first_bad_row_is_named_with_its_value(call, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_first_bad_row_is_named_with_its_value(call, text):
+    with pytest.raises(InvalidParameterError, match=text):
         call()
 
 
-def test_what_a_bound_refuses_is_refused_and_what_is_promised_is_said():
+def test_array_functions_reject_and_warn_like_scalar_ones():
     with pytest.raises(UnsupportedError, match="replace"):
         privproj.epsilons(Gaussian, noise_multiplier=[1.0], delta=1e-5, relation="replace", sampling_rate=0.5)
     found = privproj.epsilons(
@@ -302,7 +302,7 @@ def test_runs_and_bounds_without_columns_are_answered_row_by_row():
     assert rule.side is Side.UPPER and rule.outcome.tolist() == [Outcome.OK, Outcome.OK]
 
 
-def test_rows_of_a_bound_without_kernels_are_the_scalar_answers():
+def test_rows_of_bound_without_kernels_are_scalar_answers():
     shape = {"dim": 64, "rank": 4, "noise_multiplier": 2.0}
     found = privproj.epsilons("m1", **shape, delta=[1e-5, 1e-3])
     single = [privproj.epsilon(privproj.M1(**shape), delta=delta) for delta in (1e-5, 1e-3)]
@@ -310,7 +310,7 @@ def test_rows_of_a_bound_without_kernels_are_the_scalar_answers():
     assert found.lower.tolist() == [one.lower for one in single]
 
 
-def test_a_row_without_an_answer_says_so():
+def test_array_row_without_result_has_outcome():
     found = privproj.deltas(Gaussian, noise_multiplier=[1e-6, 1.0], epsilon=[0.0, 1.0])
     assert found.value[0] == 1.0 and found.outcome.tolist() == [Outcome.VACUOUS, Outcome.OK]
     none = privproj.sigmas(Gaussian, epsilon=[1e-9, 1.0], log10_delta=-1e6)
@@ -318,7 +318,7 @@ def test_a_row_without_an_answer_says_so():
     assert none.lower[0] == 0.0
 
 
-def test_deltas_below_doubles_are_told_by_their_logarithm():
+def test_deltas_below_doubles_have_log10_delta():
     found = privproj.deltas(Gaussian, noise_multiplier=1.0, epsilon=[1.0, 50.0, 1000.0])
     for log10, eps in zip(found.log10_delta.tolist(), (1.0, 50.0, 1000.0), strict=True):
         scalar = privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=eps)
@@ -326,21 +326,21 @@ def test_deltas_below_doubles_are_told_by_their_logarithm():
     assert 0.0 < found.value[2] <= 1e-299 and found.side is Side.UPPER and found.lower[2] == 0.0
 
 
-def test_every_name_of_an_answer_is_an_array_of_its_shape():
+def test_every_name_of_answer_is_array_of_its_shape():
     found = privproj.sigmas(PublicSketch, rank=[4, 8], epsilon=1.0, delta=1e-5)
     for name in ("value", "lower", "log10_delta", "outcome"):
         assert getattr(found, name).shape == (2,)
     assert found.bound == "rank-free" and found.requirements and "C" in found.source
 
 
-def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
-    asked = {"dim": 2048, "rank": np.array([4, 16]), "noise_multiplier": [[0.5], [1.0]]}
+def test_mechanism_whose_parameters_are_arrays_is_its_columns():
+    requested = {"dim": 2048, "rank": np.array([4, 16]), "noise_multiplier": [[0.5], [1.0]]}
     for ask, target in (
         (privproj.epsilons, {"delta": 1e-5}),
         (privproj.deltas, {"epsilon": 1.0}),
         (privproj.epsilons, {"delta": [1e-5, 1e-6], "steps": 3}),
     ):
-        inside, beside = ask(M2(**asked), **target), ask(M2, **asked, **target)
+        inside, beside = ask(M2(**requested), **target), ask(M2, **requested, **target)
         assert inside.value.tolist() == beside.value.tolist() and inside.value.shape == (2, 2)
     one = privproj.epsilons(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=[1e-5, 1e-6])
     scalar = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), delta=1e-6)
@@ -348,7 +348,7 @@ def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
         one.value[1] == pytest.approx(scalar.value, rel=1e-8, abs=0) and one.data_assumptions == scalar.data_assumptions
     )
     with pytest.raises(InvalidParameterError, match="rank must be given once"):
-        privproj.epsilons(M2(**asked), rank=3, delta=1e-5)
+        privproj.epsilons(M2(**requested), rank=3, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="unknown parameter 'ranks' of M2"):
         privproj.epsilons(M2(ranks=[3]), delta=1e-5)
     with pytest.raises(InvalidParameterError, match=r"row 1: rank must be"):
@@ -356,8 +356,8 @@ def test_a_mechanism_whose_parameters_are_arrays_is_its_columns():
 
 
 @pytest.mark.parametrize("run", [{}, {"steps": 3, "relation": "replace"}], ids=str)
-def test_columns_become_a_frame_with_what_was_asked(run):
-    """Every row of it, asked again by what stands in it, has its answer."""
+def test_array_result_becomes_frame_with_arguments(run):
+    """Every row, evaluated with its own arguments, has its value."""
     found = privproj.epsilons(M2(dim=64, rank=[[4], [8]], noise_multiplier=[1.0, 2.0]), delta=1e-5, **run)
     frame = found.to_dict()
     assert {len(column) for column in frame.values()} == {4} == {found.value.size}
@@ -376,28 +376,28 @@ def test_columns_become_a_frame_with_what_was_asked(run):
     assert len(repr(many)) < 300
 
 
-def rows_of(law, count=150, seed=3):
+def rows_of(distribution, count=150, seed=3):
     """The two answers of columns over the profile of a law, this profile, and rows with a log delta each."""
     draw = random.Random(seed)
-    delta_of, epsilon_of = answers_of(law)
+    delta_of, epsilon_of = answers_of(distribution)
     rows = [(10.0 ** draw.uniform(-0.7, 0.7), 1.0) for _ in range(count)]
     return delta_of, epsilon_of, [(row, math.log(10.0 ** draw.uniform(-12, -1))) for row in rows]
 
 
-def test_what_columns_answer_leaves_room_for_an_enclosure_of_another_arithmetic():
+def test_array_results_hold_in_other_arithmetic():
     """One that is half as wide again, wherever it holds the truth (C24, "Columns")."""
-    delta_of, epsilon_of, asked = rows_of(GAUSSIAN_KERNELS)
-    for row, log_delta in asked:
+    delta_of, epsilon_of, requested = rows_of(GAUSSIAN_KERNELS)
+    for row, log_delta in requested:
         eps = epsilon_of(log_delta, row)[1]
         lower, upper = GAUSSIAN_KERNELS.log_delta(eps, row[:1])
         wide = 1.5 * (upper - lower)
-        # The scalar door, and columns, which raise their upper end by two widths.
+        # The scalar function, and array functions, which raise their upper bound by two widths.
         for other in (upper + wide, upper + wide + 2.0 * wide):
             assert rounded_log_delta(other) <= log_delta
         assert delta_of(eps, row)[1] >= rounded_log_delta(upper + wide)
 
 
-def test_a_delta_that_is_a_multiple_of_the_step_is_not_passed_in_print():
+def test_delta_that_is_multiple_of_step_is_not_passed_in_print():
     """What is printed for such a log is above its exponential: an upper end that is moved up to it is no answer."""
     logs = [k * LOG_DELTA_STEP for k in range(-700_000_000_000, -1_000_000_000, 7_000_000_001)]
     logs = [h for h in logs if math.log(math.exp(h)) >= h]
@@ -405,11 +405,13 @@ def test_a_delta_that_is_a_multiple_of_the_step_is_not_passed_in_print():
     for h in logs:
         delta, upper = math.exp(h), h - 6.5e-12
         assert delta_value(h) > delta
-        law = ProfileKernels(lambda eps, row, upper=upper: (upper - 1e-12, upper), lambda log_delta, row: (1.0, 0.0))
-        assert answers_of(law)[1](math.log(delta), (1.0, 1.0))[1] == math.inf
+        distribution = ProfileKernels(
+            lambda eps, row, upper=upper: (upper - 1e-12, upper), lambda log_delta, row: (1.0, 0.0)
+        )
+        assert answers_of(distribution)[1](math.log(delta), (1.0, 1.0))[1] == math.inf
 
 
-def test_noise_of_columns_leaves_the_next_epsilon_within_its_target():
+def test_noise_of_columns_leaves_next_epsilon_within_its_target():
     rng = random.Random(8)
     eps, deltas = [10.0 ** rng.uniform(-1, 1) for _ in range(60)], [10.0 ** rng.uniform(-9, -2) for _ in range(60)]
     noises = privproj.sigmas(Gaussian, epsilon=eps, delta=deltas).value

@@ -23,21 +23,21 @@ def test_curve_prints_every_bound(capsys, style, what):
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "text"),
     [
         ("--sampling shuffle", "shuffled batches"),
         ("--sampling fixed --sampling-rate .1 --steps 1", "replace"),
         ("", ""),
     ],
 )
-def test_a_curve_warns_of_what_its_run_brings_in(run, words, capsys):
+def test_curve_prints_warnings_of_its_run(run, text, capsys):
     assert exit_code(f"curve gaussian --noise-multiplier 5 --points 2 {run}".split()) == 0
     warned = capsys.readouterr().err
-    assert warned.count("warning: The relation is") == bool(words) and words in warned
+    assert warned.count("warning: The relation is") == bool(text) and text in warned
 
 
 @pytest.mark.parametrize("what", ["delta", "trade-off"])
-def test_printed_points_are_rounded_to_the_safe_side(what, capsys):
+def test_printed_points_are_rounded_to_safe_side(what, capsys):
     line = ["curve", "gaussian", "--noise-multiplier", "2", "--points", "8", "--what", what]
     assert exit_code(line) == 0
     printed = [float(row.split()[-1]) for row in capsys.readouterr().out.splitlines()[1:9]]
@@ -62,7 +62,7 @@ GDP = "curve gaussian --noise-multiplier 2 --steps 16 --what gdp"
 
 
 @pytest.mark.parametrize("style", ["table", "csv", "json"])
-def test_one_mu_for_a_curve_stands_with_its_slack_and_its_regret(capsys, style):
+def test_curve_mu_has_slack_and_regret(capsys, style):
     assert exit_code([*GDP.split(), "--bound", "analytic", "--bound", "rdp", "--style", style]) == 0
     out = capsys.readouterr().out
     if style == "json":
@@ -77,7 +77,7 @@ def test_one_mu_for_a_curve_stands_with_its_slack_and_its_regret(capsys, style):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("arguments", "code", "sentence"),
     [
         (f"{GDP} --points 3", 2, "--points must be omitted with --what gdp"),
         (f"{GDP} --delta 1", 2, "--delta must be a number from 0 to below 1"),
@@ -86,19 +86,19 @@ def test_one_mu_for_a_curve_stands_with_its_slack_and_its_regret(capsys, style):
         ("curve m2 --dim 64 --rank 60 --noise-multiplier 0.01 --what gdp", 4, ""),
     ],
 )
-def test_a_slack_has_its_domain(capsys, words, code, sentence):
-    assert exit_code(words.split()) == code
+def test_slack_has_its_domain(capsys, arguments, code, sentence):
+    assert exit_code(arguments.split()) == code
     assert sentence in capsys.readouterr().err
 
 
-def test_all_bounds_that_have_a_mu_print_it(capsys):
+def test_all_bounds_that_have_mu_print_it(capsys):
     assert exit_code([*GDP.split(), "--bound", "all", "--style", "csv"]) == 0
     names = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert {"analytic", "two-sided", "rdp", "zcdp", "gdp"} <= set(names)
 
 
 @pytest.mark.parametrize("bound", [(), ("--bound", "all")])
-def test_a_mechanism_without_a_sound_bound_is_refused_with_its_reason(bound, capsys):
+def test_curve_error_for_unsound_mechanism_has_reason(bound, capsys):
     assert exit_code(["curve", "wishart-matrix", "--dim", "8", "--rank", "4", "--columns", "2", *bound]) == 3
-    said = capsys.readouterr()
-    assert said.out == "" and "is refuted and is not a guarantee" in said.err
+    output = capsys.readouterr()
+    assert output.out == "" and "is refuted and is not a guarantee" in output.err

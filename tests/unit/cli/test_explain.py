@@ -6,8 +6,8 @@ import re
 from enum import StrEnum
 
 import pytest
-from helpers import ROOT, SECONDS, full_if, ids, parsed
-from privproj_cli.explain import claims, data, entries, spelling, word_groups, words_of
+from helpers import ROOT, SECONDS, full_if, ids, needs, parsed
+from privproj_cli.explain import all_entries, claims, data, entries, spelling, word_groups
 from privproj_cli.main import command_groups
 
 from privproj import errors
@@ -19,7 +19,7 @@ from privproj.sampling import SCHEMES, NeighboringRelation, Sampling
 from privproj.training.algorithms import ALGORITHMS
 
 GROUPS = word_groups()
-WORDS = [entry for group in GROUPS for entry in group["word"]]
+TEXTS = [entry for group in GROUPS for entry in group["word"]]
 ENUMS: tuple[type[StrEnum], ...] = (Outcome, Status, Side, NeighboringRelation, Sampling)
 LABEL = re.compile(r"^  ([a-z]+(?: [a-z]+)?): ", re.MULTILINE)
 
@@ -99,6 +99,17 @@ JSON_COMMANDS = [
     "ledger {ledger} --json",
     "verify {ledger} --json",
     "bounds rank-free --json",
+    "explain m2 --json",
+    "check {check} --json",
+    "sweep {grid} -o {table} --json",
+    "compare m2 --dim 64 --rank 4 --noise-multiplier 3 --delta 1e-5 --json",
+    "curve gaussian --noise-multiplier 1 --style json",
+    "curve gaussian --noise-multiplier 1 --what trade-off --style json",
+    "curve gaussian --noise-multiplier 1 --what gdp --style json",
+    "verify {statement} --json",
+    "verify {statement} {ledger} --json",
+    "certify epsilon gaussian --noise-multiplier 1 --delta 1e-5 --json",
+    "audit symmetry --dim 16 --columns 4 --rank 4 --json",
     "lora-noise --rank 16 --entry 0.1 --row-norm 1 --json",
 ]
 
@@ -119,10 +130,20 @@ def test_explain_covers_json_keys(line, run, tmp_path):
 
 def run_of(line, run, tmp_path):
     """Return the output of a command on an example ledger or run file; skips without the feature of the command."""
-    if not any(line.split()[0] in commands for commands in command_groups().values()):
+    present = {name for commands in command_groups().values() for name in commands}
+    if not {line.split()[0], *(["report"] if "{statement}" in line else [])} <= present:
         pytest.skip("a command of an optional feature")
-    named = {"ledger": ROOT / "examples" / "ledger.jsonl", "run": tmp_path / "run.toml"}
+    named = {"ledger": ROOT / "examples" / "ledger.jsonl", "table": tmp_path / "table.csv"}
+    named |= {name: tmp_path / f"{name}.toml" for name in ("run", "check", "grid")}
+    query = 'mechanism = "gaussian"\nquery = "epsilon"\ndelta = 1e-5\n'
     named["run"].write_text('[[phase]]\nname = "phase"\nmechanism = "gaussian"\nnoise_multiplier = 3\n')
+    named["check"].write_text(f"[[bound]]\n{query}noise_multiplier = 3\nat_most = 9\n")
+    named["grid"].write_text(f"{query}[grid]\nnoise_multiplier = [1, 2]\n")
+    if "{statement}" in line:
+        named["statement"] = tmp_path / "statement.md"
+        assert run(f"report ledger {named['ledger']} -o {named['statement']}")[0] == 0
+    if line.startswith("certify"):
+        needs("flint")
     return run(line.format(**named))[1]
 
 
@@ -257,17 +278,17 @@ def test_explain_states_mechanism_and_mistake_of_methods():
 # --- entries ------------------------------------------------------------------------------------------
 
 
-def test_mechanism_without_an_entry_is_explained_by_its_summary(monkeypatch):
-    words = data("words")
-    for group in words["group"]:
+def test_mechanism_without_entry_is_explained_by_its_summary(monkeypatch):
+    arguments = data("words")
+    for group in arguments["group"]:
         group["word"] = [entry for entry in group["word"] if entry["name"] != "laplace"]
-    monkeypatch.setattr("privproj_cli.explain.data", lambda name: words if name == "words" else data(name))
+    monkeypatch.setattr("privproj_cli.explain.data", lambda name: arguments if name == "words" else data(name))
     (laplace,) = [entry for entry in entries(word_groups(), "laplace") if entry["kind"] == "mechanism"]
     assert laplace["means"] == "Plain Laplace mechanism."
 
 
 def test_entries_are_whole_sentences():
-    own = [entry for entry in words_of(GROUPS) if entry.pop("kind") != "command"]
+    own = [entry for entry in all_entries(GROUPS) if entry.pop("kind") != "command"]
     for entry in own:
         assert set(entry) <= {"name", "also", "means", "more", "cases", "see", "own", "texts"}
         texts = [entry["means"], entry.get("more", "."), *(case["instead"] for case in entry.get("cases", ()))]
@@ -275,8 +296,8 @@ def test_entries_are_whole_sentences():
         assert all(text.endswith((".", ".)")) for text in texts), entry["name"]
 
 
-def test_names_are_unique_among_entries_of_a_kind():
-    own = [entry for entry in words_of(GROUPS) if entry["kind"] not in ("command", "JSON key")]
+def test_names_are_unique_among_entries_of_kind():
+    own = [entry for entry in all_entries(GROUPS) if entry["kind"] not in ("command", "JSON key")]
     pairs = [
         (entry["kind"], spelling(name)) for entry in own for name in (entry["name"], *entry.get("also", ()))
     ]  # fmt: skip
@@ -284,7 +305,7 @@ def test_names_are_unique_among_entries_of_a_kind():
 
 
 def test_related_entries_exist():
-    for name in (name for entry in WORDS for name in entry.get("see", ())):
+    for name in (name for entry in TEXTS for name in entry.get("see", ())):
         assert entries(GROUPS, name)
 
 
@@ -299,12 +320,12 @@ def test_explain_prints_one_entry_or_lists_all(run):
     for other in ("NOISE-multiplier", "noise_multiplier", "NoiseMultiplier"):
         assert run(f"explain {other}") == (code, out, err)
     listed = " ".join(run("explain")[1].split())
-    assert all(entry["name"] in listed for entry in WORDS)
-    names = [name for entry in WORDS for name in (entry["name"], *entry.get("also", ()))]
+    assert all(entry["name"] in listed for entry in TEXTS)
+    names = [name for entry in TEXTS for name in (entry["name"], *entry.get("also", ()))]
     assert all(len(line) <= 100 for name in ("", *names[::5]) for line in run(f"explain -- {name}")[1].splitlines())
 
 
-def test_explain_accepts_the_text_of_a_warning(run):
+def test_explain_accepts_text_of_warning(run):
     code, out, _ = run("explain delta is not below 1/N")
     assert code == 0 and out.startswith("large delta  (warning)")
 
@@ -320,8 +341,8 @@ def test_explain_covers_claims_with_their_place():
         assert found["see"] == [f"{b.mechanism.name}.{b.name}" for b in registry() if b.proof == name]
 
 
-def test_explain_json_has_the_same_entries(run):
-    assert [e["name"] for e in json.loads(run("explain --json")[1])["results"]] == [e["name"] for e in WORDS]
+def test_explain_json_has_same_entries(run):
+    assert [e["name"] for e in json.loads(run("explain --json")[1])["results"]] == [e["name"] for e in TEXTS]
     assert {e["name"] for e in json.loads(run("explain exact --json")[1])["results"]} == {
         "exact", *(f"{kind}.exact" for kind, name in bound_names() if name == "exact"),
     }  # fmt: skip
@@ -348,7 +369,7 @@ def test_bounds_example_works(run, bound):
     assert run(bound.example.removeprefix("privproj "))[0] == 0
 
 
-def test_bounds_of_a_mechanism_are_listed(run):
+def test_bounds_of_mechanism_are_listed(run):
     code, out, _ = run("bounds sketch-public")
     assert code == 0 and [line.split()[:2] for line in out.splitlines()[1:]] == [
         ["sketch-public", "rank-free"], ["sketch-public", "exact-rank1"], ["sketch-public", "operator-norm"]

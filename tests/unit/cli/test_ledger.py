@@ -6,7 +6,7 @@ import pytest
 
 from privproj.assumptions import Requirement
 from privproj.io.run_file import from_data
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
@@ -22,7 +22,7 @@ def remaining(data, epsilon):
     case = Case(
         ("remaining", "a.json", "--epsilon", str(epsilon), "--delta", "1e-5"), {"a.json": json.dumps(data).encode()}
     )
-    shown, spoken = call(Case((*case.words, "--json"), case.files)), call(case)
+    shown, spoken = call(Case((*case.arguments, "--json"), case.files)), call(case)
     assert shown.code == spoken.code
     return shown.code, json.loads(shown.out), " ".join(spoken.out.split())
 

@@ -15,7 +15,7 @@ import privproj_cli
 import pytest
 from helpers import feature_rows, needs
 from privproj_cli.main import COMMANDS, command_groups, command_named, exit_code
-from privproj_cli.query import example_words
+from privproj_cli.query import example_arguments
 
 import privproj
 from privproj.io.files import as_toml
@@ -28,7 +28,7 @@ M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
 
 @pytest.mark.full
 @pytest.mark.parametrize("quantity", ["epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment", "compare"])
-def test_help_shows_an_example_that_works(run, quantity):
+def test_help_shows_example_that_works(run, quantity):
     for mechanism in command_named(quantity).list_commands(None):
         code, out, _ = run(f"{quantity} {mechanism} --help")
         example = next(line for line in out.splitlines() if line.strip().startswith(f"privproj {quantity}"))
@@ -136,7 +136,7 @@ def test_hot_commands_import_nothing_slow(line):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
-def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence():
+def test_unwritable_json_output_gives_one_error():
     line = "epsilon gaussian --noise-multiplier 1e-3 --delta 1e-5 --steps 9 --sampling-rate 0.1 --json"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -151,7 +151,7 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "words"),
+    ("line", "code", "sentence"),
     [
         (
             "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound gdp --sampling-rate 0.1 --steps 3 --json",
@@ -161,17 +161,17 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
         ("", 2, "the standard output"),
     ],
 )
-def test_an_answer_that_nobody_reads_is_one_sentence_and_a_refusal_keeps_its_exit_code(line, code, words):
+def test_closed_output_keeps_exit_code_of_error(line, code, sentence):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "privproj", *line.split()]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
-    assert done.returncode == code and words in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == code and sentence in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_an_error_that_cannot_be_written_keeps_its_exit_code():
+def test_error_that_cannot_be_written_keeps_its_exit_code():
     line = ["epsilon", "gaussian", "--noise-multiplier", "-1", "--delta", "1e-5"]
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "privproj", *line], stderr=full, check=False)
@@ -187,15 +187,15 @@ def test_without_docstrings_every_command_has_its_options():
         "    below = getattr(of, 'commands', {None: of})\n"
         "    print(name, *sorted(p for one in below.values() for p in (x.opts[0] for x in one.params)))"
     )
-    said = [
+    output = [
         subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False)
         for flags in ([], ["-OO"])
     ]
-    assert said[1].returncode == 0, said[1].stderr
-    assert said[0].stdout.count("--norm-floor") == 1 and said[0].stdout == said[1].stdout
+    assert output[1].returncode == 0, output[1].stderr
+    assert output[0].stdout.count("--norm-floor") == 1 and output[0].stdout == output[1].stdout
 
 
-def test_the_package_is_the_command():
+def test_package_is_command():
     done = subprocess.run([sys.executable, "-m", "privproj", "--version"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "privproj" in done.stdout
 
@@ -224,23 +224,23 @@ def test_names_of_other_tools_are_answered_with_ours(run, given, ours):
         ("privproj epsilon martian --de", [], ["--delta"]),
     ],
 )
-def test_a_shell_completes_commands_bounds_and_words(line, offered, others, monkeypatch, capsys):
+def test_shell_completes_commands_bounds_and_terms(line, offered, others, monkeypatch, capsys):
     monkeypatch.setenv("_PRIVPROJ_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     with pytest.raises(SystemExit):
         exit_code([])
-    said = capsys.readouterr()
-    found = [found.partition(",")[2] for found in said.out.split()]
-    assert set(offered) <= set(found) and not set(others) & set(found) and said.err == ""
+    output = capsys.readouterr()
+    found = [found.partition(",")[2] for found in output.out.split()]
+    assert set(offered) <= set(found) and not set(others) & set(found) and output.err == ""
 
 
 @pytest.mark.parametrize("command", ["run", "remaining", "check", "verify", "ledger", *feature_rows("FILE_COMMANDS")])
-def test_a_shell_completes_names_of_files(command, monkeypatch, capsys):
-    words = f"privproj {command} "
+def test_shell_completes_names_of_files(command, monkeypatch, capsys):
+    arguments = f"privproj {command} "
     monkeypatch.setenv("_PRIVPROJ_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    monkeypatch.setenv("COMP_WORDS", arguments)
+    monkeypatch.setenv("COMP_CWORD", str(len(arguments.split(" ")) - 1))
     with pytest.raises(SystemExit):
         exit_code([])
     assert capsys.readouterr().out == "file,\n"
@@ -248,7 +248,7 @@ def test_a_shell_completes_names_of_files(command, monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", ["run - --delta 1e-5", "remaining - --epsilon 9 --delta 1e-5", "check -"])
 @pytest.mark.parametrize("form", ["toml", "json"])
-def test_a_file_comes_from_standard_input(run, monkeypatch, tmp_path, command, form):
+def test_file_comes_from_standard_input(run, monkeypatch, tmp_path, command, form):
     phase = {"mechanism": "gaussian", "noise_multiplier": 2}
     table, entry = ("bound", {**phase, "delta": 1e-5, "at_most": 9}) if "check" in command else ("phase", phase)
     text = as_toml([entry], table) if form == "toml" else json.dumps({table: [entry]})
@@ -283,7 +283,7 @@ def test_no_file_is_called_as_standard_output_is_or_by_nothing(run, monkeypatch,
         *feature_rows("SAME_FILES"),
     ],
 )
-def test_no_output_is_written_over_an_input_or_another_output(run, monkeypatch, tmp_path, command):
+def test_no_output_is_written_over_input_or_another_output(run, monkeypatch, tmp_path, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text(PHASE)
     code, out, err = run(command)
@@ -300,7 +300,7 @@ def test_no_name_is_no_folder_to_check(run, monkeypatch, tmp_path):
     assert run("check ''") == (2, "", "error: missing FILE; give a file or a folder\n")
 
 
-def test_a_mark_of_the_order_of_bytes_is_no_text_and_stays(run, tmp_path):
+def test_mark_of_order_of_bytes_is_no_text_and_stays(run, tmp_path):
     needs("tomlkit")
     entry = PHASE.replace("phase", "bound") + 'query = "epsilon"\ndelta = 1e-5\nexpect = 2.0\n'
     for name, text in (("run.toml", PHASE), ("bounds.toml", entry)):
@@ -312,12 +312,12 @@ def test_a_mark_of_the_order_of_bytes_is_no_text_and_stays(run, tmp_path):
 
 
 @pytest.mark.parametrize("option, most", [("--steps 1e18", "<= 1e+15"), ("--group-size 2e6", "from 1 to 1e6")])
-def test_a_number_that_is_too_large_is_told_the_largest(run, option, most):
+def test_too_large_number_error_states_limit(run, option, most):
     code, _, err = run(f"epsilon gaussian --noise-multiplier 1 --delta 1e-5 {option}")
     assert code == 2 and most in err
 
 
-def test_the_short_help_is_the_help(run):
+def test_short_help_is_help(run):
     assert run("epsilon m2 -h") == run("epsilon m2 --help")
 
 
@@ -343,7 +343,7 @@ def members(group):
     return {name: group.get_command(context, name) for name in group.list_commands(context)}
 
 
-def test_every_command_stands_in_exactly_one_group():
+def test_every_command_is_in_exactly_one_group():
     named = [name for commands in command_groups().values() for name in commands]
     assert len(named) == len(set(named)) and set(COMMANDS) <= set(named)
     files = [p.stem for p in Path(privproj_cli.__file__).parent.glob("*.py") if p.stem != "main"]
@@ -363,19 +363,19 @@ def test_commands_of_features_are_listed_completed_and_suggested(run, monkeypatc
     assert run("tune rank-free") == run("bounds rank-free")
 
 
-def test_the_help_lists_every_command_in_one_line_of_80_columns(run):
+def test_help_lists_every_command_in_one_line_of_80_columns(run):
     _, out, _ = run("--help")
     lines = out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     for title, commands in command_groups().items():
         assert f"{title}:" in lines
-        for name, words in commands.items():
-            assert [line.split() for line in lines].count([name, *words.split()]) == 1, name
+        for name, arguments in commands.items():
+            assert [line.split() for line in lines].count([name, *arguments.split()]) == 1, name
     assert "Exit codes:" in lines[-3] and "privproj explain" in lines[-1]
 
 
 @pytest.mark.parametrize("quantity", QUERIES)
-def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
+def test_every_query_option_is_under_one_heading(quantity, run):
     for name, command in members(command_named(quantity)).items():
         if name not in mechanism_names():
             continue
@@ -389,17 +389,17 @@ def test_every_option_of_a_query_stands_under_one_heading(quantity, run):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_example_in_a_help_text_has_lines_of_its_own(name, run):
+def test_example_in_help_text_has_lines_of_its_own(name, run):
     assert "\\b" not in run(f"{name} --help")[1]
 
 
 @pytest.mark.parametrize("quantity", QUERIES)
-def test_the_short_help_shows_a_screen_of_options_and_what_every_question_needs(quantity, run):
+def test_short_help_fits_a_screen_and_lists_needed_options(quantity, run):
     for name in set(members(command_named(quantity))) & set(mechanism_names()):
         shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", run(f"{quantity} {name} --help")[1], re.M)
         everything = re.findall(r"^  (?:-\w, )?(--[\w-]+)", run(f"{quantity} {name} --help-all")[1], re.M)
         assert len(shown) <= 24 and set(shown) <= set(everything), (name, len(shown))
-        assert set(re.findall(r"--[\w-]+", " ".join(example_words(name, quantity)))) <= set(shown), name
+        assert set(re.findall(r"--[\w-]+", " ".join(example_arguments(name, quantity)))) <= set(shown), name
 
 
 def one_letter_less(name):
@@ -408,7 +408,7 @@ def one_letter_less(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_mistyped_command_gets_a_suggestion(name, run):
+def test_mistyped_command_gets_suggestion(name, run):
     for word in [*one_letter_less(name), name.upper()]:
         code, out, err = run(word)
         assert (code, out) == (2, "") and err.count("\n") == 1
@@ -430,13 +430,13 @@ def test_a_mistyped_command_gets_a_suggestion(name, run):
         *feature_rows("MISTYPED").items(),
     ],
 )
-def test_a_mistyped_word_gets_a_suggestion(line, name, run):
+def test_mistyped_word_gets_suggestion(line, name, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert name in err.lower().partition("did you mean")[2]
 
 
-def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
+def test_unknown_name_error_lists_names(run):
     assert "m1, m2, wishart, sketch" in run("rank zzzzz")[2]
     assert "privproj --help" in run("zzzzz")[2]
     assert "poisson, fixed, partition" in run(f"epsilon {GAUSSIAN} --delta 1e-5 --sampling zzzzzzzz")[2]
@@ -452,14 +452,14 @@ def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
         *feature_rows("INCOMPLETE").items(),
     ],
 )
-def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, run):
+def test_missing_option_error_names_option_and_help(line, name, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert err.startswith("error: Missing ") and name in err and "--help' for help." in err
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         (f"epsilon {GAUSSIAN} --layer 768x16", "It is an option of m2"),
         (f"compare {GAUSSIAN} --change-rank 3", "It is an option of m2"),
@@ -471,14 +471,14 @@ def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, ru
         ("steps m2 --epochs 1", "`privproj steps m2` computes this value"),
     ],
 )
-def test_an_option_of_another_question_gets_no_suggestion_but_the_reason(line, said, run):
+def test_option_of_another_query_error_has_reason(line, output, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
-    assert said in err and "did you mean" not in err.lower()
+    assert output in err and "did you mean" not in err.lower()
 
 
 @pytest.mark.parametrize("line", ["--help", f"epsilon {GAUSSIAN} --delta 1e-5"])
-def test_what_only_an_error_or_an_explanation_needs_is_not_imported(line):
+def test_query_imports_no_modules_for_errors(line):
     code = (
         "import sys; from privproj_cli.main import exit_code; exit_code(sys.argv[1:]);"
         "sys.exit(str({'difflib', 'tomllib', 'privproj_cli.explain'} & set(sys.modules) or 0))"

@@ -8,12 +8,12 @@ from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Once, options_from
 
 from privproj.mechanisms.sketch.lora_noise import lora_noise
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("arguments", "name"),
     [
         ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --delta 1e-6", "--delta"),
         ("epsilon gaussian --noise-multiplier 1 --noise-multiplier 2 --delta 1e-5", "--noise-multiplier"),
@@ -30,8 +30,8 @@ from tests.differential.command_lines import Case
         ("rate gaussian --noise-multiplier 1 --epsilon 1 --delta 1e-5 --dataset-size 100", "--dataset-size"),
     ],
 )
-def test_no_option_is_overruled_or_ignored(words, name):
-    seen = call(Case(tuple(words.split())))
+def test_no_option_is_overruled_or_ignored(arguments, name):
+    seen = call(Case(tuple(arguments.split())))
     assert seen.code == 2 and name in seen.err and not seen.out
 
 
@@ -51,15 +51,15 @@ def test_every_option_with_one_value_is_guarded():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "sentence"),
     [("1%", "10 % as 0.1"), ("100,000", "100k as 1e5"), ("100k", "1e5"), ("10^-5", "1e-5"), ("x%", "a number")],
 )
-def test_a_number_as_people_write_it_gets_a_remedy(run, text, words):
+def test_number_as_people_write_it_gets_remedy(run, text, sentence):
     code, out, err = run(f"epsilon gaussian --noise-multiplier 1 --delta '{text}'")
-    assert (code, out) == (2, "") and words in err
+    assert (code, out) == (2, "") and sentence in err
 
 
-def test_the_options_of_a_function_are_its_parameters_in_its_own_words():
+def test_function_options_have_docstring_texts():
     found = {option.name: option for option in options_from(lora_noise)}
     assert list(found) == list(signature(lora_noise).parameters)
     assert found["rank"].required and not found["variance"].required

@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers import FORGED, feature_rows
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained
+from unit.io.tampering import chained
 
 from privproj import Gaussian, InvalidParameterError
 from privproj.accounting.schedule import phase_of
@@ -43,7 +43,7 @@ FILES = {
     **feature_rows("FORGED_FILES"),
 }  # fmt: skip
 """Where a text of a file could be printed: a command, and the file that it reads."""
-WORDS = {
+TEXTS = {
     "a picture": ("curve", "gaussian", "--noise-multiplier", "1", "--plot", f"{FORGED}.svg"),
     "a report of checks": ("check", "in.json", "--junit", FORGED),
     "a file of checks": ("check", FORGED),
@@ -56,28 +56,28 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("door", [*FILES, *WORDS])
-def test_no_text_forges_a_line_or_steers_a_terminal(door, tmp_path, monkeypatch, capsys):
-    """What could is refused where it is read: one line on standard error, and nothing else anywhere."""
+@pytest.mark.parametrize("entry_point", [*FILES, *TEXTS])
+def test_no_text_forges_line_or_steers_terminal(entry_point, tmp_path, monkeypatch, capsys):
+    """Unsafe text is rejected when it is read, with one line on standard error and no other output."""
     monkeypatch.chdir(tmp_path)
-    words, content = FILES[door] if door in FILES else (WORDS[door], {"phase": [M2_PHASE]})
+    arguments, content = FILES[entry_point] if entry_point in FILES else (TEXTS[entry_point], {"phase": [M2_PHASE]})
     content = json.dumps(content) if isinstance(content, dict) else content
-    name = "adapter_config.json" if "--from-peft" in words else "in.json"
+    name = "adapter_config.json" if "--from-peft" in arguments else "in.json"
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     before = sorted(tmp_path.iterdir())
-    assert exit_code([*words]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.endswith("\n") and said.err[:-1].isprintable()
+    assert exit_code([*arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.endswith("\n") and output.err[:-1].isprintable()
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_phase_of_a_program_is_named_as_that_of_a_file():
+def test_phase_of_program_is_named_as_that_of_file():
     """A ledger with another name could not be read again."""
     with pytest.raises(InvalidParameterError, match="printable text without line breaks"):
         phase_of(Gaussian(noise_multiplier=9.0), FORGED, steps=2)
 
 
-def test_a_name_in_any_language_is_kept(tmp_path, capsys):
+def test_name_in_any_language_is_kept(tmp_path, capsys):
     """Letters of all scripts, signs and pictures are no control characters."""
     name = "\u00e9t\u00e9 \u5e74 \u0645 \U0001f512 \u03b5 \u2264 1"
     path = tmp_path / "in.json"

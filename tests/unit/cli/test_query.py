@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import slow_if
 from privproj_cli.main import exit_code
-from privproj_cli.query import example_words
+from privproj_cli.query import example_arguments
 
 from privproj.mechanisms.registry import mechanism_names
 
@@ -48,7 +48,7 @@ def joined(text):
     return " ".join(text.split())
 
 
-def test_sigma_with_a_clip_is_doubled_under_replace(run):
+def test_sigma_with_clip_is_doubled_under_replace(run):
     base = "sigma gaussian --epsilon 1 --delta 1e-5 --clip 3 --json"
     plain, doubled = (json.loads(run(base + extra)[1]) for extra in ("", " --relation replace"))
     assert plain["noise_std"] == pytest.approx(3 * plain["noise_multiplier"], rel=1e-15, abs=0)
@@ -56,7 +56,7 @@ def test_sigma_with_a_clip_is_doubled_under_replace(run):
     assert plain["value"] == doubled["value"]
 
 
-def test_the_printed_deviation_is_that_of_the_noise(run):
+def test_printed_deviation_is_that_of_noise(run):
     """Noise of this deviation, drawn and measured, has it: for Laplace the multiplier counts the scale."""
     rng = np.random.default_rng(7)
     for kind, draw in (("gaussian", rng.normal), ("laplace", rng.laplace)):
@@ -65,13 +65,13 @@ def test_the_printed_deviation_is_that_of_the_noise(run):
         assert found["noise_std"] == pytest.approx(noise.std(), rel=2e-2, abs=0)
 
 
-def test_a_head_that_was_written_by_its_shape_is_noticed(run):
+def test_head_that_was_written_by_its_shape_is_noticed(run):
     line = "epsilon m2 --layer 512x8x4 --layer {} --noise-multiplier 1 --delta 1e-5"
     assert "not the shape of a matrix" in run(line.format("512x3"))[1]
     assert "not the shape of a matrix" not in run(line.format("512x16"))[1]
 
 
-def test_layers_that_are_all_unprojected_are_not_told_of_a_joint_clip(run):
+def test_unprojected_layers_give_no_joint_clip_warning(run):
     line = "epsilon m2 --layer 64x64x2 --noise-multiplier 1 --delta 1e-5"
     assert "shares the clipping norm" in joined(run(line)[1])
     apart = run(f"{line} --clipping per-layer")[1]
@@ -88,7 +88,7 @@ def test_batches_and_epochs(run):
     assert "1/N" in warned["warnings"][0]
 
 
-def test_a_reused_projection_is_not_said_to_be_fresh(run):
+def test_fixed_projection_omits_fresh_requirement(run):
     line = (
         "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 5 --fixed-projection --bound gaussian --delta 1e-5"
     )
@@ -97,13 +97,13 @@ def test_a_reused_projection_is_not_said_to_be_fresh(run):
     assert "afresh" not in run("bounds m2.gaussian")[1]
 
 
-def test_the_grid_of_a_composition_is_printed(run):
+def test_grid_of_composition_is_printed(run):
     _, out, _ = run("epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate 0.1 --delta 1e-5 -v")
     assert re.search(r"numerics:  grid [\d.e-]+, \d+ points, composed by privproj", out)
     assert "all its errors are bounded and included" in " ".join(out.split())
 
 
-def test_an_epoch_in_bins_is_answered_in_full(run):
+def test_epoch_in_bins_is_answered_in_full(run):
     line = "epsilon gaussian --noise-multiplier 1 --sampling balls-in-bins --batches 20 --delta 1e-5"
     shown = json.loads(run(f"{line} --json")[1])
     jsonschema.validate(shown, SCHEMA)
@@ -116,7 +116,7 @@ def test_an_epoch_in_bins_is_answered_in_full(run):
     assert "numerics: an epoch as a sum of likelihood ratios" in out and "all its errors are bounded" in out
 
 
-def test_layers_on_the_command_line(run):
+def test_layers_on_command_line(run):
     line = "epsilon m2 --layer 64x4x3@0.9 --layer 8x8@0.1 --clipping per-layer --noise-multiplier 1 --delta 1e-5 --json"
     shown = json.loads(run(line)[1])
     jsonschema.validate(shown, SCHEMA)
@@ -126,32 +126,32 @@ def test_layers_on_the_command_line(run):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     ["rank wishart --dim 10 --misalignment .5 --epsilon 1e-3", "misalignment wishart --dim 10 --rank 1 --epsilon 1e-9"],
 )
-def test_a_query_that_finds_nothing_says_so(words, capsys):
-    assert exit_code([*words.split(), "--delta", "1e-12"]) == 4
+def test_query_without_result_states_it(arguments, capsys):
+    assert exit_code([*arguments.split(), "--delta", "1e-12"]) == 4
     assert "nothing fits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("sentence", "output"),
     [
         ("--advantage 0.1", "smallest that meets advantage 0.1)"),
         ("--tpr 0.2 --fpr 0.01", "smallest that meets true positive rate 0.2 at false positive rate 0.01)"),
     ],
 )
-def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
-    line = f"sigma m2 --dim 64 --rank 4 {words}"
+def test_noise_for_attack_risk_names_risk(run, sentence, output):
+    line = f"sigma m2 --dim 64 --rank 4 {sentence}"
     shown = json.loads(run(f"{line} --json")[1])
     jsonschema.validate(shown, SCHEMA)
     assert shown["risk"] and shown["epsilon"] is None and shown["delta"] is None
     out = run(f"{line} --clip 2 -v")[1]
-    assert said in out.splitlines()[0] and "standard deviation" in out and "plain Gaussian" in out
+    assert output in out.splitlines()[0] and "standard deviation" in out and "plain Gaussian" in out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "output"),
     [
         ("--advantage 0.1 --delta 1e-5", "--delta must be omitted if advantage is given, got 1e-05"),
         ("--tpr 0.2", "missing --fpr"),
@@ -160,16 +160,16 @@ def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
         ("--advantage 10%", "Write 10 % as 0.1"),
     ],
 )
-def test_a_risk_and_another_target_are_one_clear_error(capsys, words, said):
-    assert exit_code(["sigma", "gaussian", *words.split()]) == 2
+def test_risk_and_another_target_are_one_clear_error(capsys, arguments, output):
+    assert exit_code(["sigma", "gaussian", *arguments.split()]) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert output in error and error.count("\n") == 1
 
 
 # --- bounds side by side ------------------------------------------------------------------------------
 
 
-def test_compare_lists_promise_free_bounds_first(run):
+def test_compare_lists_bounds_without_assumptions_first(run):
     _, out, _ = run(f"compare {M2} --columns 512 --delta 1e-5 --json")
     rows = json.loads(out)["results"]
     values = [row["value"] for row in rows if row["status"] == "proved"]
@@ -193,11 +193,11 @@ SMALL = {"m1": "--dim 9 --rank 30 --noise-multiplier 9", "m2": "--dim 64 --rank 
 """Questions that are answered sooner than the example of their mechanism."""
 
 
-def without(words, extra):
+def without(arguments, extra):
     """The options without those that the extra ones overrule or exclude."""
     names = {name for name in extra.split() if name.startswith("--")}
     names |= {"--dim", "--rank"} if "--layer" in names else set()
-    pairs = zip(words.split()[::2], words.split()[1::2], strict=True)
+    pairs = zip(arguments.split()[::2], arguments.split()[1::2], strict=True)
     return " ".join(f"{name} {value}" for name, value in pairs if name not in names)
 
 
@@ -220,12 +220,12 @@ def reasons_without_value(out):
 
 @pytest.mark.full
 @pytest.mark.parametrize("mechanism", slow_if(mechanism_names(), lambda name: name in ("mixing", "wishart")))
-def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
-    refused, asked = 0, SMALL.get(mechanism) or " ".join(example_words(mechanism, "compare"))
+def test_bound_that_does_not_apply_has_one_short_line(mechanism, run):
+    rejected, requested = 0, SMALL.get(mechanism) or " ".join(example_arguments(mechanism, "compare"))
     for extra in RUNS:
         if mechanism == "wishart" and "partition" in extra:
             continue  # half a minute, for words that other runs show
-        line = f"compare {mechanism} {without(asked, extra)} {extra} --delta 1e-5"
+        line = f"compare {mechanism} {without(requested, extra)} {extra} --delta 1e-5"
         code, out, _ = run(line)
         if code == 2:
             continue  # an option of another mechanism
@@ -234,15 +234,18 @@ def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
         missing = [row for row in rows if row["value"] is None and row.get("outcome") != "vacuous"]
         reasons = reasons_without_value(out)
         for row in missing:
-            words = reasons[row["bound"]]
-            assert len(words) <= 120 and not words.endswith("..."), (line, words)
-            assert not words.startswith((row["bound"], "this bound", "expected")), (line, words)
-            assert re.fullmatch(r"[a-z(`].*[^,;:.]", words) and words.count("(") == words.count(")"), (line, words)
+            sentence = reasons[row["bound"]]
+            assert len(sentence) <= 120 and not sentence.endswith("..."), (line, sentence)
+            assert not sentence.startswith((row["bound"], "this bound", "expected")), (line, sentence)
+            assert re.fullmatch(r"[a-z(`].*[^,;:.]", sentence) and sentence.count("(") == sentence.count(")"), (
+                line,
+                sentence,
+            )
             full = row.get("reason") or " ".join(row["warnings"])
             assert len(full) > 10
-        refused += len(missing)
+        rejected += len(missing)
         assert all(len(text) <= 100 for text in shown[1:]), line  # the headline is not wrapped in a pipe
-    assert refused or mechanism == "laplace"
+    assert rejected or mechanism == "laplace"
 
 
 def test_compare_csv_has_all_digits(run):
@@ -256,7 +259,7 @@ def test_compare_csv_has_all_digits(run):
     assert run(f"compare {M2} --delta 1e-5 --csv --json")[0] == 2
 
 
-def test_what_compare_prints(run):
+def test_compare_prints_table(run):
     _, out, _ = run(f"compare {M2} --delta 1e-5")
     lines = out.splitlines()
     pattern = r"epsilon = [\d.]+  \(smallest without an assumption on the data, rank-free; upper bound, delta = 1e-05\)"
@@ -265,7 +268,7 @@ def test_what_compare_prints(run):
     assert "beta-tail (needs --columns)" in out and "  assumes:   (exact-rank1) " in out
 
 
-def test_a_refuted_bound_is_named_with_where_the_reason_is(run):
+def test_refuted_bound_error_names_its_reason(run):
     code, out, err = run("compare wishart-matrix --dim 64 --rank 16 --columns 8 --delta 1e-5")
     assert code == 3 and "refuted" in out and "privproj bounds wishart-matrix.early-matrix" in joined(out)
     assert err.count("early-matrix") == 1 and err.count("\n") == 1
@@ -275,7 +278,7 @@ def test_a_refuted_bound_is_named_with_where_the_reason_is(run):
 UNPROJECTED = "--layer 64x4x3 --layer 64x3 --noise-multiplier 1"
 
 
-def test_warnings_are_said_by_every_command_that_answers(run, tmp_path):
+def test_every_query_prints_warnings(run, tmp_path):
     (tmp_path / "bounds.toml").write_text(
         '[[bound]]\nname = "a"\nquery = "epsilon"\nmechanism = "m2"\nlayer = ["64x4x3", "64x3"]\n'
         "noise_multiplier = 1\ndelta = 1e-5\nat_most = 99\n"
@@ -292,13 +295,13 @@ def test_warnings_are_said_by_every_command_that_answers(run, tmp_path):
     assert "not the shape of a matrix" in report.read_text()
 
 
-def test_a_tensor_as_wide_as_its_rank_is_not_taken_for_a_mistake(run):
+def test_tensor_as_wide_as_its_rank_is_not_taken_for_mistake(run):
     layers = "--layer 64x4x3 --layer 3x3 --clipping per-layer"
     assert "warning" not in run(f"epsilon m2 {layers} --noise-multiplier 1 --delta 1e-5")[1]
 
 
 @pytest.mark.parametrize("word", ["shuffling", "shuffled"])
-def test_a_shuffling_loader_is_told_what_it_costs(run, word):
+def test_shuffle_warning_states_its_cost(run, word):
     code, _, err = run(f"epsilon gaussian --noise-multiplier 1 --sampling {word} --delta 1e-5")
     assert code == 2 and "did you mean 'shuffle'?" in err
 
@@ -327,14 +330,14 @@ DEAR = {"numpy", "scipy", "numba", "mpmath", "json", "importlib.metadata"}
 """Modules of others that it does without."""
 
 
-def test_an_epsilon_of_gaussian_noise_loads_what_it_needs_and_no_more():
+def test_gaussian_epsilon_loads_only_its_modules():
     modules = loaded(f"epsilon {GAUSSIAN} --delta 1e-5")
     own = {name.removeprefix("privproj") for name in modules if name.split(".")[0] == "privproj"}
     assert own <= NEEDED, own - NEEDED
     assert not modules & DEAR
 
 
-def test_a_question_loads_one_mechanism_and_the_bounds_that_it_names():
+def test_query_loads_one_mechanism_and_named_bounds():
     modules = loaded("delta laplace --noise-multiplier 1 --epsilon 1")
     kinds = {name for name in modules if name.startswith("privproj.mechanisms.")}
     own = {"laplace"}

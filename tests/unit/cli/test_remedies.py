@@ -40,7 +40,7 @@ def test_error_of_query_has_remedy(command, text, capsys):
         f"{WISHART} --sampling partition --relation replace",
     ],
 )
-def test_remedy_of_refused_sampling_is_accepted(command):
+def test_remedy_of_unsupported_sampling_is_accepted(command):
     assert exit_code(command.split()) == 0
 
 

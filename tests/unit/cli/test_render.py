@@ -1,12 +1,12 @@
-"""Text: the number first, rounded outward, and what it rests on."""
+"""Text output: the number, rounded outward, then bound, run, neighbors and requirements."""
 
 import re
 
 import pytest
 from helpers import ROOT
-from privproj_cli.render import gap_text, round_outward, run_words
+from privproj_cli.render import describe_run, gap_text, round_outward
 
-from privproj.result import limit_words
+from privproj.result import limit_text
 from privproj.run import Run
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
@@ -15,7 +15,7 @@ M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
 
 
 @pytest.mark.parametrize("line", [f"epsilon {GAUSSIAN} --delta 1e-5", f"epsilon {M2} --delta 1e-5"])
-def test_text_starts_with_the_value_and_what_it_depends_on(run, line):
+def test_text_starts_with_value_and_assumption(run, line):
     code, out, err = run(line)
     first, bound, steps, neighbors, requires, *_ = out.splitlines()
     assert (code, err) == (0, "")
@@ -44,7 +44,7 @@ def test_default_text_has_at_most_six_labels(run):
         f"ledger {ROOT / 'examples' / 'ledger.jsonl'}",
     ],
 )
-def test_default_text_has_at_most_8_lines_and_75_words(run, line):
+def test_default_output_is_short(run, line):
     out = run(line)[1]
     assert len(out.splitlines()) <= 8 and len(out.split()) <= 75
 
@@ -60,14 +60,14 @@ def test_default_epsilon_solves_one_problem(run, monkeypatch):
     assert len(curves) > 1
 
 
-def test_assumption_on_the_data_is_on_the_second_line(run):
+def test_assumption_on_data_is_on_second_line(run):
     out = run("epsilon wishart --dim 768 --rank 16 --misalignment 1e-6 --delta 1e-5")[1].splitlines()
     assert out[0].endswith("(exact, delta = 1e-05), only under an assumption on the data")
     assert out[1].startswith("  assumes:   ")
     assert "  bound:     exact (proved under this assumption)" in out
 
 
-def test_verbose_adds_other_bounds_of_a_projection(run):
+def test_verbose_adds_other_bounds_of_projection(run):
     line = f"epsilon {M2} --delta 1e-5"
     assert "other bounds" not in run(line)[1]
     assert re.search(
@@ -76,7 +76,7 @@ def test_verbose_adds_other_bounds_of_a_projection(run):
 
 
 @pytest.mark.full
-def test_composed_run_at_a_risk_has_no_published_baseline(run):
+def test_composed_run_at_risk_has_no_published_baseline(run):
     """The published bound would compose the run for each point of a curve."""
     line = "sigma m2 --dim 2048 --rank 16 --advantage 0.1 -v"
     assert "published" in run(line)[1]
@@ -89,7 +89,7 @@ def joined(out):
     return " ".join(out.split())
 
 
-def test_verbose_adds_a_lower_bound(run):
+def test_verbose_adds_lower_bound(run):
     line = f"epsilon {M2} --delta 1e-5"
     assert "lower bound" not in run(line)[1]
     assert re.search(
@@ -111,7 +111,7 @@ def test_verbose_adds_a_lower_bound(run):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "words"),
+    ("ratio", "text"),
     [
         (1.0, "0.01 %"),
         (1.00751, "0.76 %"),
@@ -121,12 +121,12 @@ def test_verbose_adds_a_lower_bound(run):
         (2.01, "a factor of 2.1"),
     ],
 )
-def test_gap_is_rounded_up(ratio, words):
-    assert gap_text(ratio) == words
+def test_gap_is_rounded_up(ratio, text):
+    assert gap_text(ratio) == text
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "text"),
     [
         (Run(steps=20, sampling="balls-in-bins", batches=100), "20 epochs, each record in one of 100 batches, picked"),
         (Run(sampling="balls-in-bins", batches=9, batches_per_record=3), "one epoch, each record in 3 of 9 batches"),
@@ -139,8 +139,8 @@ def test_gap_is_rounded_up(ratio, words):
         (Run(steps=2, sampling_rate=0.01, max_batch_size=7, dataset_size=90), "per step, at most 7 of 90)"),
     ],
 )
-def test_a_run_is_said_in_words(run, words):
-    assert words in run_words(run.parameters())
+def test_run_line_describes_the_run(run, text):
+    assert text in describe_run(run.parameters())
 
 
 @pytest.mark.parametrize("value", [0.98765, 1.00004, 123456.0, 3.2e-7, 9.99951e-12, 1.0])
@@ -153,12 +153,12 @@ def test_text_rounds_outward(value):
     ("value", "down", "up"),
     [(1e-5, "1e-05", "1e-05"), (8e-6, "8e-06", "8e-06"), (1 / 3, "0.333333", "0.333334"), (2.0000001, "2", "2.00001")],
 )
-def test_a_limit_is_said_as_it_was_given_or_so_that_less_is_claimed(value, down, up):
-    assert (limit_words(value, up=False), limit_words(value, up=True)) == (down, up)
+def test_printed_limits_are_exact_or_conservative(value, down, up):
+    assert (limit_text(value, up=False), limit_text(value, up=True)) == (down, up)
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "text"),
     [
         ("epsilon gaussian --noise-multiplier 1 --delta 1.0000004e-5", "delta = 1.00001e-05"),
         ("sigma gaussian --epsilon 2.0000001 --delta 1e-5", "meets epsilon 2.00001 and"),
@@ -168,9 +168,9 @@ def test_a_limit_is_said_as_it_was_given_or_so_that_less_is_claimed(value, down,
          "|Q - Q'|_F <= 0.00333333 for"),
     ],
 )  # fmt: skip
-def test_what_is_said_claims_no_more_than_what_was_asked(line, words, run):
-    """Rounded to nearest, a promise asked for less, and a target was smaller, than what the number holds for."""
-    assert words in run(line)[1]
+def test_printed_target_claims_no_more_than_the_query(line, text, run):
+    """Rounding to nearest would print a weaker assumption or a smaller target than that of the number."""
+    assert text in run(line)[1]
 
 
 def test_tiny_delta_is_not_shown_as_zero(run):
@@ -178,7 +178,7 @@ def test_tiny_delta_is_not_shown_as_zero(run):
     assert code == 0 and out.startswith("delta < 1e-300  (upper bound, epsilon = 60)")
 
 
-def test_a_refuted_number_is_no_better_for_asking_nothing_of_the_data(run):
+def test_refuted_number_is_no_better_for_asking_nothing_of_data(run):
     sizes = (
         "--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 "
         "--step-smoothness 0.01 --eigenvalues 3 --steps 2"
@@ -201,7 +201,7 @@ def test_a_refuted_number_is_no_better_for_asking_nothing_of_the_data(run):
         "bounds rank-free",
     ],
 )
-def test_lines_are_wrapped_to_the_terminal_and_say_the_same(run, monkeypatch, columns, line):
+def test_wrapped_lines_have_equal_text(run, monkeypatch, columns, line):
     monkeypatch.chdir(ROOT)
     piped = run(line)
     monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: columns)

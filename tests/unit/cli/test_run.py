@@ -9,7 +9,7 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj.io.files import as_toml, read_data
 from privproj.io.run_file import from_data
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 
@@ -18,7 +18,7 @@ def eps_of(*phases):
 
 
 @pytest.mark.full
-def test_run_files_on_the_command_line(tmp_path, capsys):
+def test_run_files_on_command_line(tmp_path, capsys):
     file = tmp_path / "run.toml"
     file.write_text(as_toml([M2_PHASE, {**GAUSSIAN_PHASE, "planned": True, "name": "later"}]))
     assert exit_code(["run", str(file), "--delta", "1e-5", "--json"]) == 0
@@ -43,7 +43,7 @@ def test_run_files_on_the_command_line(tmp_path, capsys):
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 
 
-def test_a_written_run_file_answers_as_the_one_it_came_from(tmp_path):
+def test_written_run_file_answers_as_one_it_came_from(tmp_path):
     phases = [{**GAUSSIAN, "steps": 9, "sampling_rate": 0.1}, {"mechanism": "m2", "layer": ["64x4@0.1", "32x4@0.9"],
               "clipping": "per-layer", "noise_multiplier": 2, "planned": True}]  # fmt: skip
     source = tmp_path / "a.toml"
@@ -60,7 +60,7 @@ TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 4.0, "s
 
 
 @pytest.mark.full
-def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsys):
+def test_commands_answer_run_with_events_or_refuse_in_one_line(tmp_path, capsys):
     file, out = tmp_path / "run.toml", tmp_path / "out.toml"
     file.write_text(as_toml([{"name": "tree", "event": TREE}, M2_PHASE], relation="zero-out"))
     assert exit_code(["run", str(file), "--delta", "1e-5", "-o", str(out)]) == 0
@@ -86,31 +86,31 @@ def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsy
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("words", ["--advantage 0.1", "--tpr 0.02 --fpr 0.01"])
-def test_a_run_file_is_calibrated_to_a_risk(tmp_path, words, capsys):
+@pytest.mark.parametrize("arguments", ["--advantage 0.1", "--tpr 0.02 --fpr 0.01"])
+def test_run_file_is_calibrated_to_risk(tmp_path, arguments, capsys):
     source, target = tmp_path / "a.toml", tmp_path / "b.toml"
     source.write_text(as_toml([{**GAUSSIAN, "steps": 9, "sampling_rate": 0.1}, {**GAUSSIAN, "steps": 2}]))
-    assert exit_code(["run", str(source), "--calibrate", *words.split(), "--json", "-o", str(target)]) == 0
+    assert exit_code(["run", str(source), "--calibrate", *arguments.split(), "--json", "-o", str(target)]) == 0
     shown = json.loads(capsys.readouterr().out)
     wanted = shown["risk"].get("advantage") or shown["risk"]["tpr"]
     assert shown["quantity"] in ("advantage", "tpr") and 0.99 * wanted < shown["value"] <= wanted
-    # what was written, asked back, and a risk without --calibrate
+    # a written run, evaluated again, and a risk without --calibrate
     assert exit_code(["run", str(target), "--epsilon", "0", "--json"]) == 0
-    assert "advantage" not in words or json.loads(capsys.readouterr().out)["value"] <= wanted
-    assert exit_code(["run", str(target), *words.split()]) == 2
+    assert "advantage" not in arguments or json.loads(capsys.readouterr().out)["value"] <= wanted
+    assert exit_code(["run", str(target), *arguments.split()]) == 2
     assert "--calibrate" in capsys.readouterr().err
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("slack", ["", pytest.param("--delta 1e-5", marks=pytest.mark.full)])
-def test_a_run_file_has_one_mu(tmp_path, slack, capsys):
+def test_run_file_has_one_mu(tmp_path, slack, capsys):
     file = tmp_path / "run.toml"
     file.write_text(as_toml([{**GAUSSIAN, "steps": 9, "sampling_rate": 0.1}, {**GAUSSIAN, "steps": 2}]))
     assert exit_code(["run", str(file), "--gdp", *slack.split(), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     schedule = from_data(read_data(str(file)))
     assert found["value"] == privproj.gdp_mu(schedule, **({"delta": 1e-5} if slack else {})).value
-    # at least that of the two releases on the whole data set, at most that of all on the whole data set
+    # at least that of the two releases on the whole dataset, at most that of all on the whole dataset
     each = 1.0 / GAUSSIAN["noise_multiplier"]
     assert 2**0.5 * each < found["value"] < 11**0.5 * each
     for epsilon in (0.5, 2.0):

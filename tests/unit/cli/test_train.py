@@ -36,7 +36,7 @@ def small(tmp_path):
 
 
 @pytest.mark.full
-def test_the_fixed_call(tmp_path, monkeypatch, capsys):
+def test_fixed_call(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert exit_code([*FIXED.split(), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -73,7 +73,7 @@ def test_every_mechanism_trains_within_its_target(small, tmp_path, options, caps
     assert found["epsilon"] <= 2.0 and found["steps"] == (6 if "--epochs" in options else 5)
 
 
-def test_a_finished_run_resumes_to_the_same_report(small, tmp_path, capsys):
+def test_finished_run_resumes_to_same_report(small, tmp_path, capsys):
     line = f"train --data {small} --mechanism m2 --rank 4 --epsilon 2 --steps 6 --json"
     assert train(line, tmp_path / "run") == 0
     first = json.loads(capsys.readouterr().out)
@@ -83,7 +83,7 @@ def test_a_finished_run_resumes_to_the_same_report(small, tmp_path, capsys):
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 6
 
 
-def test_a_run_that_lost_files_is_not_begun_anew_in_its_folder(small, tmp_path, capsys):
+def test_run_with_lost_files_does_not_restart(small, tmp_path, capsys):
     line = f"train --data {small} --mechanism dp-sgd --noise-multiplier 2 --steps 3"
     assert train(line, tmp_path / "run") == 0
     for name in ("ledger.jsonl", "checkpoint.pt", "ledger.jsonl.data"):
@@ -94,7 +94,7 @@ def test_a_run_that_lost_files_is_not_begun_anew_in_its_folder(small, tmp_path, 
         assert not (tmp_path / "run" / "checkpoint.pt").exists() or name == "ledger.jsonl"
 
 
-def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
+def test_second_run_on_ledger_is_calibrated_with_first(tmp_path):
     from unit.training.helpers import data, mlp, private
 
     x, y = data(records=40)
@@ -112,7 +112,7 @@ def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
         optimizer.close()
 
 
-def test_a_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch):
+def test_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch):
     from unit.training.helpers import data, mlp, private
 
     from privproj.training import engine
@@ -145,7 +145,7 @@ def test_a_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch)
     assert 2.9 < more.epsilon(1e-5).value <= 3.0 and read_ledger(path).target["epsilon"] == 3.0
 
 
-def test_a_checkpoint_without_its_ledger_is_refused(small, tmp_path, capsys):
+def test_checkpoint_without_ledger_is_rejected(small, tmp_path, capsys):
     line = f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3"
     assert train(line, tmp_path / "run") == 0
     (tmp_path / "run" / "ledger.jsonl").unlink()
@@ -156,7 +156,7 @@ def test_a_checkpoint_without_its_ledger_is_refused(small, tmp_path, capsys):
     assert "a checkpoint of this run" in capsys.readouterr().err
 
 
-def test_a_ledger_that_lost_its_last_lines_is_refused_beside_its_checkpoint(small, tmp_path, capsys):
+def test_truncated_ledger_is_rejected_with_checkpoint(small, tmp_path, capsys):
     line = f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3"
     assert train(line, tmp_path / "run") == 0
     ledger = tmp_path / "run" / "ledger.jsonl"
@@ -167,7 +167,7 @@ def test_a_ledger_that_lost_its_last_lines_is_refused_beside_its_checkpoint(smal
         assert "3 releases of the checkpoint" in capsys.readouterr().err and ledger.read_bytes() == left
 
 
-def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_path, capsys):
+def test_ledger_without_checkpoint_is_rejected(small, tmp_path, capsys):
     """Fresh weights would be trained by the rest of the plan. A checkpoint is there before the first release."""
     from privproj.training import classifier
 
@@ -181,13 +181,13 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
     (tmp_path / "run" / "checkpoint.pt").unlink()
     capsys.readouterr()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert "the checkpoint of the 5 releases" in said and "Restore both" in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "the checkpoint of the 5 releases" in output and "Restore both" in output and output.count("\n") == 1
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 5
 
 
 @pytest.mark.parametrize("rows", [400, 2000])
-def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
+def test_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
     """Fewer records at the same batch size are drawn more often: epsilon would be far above the budget."""
     from privproj.training import classifier
 
@@ -204,8 +204,8 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
     ledger = tmp_path / "run" / "ledger.jsonl"
     before = ledger.read_bytes()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert ("400 records instead of 2000" if rows == 400 else "other contents") in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert ("400 records instead of 2000" if rows == 400 else "other contents") in output and output.count("\n") == 1
     (tmp_path / "run" / "ledger.jsonl.data").unlink()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "without ledger.jsonl.data." in capsys.readouterr().err
@@ -227,7 +227,7 @@ def test_settings_that_were_changed_are_not_resumed(small, tmp_path, capsys):
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
-def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
+def test_second_run_on_ledger_prints_assumptions(tmp_path):
     from unit.training.helpers import data, mlp, private
 
     x, y = data(records=40)
@@ -240,20 +240,20 @@ def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
         optimizer.close()
 
 
-def test_a_run_without_a_number_at_its_end_does_not_begin(tmp_path, capsys):
-    """Noise so small that the losses are beyond the accountant: refused before anything is released."""
+def test_run_without_number_at_its_end_does_not_begin(tmp_path, capsys):
+    """Noise too small for the accountant is rejected before the first release."""
     line = "train --data digits --mechanism m2 --rank 16 --noise-multiplier 1e-9"
     assert train(line, tmp_path / "run") == 5
     assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
-def test_a_run_says_everywhere_that_its_ledger_alone_is_counted(small, tmp_path, capsys):
+def test_run_reports_that_one_ledger_is_counted(small, tmp_path, capsys):
     assert train(f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 2", tmp_path / "run") == 0
     assert Requirement.ONLY_THIS_LEDGER.short in capsys.readouterr().out
     assert Requirement.ONLY_THIS_LEDGER in (tmp_path / "run" / "report.json").read_text()
 
 
-def test_a_given_seed_is_said_in_the_report(small, tmp_path, capsys):
+def test_insecure_seed_is_in_report(small, tmp_path, capsys):
     assert (
         train(f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3 --insecure-seed 1", tmp_path / "run") == 0
     )
@@ -262,7 +262,7 @@ def test_a_given_seed_is_said_in_the_report(small, tmp_path, capsys):
     assert "came from a known seed" in capsys.readouterr().out
 
 
-def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
+def test_folder_with_run_is_not_overwritten(small, tmp_path, capsys):
     line = f"train --data {small} --mechanism dp-sgd --epsilon 2 --steps 3"
     assert train(line, tmp_path / "run") == 0
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
@@ -272,7 +272,7 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "sentence"),
     [
         ("--data digits --mechanism m2 --epsilon 8", "--rank"),
         ("--data digits --mechanism m2 --rank 66 --epsilon 8", "rank"),
@@ -313,23 +313,23 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --sampling balls-in-bins", "two stages"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, words):
+def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, sentence):
     monkeypatch.chdir(tmp_path)
     assert exit_code(["train", *line.split()]) == 2
     shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.strip().count("\n") == 0 and words in shown.err
+    assert shown.out == "" and shown.err.strip().count("\n") == 0 and sentence in shown.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_shuffled_batches_are_refused_and_leave_no_file(tmp_path, monkeypatch, capsys):
+def test_shuffle_is_rejected_and_leaves_no_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = "train --data digits --mechanism dp-sgd --epsilon 8 --sampling shuffle"
     assert exit_code(line.split()) == 3
-    said = capsys.readouterr().err
-    assert "--sampling shuffle" in said and "balls-in-bins" in said and list(tmp_path.iterdir()) == []
+    output = capsys.readouterr().err
+    assert "--sampling shuffle" in output and "balls-in-bins" in output and list(tmp_path.iterdir()) == []
 
 
-def test_one_record_less_moves_no_other_between_training_and_test(tmp_path):
+def test_removing_record_keeps_train_test_split(tmp_path):
     from privproj.training.classifier import load
 
     x, file = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32), tmp_path / "records.npz"
@@ -355,7 +355,7 @@ def test_one_record_less_moves_no_other_between_training_and_test(tmp_path):
                                     {"x": np.full((4, 2), 1e300), "y": np.ones(4, int)},
                                     {"x": np.ones((4, 2)), "y": np.ones(4, int), "test_x": np.ones((4, 3)),
                                      "test_y": np.ones(4, int)}])  # fmt: skip
-def test_bad_features_are_said(tmp_path, capsys, arrays):
+def test_invalid_features_are_reported(tmp_path, capsys, arrays):
     np.savez(tmp_path / "bad.npz", **arrays)
     line = f"train --data {tmp_path / 'bad.npz'} --mechanism dp-sgd --epsilon 8"
     assert train(line, tmp_path / "run") == 2
@@ -374,11 +374,11 @@ def test_numbers_of_any_width_and_order_of_bytes_are_read(tmp_path, kinds):
     assert all(np.array_equal(*pair) for pair in zip(vars(one).values(), vars(two).values(), strict=True))
 
 
-def test_a_file_that_is_no_archive_is_not_told_to_be_loaded_unsafely(tmp_path, capsys):
+def test_invalid_archive_error_never_advises_unsafe_load(tmp_path, capsys):
     (tmp_path / "bad.npz").write_text("junk")
     assert train(f"train --data {tmp_path / 'bad.npz'} --mechanism dp-sgd --epsilon 8", tmp_path / "run") == 2
-    said = capsys.readouterr().err
-    assert "numpy.savez" in said and "unsafe" not in said
+    output = capsys.readouterr().err
+    assert "numpy.savez" in output and "unsafe" not in output
 
 
 # --- kills ------------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def killed_runs(small, folder, kills, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, 20])
-def test_a_killed_run_never_under_counts_and_ends_like_one_that_was_not(small, tmp_path, capsys, kills):
+def test_killed_run_resumes_to_equal_result(small, tmp_path, capsys, kills):
     settings = killed_runs(small, tmp_path / "run", kills, seed=kills)
     assert 0 < read_ledger(tmp_path / "run" / "ledger.jsonl").spent < settings.steps
     assert exit_code(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
@@ -454,7 +454,7 @@ classifier.ClassifierTraining(classifier.saved_settings(folder), folder).train()
 
 
 @pytest.mark.slow
-def test_a_killed_run_of_balls_in_bins_uses_no_record_twice_in_an_epoch(small, tmp_path):
+def test_killed_balls_in_bins_run_uses_records_once(small, tmp_path):
     from privproj.training import classifier
 
     draw, folder, batches = random.Random(1), tmp_path / "run", 40
@@ -482,7 +482,7 @@ def test_a_killed_run_of_balls_in_bins_uses_no_record_twice_in_an_epoch(small, t
     assert account.spent == batches * 20 and account.released_phases()[0].run.steps == 20
 
 
-def test_a_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):
+def test_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):
     """The report has the clip at both ends, the ledger the deviation, and a resumed run goes on with the last clip."""
     line = f"train --data {small} --mechanism m2 --rank 4 --epsilon 3 --delta 1e-4 --batch-size 40 --steps 4"
     assert train(f"{line} --adaptive-clipping-sigma 5 --clip 0.1 --json", tmp_path / "run") == 0
@@ -502,7 +502,7 @@ def test_a_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):
     assert "--adaptive-clipping-sigma must be" in capsys.readouterr().err
 
 
-def test_an_interrupted_run_says_how_it_goes_on(small, tmp_path, monkeypatch, capsys):
+def test_interrupted_run_prints_how_to_resume(small, tmp_path, monkeypatch, capsys):
     from privproj.training import classifier
 
     step = classifier.ClassifierTraining.step

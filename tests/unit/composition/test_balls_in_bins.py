@@ -22,10 +22,10 @@ from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 
-def bins(mechanism, batches, epochs=1, **asked):
-    ask = privproj.delta if "epsilon" in asked else privproj.epsilon
-    asked = asked if "epsilon" in asked else {"delta": 1e-6, **asked}
-    return ask(mechanism, sampling="balls-in-bins", batches=batches, steps=epochs, **asked)
+def bins(mechanism, batches, epochs=1, **requested):
+    ask = privproj.delta if "epsilon" in requested else privproj.epsilon
+    requested = requested if "epsilon" in requested else {"delta": 1e-6, **requested}
+    return ask(mechanism, sampling="balls-in-bins", batches=batches, steps=epochs, **requested)
 
 
 # --- sums on a grid ----------------------------------------------------------------------------------
@@ -33,30 +33,30 @@ def bins(mechanism, batches, epochs=1, **asked):
 PLACES = st.lists(st.floats(0.0, 50.0), min_size=1, max_size=12, unique=True)
 
 
-def law_of(draw, places):
+def distribution_of(draw, places):
     masses = np.array(draw(st.lists(st.floats(1e-6, 1.0), min_size=len(places), max_size=len(places))))
     far = draw(st.sampled_from([0.0, 0.1]))
     return SumDistribution(np.sort(places), masses / masses.sum() * (1.0 - far), far, far * 3.0, 0.0, 0.0)
 
 
-def hinge(law, c, top):
+def hinge(dist, c, top):
     """Return ``E (Z - c)_+`` for ``c`` up to ``top``; the far atoms are beyond."""
-    return float(law.masses @ np.maximum(law.places - c, 0.0)) + law.far_excess + law.far_mass * (top - c)
+    return float(dist.masses @ np.maximum(dist.places - c, 0.0)) + dist.far_excess + dist.far_mass * (top - c)
 
 
 def exact_hinge(one, two, c, top):
     """Return the same of the sum, atom by atom, with each far atom at its mean."""
     atoms = []
-    for law in (one, two):
-        far = [(top + law.far_excess / law.far_mass, law.far_mass)] if law.far_mass else []
-        atoms.append([*zip(law.places, law.masses, strict=True), *far])
+    for dist in (one, two):
+        far = [(top + dist.far_excess / dist.far_mass, dist.far_mass)] if dist.far_mass else []
+        atoms.append([*zip(dist.places, dist.masses, strict=True), *far])
     return math.fsum(p * q * max(x + y - c, 0.0) for x, p in atoms[0] for y, q in atoms[1])
 
 
 @given(st.data())
 @settings(max_examples=80)
 def test_add_sum_bounds_convex_means_on_both_sides(data):
-    one, two = (law_of(data.draw, data.draw(PLACES)) for _ in range(2))
+    one, two = (distribution_of(data.draw, data.draw(PLACES)) for _ in range(2))
     two = one if data.draw(st.booleans()) else two
     top = data.draw(st.floats(60.0, 120.0))
     inner = np.array(data.draw(st.lists(st.floats(0.5, 55.0), max_size=9, unique=True)))
@@ -66,12 +66,12 @@ def test_add_sum_bounds_convex_means_on_both_sides(data):
         truth = exact_hinge(one, two, c, top)
         assert hinge(below, c, top) <= truth * (1.0 + 1e-12) + 1e-13
         assert hinge(above, c, top) >= truth * (1.0 - 1e-12) - 1e-13
-    for law in (above, below):
-        assert hinge(law, 0.0, top) == pytest.approx(exact_hinge(one, two, 0.0, top), rel=1e-12)
-        assert law.masses.sum() + law.far_mass == pytest.approx(1.0, rel=1e-12)
+    for dist in (above, below):
+        assert hinge(dist, 0.0, top) == pytest.approx(exact_hinge(one, two, 0.0, top), rel=1e-12)
+        assert dist.masses.sum() + dist.far_mass == pytest.approx(1.0, rel=1e-12)
 
 
-def test_compiled_add_sum_equals_the_plain_kernel():
+def test_compiled_add_sum_equals_plain_kernel():
     draw = np.random.default_rng(3)
     x, y, points = (np.sort(draw.exponential(3.0, 40)) for _ in range(3))
     points[0] = 0.0
@@ -113,9 +113,9 @@ def test_infinite_losses_count_in_both_directions(infinite, loss):
     at = np.array([0.0, 0.3 * loss, 0.9 * loss, 1.1 * loss, -0.3 * loss, -0.9 * loss, -1.1 * loss])
     for batches in (2, 3, 5):
         ways = [tuple(zip(*way, strict=True)) for way in product(atoms, repeat=batches)]
-        law = [(sum(w) / batches, math.prod(masses)) for w, masses in ways]
-        gains = [infinite + math.fsum(p * max(w - math.exp(x), 0.0) for w, p in law) for x in at if x >= 0.0]
-        gains += [math.fsum(p * max(math.exp(x) - w, 0.0) for w, p in law) for x in at if x < 0.0]
+        dist = [(sum(w) / batches, math.prod(masses)) for w, masses in ways]
+        gains = [infinite + math.fsum(p * max(w - math.exp(x), 0.0) for w, p in dist) for x in at if x >= 0.0]
+        gains += [math.fsum(p * max(math.exp(x) - w, 0.0) for w, p in dist) for x in at if x < 0.0]
         ends = EpochBounds(PrivacyProfile(log_delta), batches)
         assert np.all(ends.above.excess(at) >= np.array(gains) * (1.0 - 1e-11))
         assert ends.below is None or np.all(ends.below.excess(at) <= np.array(gains) * (1.0 + 1e-11))
@@ -146,7 +146,7 @@ def epsilon_by_batches(z, batches):
 
 
 @pytest.mark.parametrize("z", [0.4, 1.0, 5.0])
-def test_epoch_epsilon_decreases_with_the_number_of_batches(z):
+def test_epoch_epsilon_decreases_with_number_of_batches(z):
     values = [epsilon_by_batches(z, batches) for batches in (1, 2, 5, 30, 400)]
     for few, many in pairwise(values):
         assert many.value < few.lower
@@ -212,14 +212,14 @@ def test_epochs_of_little_noise_are_at_most_as_many_releases(z):
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "text"),
     [
         ({"relation": "replace"}, "not supported under relation=replace"),
         ({"bound": "rdp"}, "does not support balls-in-bins"),
     ],
 )
-def test_bound_without_a_batch_theorem_raises(run, words):
-    with pytest.raises(UnsupportedError, match=words):
+def test_bound_without_batch_theorem_raises(run, text):
+    with pytest.raises(UnsupportedError, match=text):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", batches=10, **run)
 
 

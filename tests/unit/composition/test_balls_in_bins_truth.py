@@ -38,7 +38,7 @@ WITH_FULL = full_if(TRUTH, lambda row: row[1] >= 100)
 
 
 @pytest.mark.parametrize(("z", "batches", "eps", "remove", "add"), WITH_FULL)
-def test_delta_and_epsilon_enclose_the_truth(z, batches, eps, remove, add):
+def test_delta_and_epsilon_enclose_truth(z, batches, eps, remove, add):
     truth = max(remove, add)
     found = ask("delta", Gaussian(noise_multiplier=z), batches, epsilon=eps)
     assert found.lower * (1 - 1e-12) <= truth <= found.value * (1 + 1e-12)
@@ -77,7 +77,7 @@ def test_reference_delta_agrees_with_mpmath(z, batches, eps, remove, add):
 
 
 @pytest.mark.parametrize(("z", "delta"), [(1.0, 1e-6), (0.3, 1e-30), (50.0, 1e-9)])
-def test_one_batch_equals_the_single_release(z, delta):
+def test_one_batch_equals_single_release(z, delta):
     once, single = epsilon(z, 1, delta), privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta)
     assert (once.value, once.lower) == (single.value, single.lower)
     with mp.workdps(30):
@@ -147,7 +147,7 @@ def test_simulated_runs_of_m2_agree(z, batches, epochs, eps):
     assert all(delta - 5.0 * error <= free.value for delta, error in simulated)
 
 
-def test_comparison_detects_an_understated_delta():
+def test_comparison_detects_understated_delta():
     simulated = simulated_deltas(np.random.default_rng(13), 400_000, constant(1.0), 2, 1, 0.4)
     found = ask("delta", Gaussian(noise_multiplier=1.05), 2, epsilon=0.4)
     with pytest.raises(AssertionError):
@@ -190,7 +190,7 @@ def two_batches_of_any_profile(profile, eps):
         (M2(dim=2048, rank=16, noise_multiplier=0.155974), "rank-free", 0.8),
     ],
 )
-def test_two_batches_from_the_profile_of_one_release(mechanism, bound, eps):
+def test_two_batches_from_profile_of_one_release(mechanism, bound, eps):
     def profile(w):
         value = privproj.delta(mechanism, epsilon=abs(math.log(w)), bound=bound).value
         return value if w >= 1 else 1 - w + w * value
@@ -237,7 +237,7 @@ def resampled_delta(losses, weights, epochs, epsilons, cell=1e-3, cells=2**16):
         (M2(dim=2048, rank=16, noise_multiplier=0.155974), None, captured(2048, 16, 0.155974)),
     ],
 )
-def test_twenty_epochs_of_a_hundred_batches(mechanism, bound, draw_shift):
+def test_twenty_epochs_of_hundred_batches(mechanism, bound, draw_shift):
     found = ask("epsilon", mechanism, 100, 20, delta=1e-5, bound=bound)
     rng, ends = np.random.default_rng(15), (found.lower or 0.0, found.value, found.value * (1 - 3e-2))
     runs = [resampled_delta(*weighted_epochs(rng, 100_000, draw_shift, 100), 20, ends) for _ in range(12)]
@@ -272,7 +272,7 @@ def test_epsilon_is_within_enclosures_of_another_program(z, batches, epochs, del
 
 
 @pytest.mark.full
-def test_epsilon_decreases_with_the_batches_to_zero():
+def test_epsilon_decreases_with_batches_to_zero():
     found = [epsilon(1.0, batches, 1e-6).value for batches in (1, 2, 5, 20, 100, 1000, 10**4, 10**5)]
     assert all(more < fewer for fewer, more in pairwise(found))
     # E S/t = 1 with variance (e^(1/z^2) - 1)/t: for small losses the epoch is Gaussian with that standard deviation.
@@ -304,7 +304,7 @@ def test_blocks_of_two_sizes_are_between_blocks_of_one_size():
 
 @pytest.mark.full
 @pytest.mark.parametrize(("z", "batches"), [(100.0, 10**5), (0.3, 1000)])
-def test_epoch_epsilon_is_within_two_percent_of_the_truth(z, batches):
+def test_epoch_epsilon_is_within_two_percent_of_truth(z, batches):
     for delta in (1e-5, 1e-8, 1e-12):
         found = epsilon(z, batches, delta)
         assert 0.0 < found.lower <= found.value <= found.lower * (1 + 2e-2)

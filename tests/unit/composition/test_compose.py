@@ -28,7 +28,7 @@ def epsilon_of_unit_gaussian(log_delta):
 
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4, 10**6])
-def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
+def test_composed_gaussian_is_enclosed_from_half_to_1e_30(steps):
     curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log_delta in np.linspace(math.log(0.38), math.log(1e-30), 200):
         eps = epsilon_of_unit_gaussian(float(log_delta))
@@ -40,7 +40,7 @@ def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
 
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4])
-def test_epsilon_is_the_inverse_of_log_delta(steps):
+def test_epsilon_is_inverse_of_log_delta(steps):
     curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log10_delta in (-1, -3, -8, -20, -29):
         low, high = curve.epsilon(log10_delta * math.log(10.0))
@@ -145,7 +145,7 @@ COSTLY_RUNS = [pytest.param(rate, steps, 20.0, marks=pytest.mark.slow) for rate,
     ("rate", "steps", "largest"),
     [*((*run, 3.0) for run in SEVERAL_RUNS), *COSTLY_RUNS],
 )
-def test_epsilon_is_at_most_the_simple_bounds(z, rate, steps, largest):
+def test_epsilon_is_at_most_simple_bounds(z, rate, steps, largest):
     """Simple bounds: basic composition of equal shares, and the probability of ever being sampled."""
     run = {"steps": steps, "sampling_rate": rate}
     for mechanism in (Laplace(noise_multiplier=z), Gaussian(noise_multiplier=z)):
@@ -162,7 +162,7 @@ def test_epsilon_is_at_most_the_simple_bounds(z, rate, steps, largest):
 
 @settings(max_examples=12, deadline=None)
 @given(steps=st.integers(2, 5000), log10_delta=st.floats(-9, -2), mu=st.floats(0.3, 3))
-def test_composed_gaussian_is_never_below_the_closed_form(steps, log10_delta, mu):
+def test_composed_gaussian_is_never_below_closed_form(steps, log10_delta, mu):
     z, delta = math.sqrt(steps) / mu, 10**log10_delta
     exact = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=steps).value
     run = Run(steps=steps)
@@ -205,7 +205,7 @@ def test_small_rate_and_many_steps_are_tight():
     assert value.value <= 1.03 * privproj.epsilon(m2(0.155974), delta=1e-5, discretization=finer, **run).value
 
 
-def test_simulated_subsampled_run_stays_below_the_bound():
+def test_simulated_subsampled_run_stays_below_bound():
     """One-dimensional Gaussian run under Poisson sampling, with simulated losses in both directions."""
     rng = np.random.default_rng(5)
     q, z, steps, count = 0.2, 1.5, 8, 200_000

@@ -36,7 +36,7 @@ def profile_values(pair, eps):
     sampling=st.sampled_from(["poisson", "fixed"]),
     coarse=st.integers(0, 5),
 )
-def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampling, coarse):
+def test_pairs_bracket_sampled_profile_between_knots_too(z, rate, sampling, coarse):
     profile, run = gaussian(z), Run(steps=100, sampling_rate=rate, sampling=sampling)
     shape = dominating_pairs.describe_coarsely(profile, run)
     step = shape.deviation / 256.0 * 4.0**coarse
@@ -75,7 +75,7 @@ def privproj_delta(profile, eps):
     return log1m_exp(eps + log1m_exp(profile.log_delta(-eps).upper))
 
 
-def test_pair_above_replaces_a_bound_by_its_convex_hull():
+def test_pair_above_replaces_bound_by_its_convex_hull():
     bumpy = PrivacyProfile(
         lambda e: Enclosure(-math.inf, min(0.0, log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
     )
@@ -109,7 +109,7 @@ def test_pair_dominates_despite_errors_of_its_sums(monkeypatch):
             assert at * pair.infinity_mass_q + factor * sum(p * (at / x - 1) for x, p in atoms if x < at) >= wanted
 
 
-def test_mass_at_minus_infinity_covers_a_far_first_knot():
+def test_mass_at_minus_infinity_covers_far_first_knot():
     """The exponential of a loss of -590 nats has a relative error above 1e-14 (C18, scales and rounding)."""
     step, cells = 0.6583850488533005, np.array([-896, -1, 0, 1, 2])
     upper = np.array([1e-3, 1.001e-3, 0.02, 0.005, 0.0]) * np.exp(np.minimum(step * cells, 0.0))
@@ -121,7 +121,7 @@ def test_mass_at_minus_infinity_covers_a_far_first_knot():
 # --- sparse and full spectra, limits ------------------------------------------------------------------
 
 
-def test_lower_hull_ends_at_a_rounded_kink():
+def test_lower_hull_ends_at_rounded_kink():
     """For this step the lowered excess at 1 is the same float."""
     closed = find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=0.5817958562471157))
     found = compose_on_grid(
@@ -131,7 +131,7 @@ def test_lower_hull_ends_at_a_rounded_kink():
     assert found.lower <= exact.upper and exact.lower <= found.upper
 
 
-def test_log_size_covers_rounding_of_a_clipped_cell_0():
+def test_log_size_covers_rounding_of_clipped_cell_0():
     cells, rounding = np.array([-1, 0, 1]), 1e-9
     for middle, infinity_mass in ((0.0, 0.0), (0.5 * rounding, 1e-3)):
         pair = dominating_pairs.DominatingPair(

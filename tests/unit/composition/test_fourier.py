@@ -35,7 +35,7 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
         assert one.error < 1e-6 * one.value
 
 
-def test_any_tilt_gives_a_sound_answer():
+def test_any_tilt_gives_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.describe_coarsely(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
@@ -63,7 +63,7 @@ def pair_of(cells, masses, step, rounding=0.0):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "cell 0 is empty"])
-def test_window_bound_covers_errors_of_the_masses(kind):
+def test_window_bound_covers_errors_of_masses(kind):
     """The masses of the proved pair may exceed the computed ones by their rounding, in each release (C19, i)."""
     run = Run(steps=1000)
     shape = dominating_pairs.describe_coarsely(gaussian(10.0), run)
@@ -75,17 +75,23 @@ def test_window_bound_covers_errors_of_the_masses(kind):
     # The error of cell 0 is absolute.
     largest = np.where(pair.cells == 0, pair.masses + pair.rounding, pair.masses * (1.0 + pair.rounding))
     masses = largest * np.exp(theta * pair.losses - tilted.logs[0])
-    law, low = np.array([1.0]), 0
+    distribution, low = np.array([1.0]), 0
     for bit in f"{run.steps:b}":
-        law, low = np.convolve(law, law), 2 * low
+        distribution, low = np.convolve(distribution, distribution), 2 * low
         if bit == "1":
-            law, low = np.convolve(law, np.bincount(pair.cells - pair.cells[0], masses)), low + int(pair.cells[0])
-    cells = low + np.arange(len(law))
-    assert law[cells < tilted.start].sum() + law[cells >= tilted.start + tilted.length].sum() <= tilted.tail
+            distribution, low = (
+                np.convolve(distribution, np.bincount(pair.cells - pair.cells[0], masses)),
+                low + int(pair.cells[0]),
+            )
+    cells = low + np.arange(len(distribution))
+    assert (
+        distribution[cells < tilted.start].sum() + distribution[cells >= tilted.start + tilted.length].sum()
+        <= tilted.tail
+    )
 
 
 @pytest.mark.parametrize(("mass", "eps", "theta"), [(1e-3, 0.1, 0.5), (1.0, 0.6, 6.0)])
-def test_delta_error_includes_errors_of_the_masses(mass, eps, theta):
+def test_delta_error_includes_errors_of_masses(mass, eps, theta):
     """The error of cell 0 is absolute, and exceeds its mass if most of the mass is at infinity (C19, iii)."""
     h, rounding = 0.5, 1e-5
     whole = fourier.FourierComposition([(pair_of([0, 1], [0.0, mass], h, rounding), 2)])
@@ -95,7 +101,7 @@ def test_delta_error_includes_errors_of_the_masses(mass, eps, theta):
     assert found.value < largest <= found.value + found.error
 
 
-def test_error_covers_exponents_of_the_scale(monkeypatch):
+def test_error_covers_exponents_of_scale(monkeypatch):
     """At this loss all four products with the tilt round in one direction, by a part in 4e12 of delta (C19, viii)."""
     # The other errors are made small.
     monkeypatch.setattr(fourier, "PROBABILITY_OUTSIDE_WINDOW", 1e-25)
@@ -116,13 +122,13 @@ def test_convolution_without_fourier_agrees():
     pair = shape.pairs(0.02).above
     dense = np.zeros(int(pair.cells[-1] - pair.cells[0]) + 1)
     dense[pair.cells - pair.cells[0]] = pair.masses
-    law = dense
+    distribution = dense
     for _ in range(3):
-        law = np.convolve(law, dense)
-    losses = pair.step * (4 * pair.cells[0] + np.arange(len(law)))
+        distribution = np.convolve(distribution, dense)
+    losses = pair.step * (4 * pair.cells[0] + np.arange(len(distribution)))
     whole = fourier.FourierComposition([(pair, 4)])
     for eps in (0.0, 0.31, 1.0, 4.0, 8.0):
-        direct = float(law[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
+        direct = float(distribution[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
         found = whole.delta(eps)
         assert abs(found.value - direct) <= found.error + 1e-12 * direct
 
@@ -156,7 +162,7 @@ def test_composition_is_invariant_to_order_and_splits():
 @pytest.mark.parametrize("n", [2**17, 3 * 2**20])
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("middle", [0, 1280, 8192, -1])
-def test_transform_in_bins_equals_the_plain_sum(n, step, middle):
+def test_transform_in_bins_equals_plain_sum(n, step, middle):
     """Compare with products in 64 bits of mantissa, if available, with exact angles; the error is (iv)."""
     draw = np.random.default_rng(n + step)
     cells = np.cumsum(draw.integers(1, 2 * step + 1, 900)) - 900 * step // 3

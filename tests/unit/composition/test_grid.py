@@ -33,7 +33,7 @@ def test_upper_ends_do_not_evaluate_lower_bounds():
         return gaussian_deltas(eps, 1.0)
 
     def refuse(eps):
-        raise AssertionError("a lower end was asked for")
+        raise AssertionError("a lower bound was computed")
 
     def curve(below):
         profile = replace(gaussian(1.0), table=TwoSidedTable(below, above), closed_form=None)
@@ -67,7 +67,7 @@ def test_omitted_directions_change_neither_end():
 
 
 @pytest.mark.parametrize(("noise", "steps", "rate", "log_delta"), [(0.550466, 40, 0.00281172463674272, -10.49)])
-def test_lower_end_falls_back_to_a_coarser_grid(noise, steps, rate, log_delta):
+def test_lower_end_falls_back_to_coarser_grid(noise, steps, rate, log_delta):
     found = privproj.epsilon(
         Gaussian(noise_multiplier=noise), delta=math.exp(log_delta), steps=steps, sampling_rate=rate
     )
@@ -139,7 +139,7 @@ def test_sigma_is_minimal_if_delta_covers_being_sampled():
         (M2(dim=8, rank=4, noise_multiplier=0.1), 10**6, 1e-6, -9),
     ],
 )
-def test_epsilon_near_infinite_losses_is_the_best_of_both_grids(mechanism, steps, rate, log10_delta):
+def test_epsilon_near_infinite_losses_is_best_of_both_grids(mechanism, steps, rate, log10_delta):
     """In repeated squaring losses beyond 171 nats are infinite; uniform grids represent them."""
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
@@ -147,8 +147,8 @@ def test_epsilon_near_infinite_losses_is_the_best_of_both_grids(mechanism, steps
     for level, step in enumerate(ways.spacings):
         with suppress(PrecisionError):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
-    lattice = next(upper for step, upper in seen.items() if step)
-    assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))
+    atoms = next(upper for step, upper in seen.items() if step)
+    assert found <= 1.001 * min(atoms, seen.get(0.0, atoms))
 
 
 def test_failed_repeated_squaring_is_not_repeated(monkeypatch):
@@ -164,7 +164,7 @@ def test_failed_repeated_squaring_is_not_repeated(monkeypatch):
     assert len(tried) == 1
 
 
-def test_numerics_are_known_before_the_first_query():
+def test_numerics_are_known_before_first_query():
     """A calibration may end with a curve without a query, and the first grid may exceed its limits."""
     target, run = 0.3019373158472418, {"steps": 2, "sampling_rate": 7.312412840202676e-08}
     found = privproj.sigma(Gaussian(), epsilon=target, delta=1.7439767147454356e-12, **run)

@@ -111,14 +111,14 @@ def test_group_step_is_above_brute_force_over_two_points(changes, rate, alone):
     base = math.log(alone / (1.0 - alone))
     subsets = [s for k in range(4) for s in itertools.combinations(range(3), k)]
     coin = {s: 1.0 / (1.0 + math.exp(-base - sum(changes[i] for i in s))) for s in subsets}
-    laws = {s: (p, 1.0 - p) for s, p in coin.items()}
+    dists = {s: (p, 1.0 - p) for s, p in coin.items()}
 
     def member(j):
-        near = [laws[s] for s in subsets if 0 < len(s) <= j]
+        near = [dists[s] for s in subsets if 0 < len(s) <= j]
 
         def log_delta(eps):
             worst = max(
-                max(hockey_stick(p, laws[()], math.exp(eps)), hockey_stick(laws[()], p, math.exp(eps))) for p in near
+                max(hockey_stick(p, dists[()], math.exp(eps)), hockey_stick(dists[()], p, math.exp(eps))) for p in near
             )
             return Enclosure(-math.inf, math.log(worst * (1.0 + 1e-12)) if worst > 0.0 else -700.0)
 
@@ -128,10 +128,10 @@ def test_group_step_is_above_brute_force_over_two_points(changes, rate, alone):
         return
     step = group_step(member, poisson_weights(rate, 3))
     weight = {s: rate ** len(s) * (1.0 - rate) ** (3 - len(s)) for s in subsets}
-    mixed = tuple(sum(weight[s] * laws[s][i] for s in subsets) for i in (0, 1))
+    mixed = tuple(sum(weight[s] * dists[s][i] for s in subsets) for i in (0, 1))
     for eps in (0.0, 0.05, 0.3, 1.0):
         t = math.exp(eps)
-        remove, add = hockey_stick(mixed, laws[()], t), hockey_stick(laws[()], mixed, t)
+        remove, add = hockey_stick(mixed, dists[()], t), hockey_stick(dists[()], mixed, t)
         upper = step.excess(np.array([eps, -eps]))[1]
         assert remove <= upper[0] + 1e-12 and add <= upper[1] * t + 1e-12
 
@@ -140,15 +140,15 @@ def test_group_step_is_above_brute_force_over_two_points(changes, rate, alone):
 def test_group_step_is_close_to_equal_rank_one_records():
     """``E_b max_x [sum_j w_j Q(x - j m sqrt b) - t Q(x)]`` is attained, by quadrature over ``b``."""
     mechanism, rate, size = M2(dim=2048, rank=16, noise_multiplier=0.156), 0.01, 5
-    law = ScaledBeta(8.0, 1016.0, mechanism.mu**2)
+    distribution = ScaledBeta(8.0, 1016.0, mechanism.mu**2)
     step = group_step(lambda j: representation(mechanism.for_group(j)), poisson_weights(rate, size))
     nodes, weights = np.polynomial.legendre.leggauss(80)
-    x = 0.5 * law.mean * 6.0 * (nodes + 1.0)
+    x = 0.5 * distribution.mean * 6.0 * (nodes + 1.0)
     b = x / mechanism.mu**2
     density = np.exp(7.0 * np.log(b) + 1015.0 * np.log1p(-b) - special.betaln(8.0, 1016.0)) / mechanism.mu**2
     for eps in (0.01, 0.5, 2.0):
         inner = [float(excess_of_mixture(eps, math.sqrt(value), rate, size)) for value in x]
-        attained = float(np.sum(weights * density * inner) * 0.5 * law.mean * 6.0)
+        attained = float(np.sum(weights * density * inner) * 0.5 * distribution.mean * 6.0)
         upper = step.excess(np.array([eps]))[1][0]
         assert attained <= upper <= 1.15 * attained
 
@@ -222,7 +222,7 @@ def test_bound_without_group_step_uses_group_privacy(mechanism, run):
         (PublicSketch(rank=16, noise_multiplier=4.0), ("exact-rank1", "rank-free")),
     ],
 )
-def test_group_of_rank_one_is_at_most_the_any_rank_bound(mechanism, names, run):
+def test_group_of_rank_one_is_at_most_any_rank_bound(mechanism, names, run):
     """It is at least the bound of copies of one record, whose difference has rank one and the joint shift (C17)."""
     size, delta = 12, 1e-6
     one, any_rank = (privproj.epsilon(mechanism, bound=name, group_size=size, delta=delta, **run) for name in names)
@@ -243,21 +243,24 @@ def test_group_step_uses_rank_one_bound_for_one_record_only(size):
         return find_bound(M2, "exact-rank1" if count == 1 else "rank-free").representation(seen)
 
     by_hand = group_step(member, poisson_weights(rate, size)).log_delta(eps).upper
-    asked = {"epsilon": eps, "sampling_rate": rate, "steps": 1, "group_size": size}
-    of_rank_one, of_any = (privproj.delta(mechanism, bound=name, **asked) for name in ("exact-rank1", "rank-free"))
+    requested = {"epsilon": eps, "sampling_rate": rate, "steps": 1, "group_size": size}
+    of_rank_one, of_any = (privproj.delta(mechanism, bound=name, **requested) for name in ("exact-rank1", "rank-free"))
     assert math.log(of_rank_one.value) == pytest.approx(by_hand, rel=1e-6)
     assert of_rank_one.value < of_any.value
 
 
-def test_group_difference_of_vectors_is_a_vector():
-    mechanism, asked = M2(dim=1024, rank=16, columns=1, noise_multiplier=1.0), {"bound": "exact-rank1", "delta": 0.4}
-    vector = privproj.epsilon(mechanism, group_size=12, **asked).value
-    assert vector == privproj.epsilon(replace(mechanism, noise_multiplier=1.0 / 12), **asked).value
-    assert vector < 0.95 * privproj.epsilon(replace(mechanism, columns=None), group_size=12, **asked).value
+def test_group_difference_of_vectors_is_vector():
+    mechanism, requested = (
+        M2(dim=1024, rank=16, columns=1, noise_multiplier=1.0),
+        {"bound": "exact-rank1", "delta": 0.4},
+    )
+    vector = privproj.epsilon(mechanism, group_size=12, **requested).value
+    assert vector == privproj.epsilon(replace(mechanism, noise_multiplier=1.0 / 12), **requested).value
+    assert vector < 0.95 * privproj.epsilon(replace(mechanism, columns=None), group_size=12, **requested).value
 
 
 @pytest.mark.parametrize("sampling", ["partition", "shuffle"])
-def test_gaussian_epoch_is_worst_with_the_group_in_one_batch(sampling):
+def test_gaussian_epoch_is_worst_with_group_in_one_batch(sampling):
     size, epochs, delta = 4, 3, 1e-6
     found = of_group(size, 8.0, sampling=sampling, sampling_rate=1.0, steps=epochs, delta=delta)
     assert (found.side, found.status, found.numerics) == ("upper bound", "conditional", {})
@@ -277,7 +280,7 @@ def test_gaussian_epoch_is_worst_with_the_group_in_one_batch(sampling):
     )
 
 
-def test_group_without_a_bound_raises():
+def test_group_without_bound_raises():
     """One of its records has no epsilon either, so group privacy does not apply."""
     mechanism = Gaussian(noise_multiplier=1e-10)
     assert privproj.epsilon(mechanism, log10_delta=-1e5, group_size=440).outcome == "vacuous"
@@ -294,7 +297,7 @@ def test_fixed_size_group_step_is_above_brute_force(batch, size, moves):
     before, after = moves[:records], [*(-x for x in moves[:size]), *moves[size:records]]
     batches = list(itertools.combinations(range(records), batch))
 
-    def law(values, chosen):
+    def distribution(values, chosen):
         p = 1.0 / (1.0 + math.exp(-sum(values[i] for i in chosen)))
         return p, 1.0 - p
 
@@ -306,8 +309,8 @@ def test_fixed_size_group_step_is_above_brute_force(batch, size, moves):
 
         def log_delta(eps):
             pairs = ((a, b) for a in (min(sums), *sums[::7], max(sums)) for b in (a - reach, a + reach))
-            laws = [[(1.0 / (1.0 + math.exp(-x)), 1.0 / (1.0 + math.exp(x))) for x in pair] for pair in pairs]
-            worst = max(hockey_stick(*way, math.exp(eps)) for p, q in laws for way in ((p, q), (q, p)))
+            dists = [[(1.0 / (1.0 + math.exp(-x)), 1.0 / (1.0 + math.exp(x))) for x in pair] for pair in pairs]
+            worst = max(hockey_stick(*way, math.exp(eps)) for p, q in dists for way in ((p, q), (q, p)))
             return Enclosure(-math.inf, math.log(worst * (1.0 + 1e-9)) if worst > 0.0 else -700.0)
 
         return PrivacyProfile(log_delta)
@@ -316,7 +319,7 @@ def test_fixed_size_group_step_is_above_brute_force(batch, size, moves):
         return
     step = group_step(member, fixed_size_weights(records, batch, size), of_fixed_size=True)
     p, q = (
-        tuple(sum(law(values, chosen)[i] for chosen in batches) / len(batches) for i in (0, 1))
+        tuple(sum(distribution(values, chosen)[i] for chosen in batches) / len(batches) for i in (0, 1))
         for values in (before, after)
     )
     for eps in (0.0, 0.1, 0.5):
@@ -328,12 +331,12 @@ def test_fixed_size_group_step_requires_dataset_size():
     run = {"sampling": "fixed", "sampling_rate": 0.01, "steps": 1000, "delta": 1e-5, "group_size": 3}
     converted = privproj.epsilon(Gaussian(noise_multiplier=1.0), **run).value
     known = [privproj.epsilon(Gaussian(noise_multiplier=1.0), dataset_size=n, **run).value for n in (1000, 10**7)]
-    # Among very many records each is sampled almost independently; the mirror image replaces the add direction.
+    # Among very many records each is sampled almost independently; the reflected pair replaces the add direction.
     poisson = of_group(3, 1.0).value
     assert known[0] < known[1] < converted and poisson <= known[1] <= 1.3 * poisson
 
 
-def test_copies_of_a_record_are_below_and_close_to_every_bound():
+def test_copies_of_record_are_below_and_close_to_every_bound():
     run = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 2000, "group_size": 5}
     found = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.155974), **run)
     below = lower_bound(found)
@@ -364,13 +367,13 @@ def test_group_phases_and_inverses_agree():
 
 
 @pytest.mark.parametrize("quantity", ["sigma", "steps", "rate"])
-def test_calibration_meets_the_target_for_a_group(quantity):
+def test_calibration_meets_target_for_group(quantity):
     run = {"sampling_rate": 0.01, "steps": 200}
     mechanism = Gaussian() if quantity == "sigma" else Gaussian(noise_multiplier=2.0)
-    asked = {
+    requested = {
         name: value for name, value in run.items() if name != {"steps": "steps", "rate": "sampling_rate"}.get(quantity)
     }
-    value = getattr(privproj, quantity)(mechanism, epsilon=2.0, delta=1e-6, group_size=4, **asked).value
+    value = getattr(privproj, quantity)(mechanism, epsilon=2.0, delta=1e-6, group_size=4, **requested).value
     found = {"sigma": {}, "steps": {"steps": value}, "rate": {"sampling_rate": value}}[quantity]
     mechanism = Gaussian(noise_multiplier=value) if quantity == "sigma" else mechanism
     assert privproj.epsilon(mechanism, delta=1e-6, group_size=4, **{**run, **found}).value <= 2.0
@@ -416,7 +419,7 @@ def test_group_privacy_is_used_if_group_epsilon_is_huge():
         assert back.log10_delta <= log10_delta and back.log10_delta > 1.001 * log10_delta
 
 
-def test_group_privacy_search_finds_the_first_root():
+def test_group_privacy_search_finds_first_root():
     """The delta of one record is constant far out, as with a bad event, and its factor grows."""
 
     def refuse():

@@ -12,10 +12,10 @@ from privproj import Gaussian, Laplace
 from privproj.composition import repeated_squaring
 
 
-def merged(law, scale):
+def merged(distribution, scale):
     """Return a dominated distribution: atoms with neighboring ratios are merged; independent of the package."""
-    seen = (law[0] > 1e-30) & (law[1] > 1e-30)
-    p, q = law[0][seen], law[1][seen]
+    seen = (distribution[0] > 1e-30) & (distribution[1] > 1e-30)
+    p, q = distribution[0][seen], distribution[1][seen]
     group = np.floor(np.arcsinh(np.log(p / q) / scale) * 20.0).astype(int)
     group -= group.min()
     p, q = np.bincount(group, p), np.bincount(group, q)
@@ -37,8 +37,8 @@ def garbled_run(z, rate, steps):
     return whole
 
 
-def garbled_delta(law, eps):
-    p, q = law
+def garbled_delta(distribution, eps):
+    p, q = distribution
     t = math.exp(eps)
     return max(float(np.maximum(p - t * q, 0.0).sum()), float(np.maximum(q - t * p, 0.0).sum()))
 
@@ -51,14 +51,17 @@ MANY_SCALES = [
 @pytest.mark.full
 @pytest.mark.parametrize(("z", "rate", "steps"), MANY_SCALES)
 def test_rare_losses_are_enclosed_within_four_percent(z, rate, steps):
-    law = garbled_run(z, rate, steps)
-    top = garbled_delta(law, 0.0)
+    distribution = garbled_run(z, rate, steps)
+    top = garbled_delta(distribution, 0.0)
     for share in (0.5, 1e-2):
         delta = max(top * share, 1e-10)
         result = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=steps, sampling_rate=rate)
-        assert garbled_delta(law, result.value) <= delta * (1.0 + 1e-6)
+        assert garbled_delta(distribution, result.value) <= delta * (1.0 + 1e-6)
         assert (result.lower or 0.0) <= result.value
-        close = garbled_delta(law, result.value) >= 0.97 * delta or garbled_delta(law, 0.96 * result.value) > delta
+        close = (
+            garbled_delta(distribution, result.value) >= 0.97 * delta
+            or garbled_delta(distribution, 0.96 * result.value) > delta
+        )
         assert close or delta > top
 
 
@@ -71,24 +74,27 @@ def test_split_atoms_dominate_and_merged_atoms_are_dominated(losses, points):
     """The proof needs this for every grid, in both directions."""
     unit = 2.0**-40
     losses, points = (np.unique(np.rint(np.array(x) / unit)) * unit for x in (losses, points))
-    law = repeated_squaring.LossPmf(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
-    placed, merge = repeated_squaring.split_atoms(law, points, unit), repeated_squaring.merge_atoms(law, points, unit)
+    distribution = repeated_squaring.LossPmf(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
+    placed, merge = (
+        repeated_squaring.split_atoms(distribution, points, unit),
+        repeated_squaring.merge_atoms(distribution, points, unit),
+    )
     for eps in np.linspace(-5.0, 5.0, 21):
-        for one, two in ((law, placed), (law.mirrored(), placed.mirrored())):
+        for one, two in ((distribution, placed), (distribution.mirrored(), placed.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
-        assert whole_delta(merge, eps) <= whole_delta(law, eps) * (1.0 + 1e-12) + 1e-15
+        assert whole_delta(merge, eps) <= whole_delta(distribution, eps) * (1.0 + 1e-12) + 1e-15
 
 
 def test_far_atoms_dominate_at_infinity_and_less_if_removed():
-    law = repeated_squaring.LossPmf(
+    distribution = repeated_squaring.LossPmf(
         np.array([-1.0, 0.5, 100.0, 300.0]), np.array([0.2, 0.7, 0.09, 0.01]), 0.0, 0.0, 0.5
     )
-    near, left = (repeated_squaring._without_far_atoms(law, below=below) for below in (False, True))
-    assert near.reach < repeated_squaring.LARGEST_REACH / 2 < law.reach
+    near, left = (repeated_squaring._without_far_atoms(distribution, below=below) for below in (False, True))
+    assert near.reach < repeated_squaring.LARGEST_REACH / 2 < distribution.reach
     for eps in (-5.0, 0.0, 2.0, 50.0, 200.0, 400.0):
-        for one, two in ((law, near), (law.mirrored(), near.mirrored())):
+        for one, two in ((distribution, near), (distribution.mirrored(), near.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
-        assert whole_delta(left, eps) <= whole_delta(law, eps)
+        assert whole_delta(left, eps) <= whole_delta(distribution, eps)
     # If all atoms are too far, all mass is infinite, or the lower bound is 0.
     alone = repeated_squaring.LossPmf(np.array([200.0]), np.ones(1), 0.0, 0.0, 0.5)
     assert repeated_squaring.compose_pmfs([(alone, 3)]).infinity_mass >= 1.0
@@ -97,7 +103,7 @@ def test_far_atoms_dominate_at_infinity_and_less_if_removed():
 
 @pytest.mark.full
 @pytest.mark.parametrize("delta", [1e-14, 1e-16, 1e-18])
-def test_lower_bound_keeps_mass_at_the_end_of_the_support(delta):
+def test_lower_bound_keeps_mass_at_end_of_support(delta):
     """A release without a sampled record has the least loss."""
     found = privproj.epsilon(Gaussian(noise_multiplier=0.2), delta=delta, steps=100, sampling_rate=1e-7)
     assert found.lower < found.value < 1.01 * found.lower
@@ -120,5 +126,7 @@ def test_loose_result_is_replaced_until_no_grid_is_tighter():
     assert found.value < 1.01 * (300.0 + math.log(rate))
 
 
-def whole_delta(law, eps):
-    return law.infinity_mass + float(law.masses @ np.maximum(-np.expm1(eps - law.losses), 0.0))
+def whole_delta(distribution, eps):
+    return distribution.infinity_mass + float(
+        distribution.masses @ np.maximum(-np.expm1(eps - distribution.losses), 0.0)
+    )

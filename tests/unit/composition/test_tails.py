@@ -118,7 +118,7 @@ DEEP = (M1(dim=8129, rank=244, noise_multiplier=4.87838), {"steps": 190, "sampli
 
 
 @pytest.mark.parametrize("name", ["gaussian", "large rate", pytest.param("known projection", marks=pytest.mark.slow)])
-def test_log_delta_is_at_most_that_of_the_first_level(name):
+def test_log_delta_is_at_most_that_of_first_level(name):
     mechanism, run = DEEP if name == "known projection" else RUNS[name]
     curve = composition_of(mechanism, "known-projection" if mechanism is DEEP[0] else None, run).curve()
     for eps in (0.0786819,) if mechanism is DEEP[0] else (1.0, 6.0, 8.0, 9.0, 9.5, 10.0, 12.0):
@@ -137,14 +137,14 @@ def test_phases_are_composed_at_every_level():
     assert all(end.upper <= 1.01 * end.lower for end in eps[:4]) and eps[4].upper < 3.0 * eps[3].upper
 
 
-def test_epsilon_is_above_a_certified_lower_bound():
+def test_epsilon_is_above_certified_lower_bound():
     needs("flint")
     found = privproj.epsilon(RUNS["gaussian"][0], log10_delta=-60, **RUNS["gaussian"][1])
     # 18.12 was proved in balls at 1e-60, and that of 18.10 to be above 1e-60.
     assert 18.10 < found.lower < found.value < 18.13
 
 
-def test_profile_with_a_floor_raises_below_it():
+def test_profile_with_floor_raises_below_it():
     def log_delta(eps):
         inner = gaussian(1.0).log_delta(eps)
         return type(inner)(max(inner.lower, -90.0), max(inner.upper, -90.0))

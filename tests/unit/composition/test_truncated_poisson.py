@@ -79,7 +79,7 @@ def test_huge_binomial_tail_is_enclosed(above):
     assert found.lower <= exact <= found.upper <= found.lower + 3e-9 + 3e-14 * abs(exact)
 
 
-def test_binomial_tail_at_the_ends_of_its_range():
+def test_binomial_tail_at_ends_of_its_range():
     assert log_binomial_tail(10, 0.3, 0) == Enclosure(0.0, 0.0)
     assert log_binomial_tail(10, 0.3, 11).upper == -math.inf
     assert log_binomial_tail(10, 1.0, 10) == Enclosure(0.0, 0.0)
@@ -123,7 +123,7 @@ def test_truncated_step_is_within_its_bound(others, rate, cap):
     assert beyond, "no cut shows, so the law would hold without any price of a cut"
 
 
-def test_truncation_probability_is_an_upper_bound():
+def test_truncation_probability_is_upper_bound():
     draw = np.random.default_rng(1)
     for cap, size in ((8, 40), (10, 60)):
         found = log_probability_of_cut(run(cap, steps=5, sampling_rate=0.1, dataset_size=size))
@@ -132,7 +132,7 @@ def test_truncation_probability_is_an_upper_bound():
         assert math.exp(found.upper) <= 1.3 * seen + 5e-3
 
 
-def test_truncation_cost_is_below_the_published_one():
+def test_truncation_cost_is_below_published_one():
     published = math.log(588 * (1.0 + math.exp(2.0))) + log_binomial_tail(50000, 256 / 50000, 385).upper
     assert math.exp(published) == pytest.approx(1.6e-10, rel=0.1)
     assert math.exp(log_probability_of_cut(run(384)).upper) < 0.25 * math.exp(published)
@@ -148,7 +148,7 @@ def test_truncation_cost_is_monotone():
             assert log_probability_of_cut(run(given_run.pop("cap"), **given_run)).upper <= here.upper
 
 
-def test_group_that_fills_a_batch_is_always_truncated():
+def test_group_that_fills_batch_is_always_truncated():
     one, ten = (log_probability_of_cut(run(cap, group_size=size)) for cap, size in ((384, 1), (393, 10)))
     assert one == ten
     assert log_probability_of_cut(run(9, group_size=10)).upper == 0.0
@@ -206,10 +206,10 @@ def test_truncated_rule_still_leads_with_epsilon():
         assert privproj.delta(mechanism, epsilon=eps, bound="good-event", **options).value <= delta
 
 
-def test_truncated_curve_encloses_the_sum_and_its_inverse():
-    question = composition_of(Gaussian(noise_multiplier=1.0), None, {**CAPPED, "max_batch_size": 360})
-    plain = question.with_run(max_batch_size=None, dataset_size=None).curve()
-    curve, cut = question.curve(), log_probability_of_cut(question.only.run)
+def test_truncated_curve_encloses_sum_and_its_inverse():
+    composition = composition_of(Gaussian(noise_multiplier=1.0), None, {**CAPPED, "max_batch_size": 360})
+    plain = composition.with_run(max_batch_size=None, dataset_size=None).curve()
+    curve, cut = composition.curve(), log_probability_of_cut(composition.only.run)
     for eps in (0.1, 0.6, 1.2):
         ends, uncut = curve.log_delta(eps), plain.log_delta(eps)
         assert ends.lower <= np.logaddexp(uncut.lower, cut.lower) <= np.logaddexp(uncut.upper, cut.upper) <= ends.upper
@@ -230,7 +230,7 @@ def test_uncertain_truncation_widens_epsilon_and_delta():
     assert curve.epsilon(math.log(5e-7)).lower < curve.epsilon(math.log(5e-7)).upper == math.inf
 
 
-def test_calibration_includes_the_truncation_cost():
+def test_calibration_includes_truncation_cost():
     mechanism, target = Gaussian(), {"epsilon": 1.0, "delta": 1e-6}
     z = {cap: privproj.sigma(mechanism, **target, **CAPPED, max_batch_size=cap).value for cap in (300, 357, 50001)}
     assert z[300] is None

@@ -39,7 +39,7 @@ def test_mixture_ends_decrease_for_extreme_parameters(a, b, mu, any_rank):
 @pytest.mark.parametrize("any_rank", [0.0, 1.0])
 @pytest.mark.parametrize("log_delta", [-1e-3, -1.0, -30.0, -1e4, -1e6])
 @pytest.mark.parametrize(("a", "b"), FAR)
-def test_mixture_root_is_a_crossing_for_extreme_parameters(a, b, log_delta, any_rank):
+def test_mixture_root_is_crossing_for_extreme_parameters(a, b, log_delta, any_rank):
     for mu in (1e-4, 1.0, 100.0):
         row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
         try:
@@ -84,7 +84,7 @@ def test_log_tail_in_dimensions_up_to_1e9(a, b, deviations):
 
 @pytest.mark.parametrize("a", [1e9, 2.5e11])
 @pytest.mark.parametrize("deviations", [-2.0, 1.0])
-def test_log_tail_of_a_large_gamma_shape_matches_expansion(a, deviations):
+def test_log_tail_of_large_gamma_shape_matches_expansion(a, deviations):
     s = deviations / math.sqrt(a)
     dist = beta_gamma_params((a, math.inf, 1.0, 0.0))
     growth, rise, _ = point_at(s, dist)
@@ -100,7 +100,7 @@ def test_log_tail_of_a_large_gamma_shape_matches_expansion(a, deviations):
 
 
 @pytest.mark.parametrize("longer", [1.5, 3.0, 6.0])
-def test_whole_integral_with_a_longer_step_is_wider(monkeypatch, longer):
+def test_whole_integral_with_longer_step_is_wider(monkeypatch, longer):
     draw = random.Random(3)
     rows = []
     for _ in range(60):
@@ -144,7 +144,7 @@ def mean_profile(a, b, scale, eps):
         pytest.param(17.78141478754283, 1.0, 0.013798087693498, 723.6443230190972, marks=pytest.mark.full),
     ],
 )
-def test_mixture_ends_near_the_supremum_are_sound(a, b, z, eps):
+def test_mixture_ends_near_supremum_are_sound(a, b, z, eps):
     lower, upper = mixture_log_delta(eps, (a, b, 1.0 / z**2, 0.0))
     assert lower <= mean_profile(a, b, 1.0 / z**2, eps) <= upper
     assert upper - lower < 1e-11 * (1.0 - upper)

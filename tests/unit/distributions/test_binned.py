@@ -10,7 +10,7 @@ from privproj.distributions import binned
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_convolve_layers_keeps_the_mean_and_dominates(count):
+def test_convolve_layers_keeps_mean_and_dominates(count):
     rng = np.random.default_rng(2)
     parts = ((64, 4, count, 0.9 / count), (16, 16, 1, 0.1))
     bins = binned.convolve_layers(parts, 4.0)

@@ -59,7 +59,7 @@ def test_bins_refuse_dimensions_beyond_their_margin():
         privproj.epsilon(M2(dim=10**10, rank=16, noise_multiplier=0.1), delta=1e-5, steps=10)
 
 
-def test_tables_decrease_far_beyond_the_bulk():
+def test_tables_decrease_far_beyond_bulk():
     """A tangent at a distant atom must not be chosen (regression)."""
     stack = M2(layers=(Layer(dim=768, rank=16, count=24),), clipping="per-layer", noise_multiplier=0.2)
     _, upper = find_bound(M2, "rank-free").representation(stack).table(np.linspace(0.0, 12.0, 80))
@@ -74,7 +74,7 @@ def test_public_tables_enclose_profiles_and_are_close(rank, mu, eps):
 
 @pytest.mark.parametrize(("dim", "rank", "z"), [(1000, 256, 20.0), (40, 3, 2.0), (5, 1, 1.0)])
 def test_tables_of_projected_energy_enclose_profiles(dim, rank, z):
-    dist = known_projection.law(M1(dim=dim, rank=rank, noise_multiplier=z))
+    dist = known_projection.distribution(M1(dim=dim, rank=rank, noise_multiplier=z))
     tables_enclose(dist, dist.bins(), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
 
 
@@ -108,7 +108,7 @@ def test_many_rows_match_single_rows(shapes):
         assert np.allclose(table(eps, dists[0]), alone, rtol=1e-9, atol=1e-40)
 
 
-def test_omitted_layers_do_not_increase_the_bound():
+def test_omitted_layers_do_not_increase_bound():
     rng = np.random.default_rng(4)
     shapes = {(int(d), int(rng.integers(1, d // 2))) for d in rng.integers(4, 400, 40)}
     kept = rank_free._largest_shapes(shapes)

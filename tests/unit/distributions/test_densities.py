@@ -77,7 +77,7 @@ def test_secret_projection_exceeds_simulated_delta(rank, sigma, m):
         assert abs(draws.mean() - exact) <= 5 * draws.std() / math.sqrt(count) + 1e-12
 
 
-def test_secret_projection_bounds_the_simulated_release():
+def test_secret_projection_bounds_simulated_release():
     """Simulate the release itself in two dimensions; one test gives a lower bound of its divergence."""
     rng = np.random.default_rng(23)
     rank, sigma, m, count = 3, 0.6, 0.4, 400_000

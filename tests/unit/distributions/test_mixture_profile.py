@@ -46,7 +46,7 @@ def tangent_bound(eps, mu, dim, rank, p):
     ("dim", "rank", "mu", "eps"),
     [(768, 16, 5.0, 0.2), (768, 16, 10.0, 3.0), (40, 3, 8.0, 2.0), (20, 18, 3.0, 1.0), (12, 2, 6.0, 2.0)],
 )
-def test_dual_equals_the_best_tangent(dim, rank, mu, eps):
+def test_dual_equals_best_tangent(dim, rank, mu, eps):
     low, high = log_any_rank_profile(eps, ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu))
     span = (math.log(inflection(eps)), math.log(mu * mu))
     found = minimize_scalar(lambda s: tangent_bound(eps, mu, dim, rank, math.exp(s)), bounds=span, method="bounded")
@@ -67,7 +67,7 @@ def test_scalar_profile_matches_kernels(a, b):
         assert other.upper - other.lower <= 2e-11 + 5e-15 * math.sqrt(min(a, b))
 
 
-def test_any_rank_profile_with_an_unresolved_tail(monkeypatch):
+def test_any_rank_profile_with_unresolved_tail(monkeypatch):
     """The profile is that of rank one plus the unresolved tail, without a search for the cut."""
     dist = TabulatedSensitivity(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
     losses = [0.3, 1.0, 3.0, 5.0, 8.0, 20.0, 100.0]

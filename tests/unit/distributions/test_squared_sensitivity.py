@@ -14,7 +14,7 @@ from privproj.distributions.squared_sensitivity import ScaledBeta, log_gaussian_
 @pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(settings_of_m2)
-def test_expected_profile_matches_a_dense_trapezoid(setting):
+def test_expected_profile_matches_dense_trapezoid(setting):
     """The trapezoidal rule is spectrally accurate for an analytic integrand on the line."""
     dim, rank, mu, eps = setting
     dist = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
@@ -29,7 +29,7 @@ def test_expected_profile_matches_a_dense_trapezoid(setting):
 
 @settings(max_examples=15, deadline=None)
 @given(settings_of_m2, st.floats(1e-6, 1e3), st.floats(0.0, 1.2))
-def test_truncated_profile_matches_a_dense_trapezoid(setting, shift, share):
+def test_truncated_profile_matches_dense_trapezoid(setting, shift, share):
     """``E[h_eps(X + c^2); X + c^2 <= x]``; the integrand is unimodal although it is flat on the left (C31)."""
     dim, rank, mu, eps = setting
     base = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
@@ -53,7 +53,7 @@ def test_truncated_profile_matches_a_dense_trapezoid(setting, shift, share):
     assert tail * above <= dist.mean * (1.0 + 1e-9)
 
 
-def test_mean_above_of_a_shifted_distribution():
+def test_mean_above_of_shifted_distribution():
     base = ScaledBeta(4.0, 28.0, 5.0)
     dist = ScaledBeta(4.0, 28.0, 5.0, 0.75)
     for x in (0.1, 0.8, 1.5, 4.0, 5.7, 6.0):

@@ -13,7 +13,7 @@ from privproj.distributions.tabulated import TabulatedSensitivity
 from privproj.profiles.gaussian import gaussian_values, log_gaussian_delta
 
 
-def test_panels_match_scalar_quadrature_of_a_beta():
+def test_panels_match_scalar_quadrature_of_beta():
     """Profiles of a Beta distribution by panels (through its density) and by :class:`ScaledBeta` agree."""
 
     class LogBeta:
@@ -31,7 +31,7 @@ def test_panels_match_scalar_quadrature_of_a_beta():
             assert found.upper == pytest.approx(known.upper, rel=1e-8, abs=1e-8)
 
 
-def test_gaussian_values_match_the_kernel():
+def test_gaussian_values_match_kernel():
     """Sensitivities from 4e-6 to 50, within half of the margin plus the reported rounding."""
     rng = np.random.default_rng(5)
     for eps in (0.0, *np.exp(rng.uniform(-12.0, 4.0, 12)).tolist()):

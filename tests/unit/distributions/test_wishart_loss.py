@@ -90,7 +90,7 @@ def dense_delta(dim, rank, m, eps, count=400_000):
 
 
 @pytest.mark.parametrize(("dim", "rank", "m", "eps"), [c for c in CORNERS if c[2] > 1e-8])
-def test_enclosure_contains_a_dense_sum(dim, rank, m, eps):
+def test_enclosure_contains_dense_sum(dim, rank, m, eps):
     """A quadrature with accidental agreement was 6e-7 too low here (regression)."""
     found = VectorWishart(dim, rank, m).log_delta(eps)
     dense = math.log(dense_delta(dim, rank, m, eps))
@@ -123,7 +123,7 @@ def test_reported_panel_error_is_needed(monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m"), [c[:3] for c in CORNERS])
-def test_wishart_table_matches_the_profile(dim, rank, m):
+def test_wishart_table_matches_profile(dim, rank, m):
     eps = np.concatenate([[0.0], np.geomspace(1e-4, 60.0, 8)])
     lower, upper = VectorWishart(dim, rank, m).table(eps)
     for e, low, high in zip(eps.tolist(), lower, upper, strict=True):
@@ -142,7 +142,7 @@ def test_one_dimension_has_zero_delta():
 @pytest.mark.parametrize(
     ("dim", "rank", "m"), [(2048, 16, 1e-3), (1000, 256, 8e-6), (10**6, 64, 1e-12), (10, 20, 0.01)]
 )
-def test_guess_epsilon_does_not_change_the_result(dim, rank, m):
+def test_guess_epsilon_does_not_change_result(dim, rank, m):
     profile = VectorWishart(dim, rank, m).profile()
     target = math.log(1e-5)
     alone = replace(profile, guess=None).epsilon(target)

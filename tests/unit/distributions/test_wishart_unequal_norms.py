@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 from scipy import special
-from unit.distributions.pairs import log_density, mean_over_w, one_pair
+from unit.distributions.pairs import mean_over_w, one_pair
 
 import privproj
 from privproj import M1, Wishart
@@ -30,7 +30,7 @@ def largest(dim, rank, m, ratio, eps):
     return max(one_pair(dim, rank, m * x, side * ratio, eps, 500) for x in near)
 
 
-def law_of(dim, rank, m, ratio, eps):
+def distribution_of(dim, rank, m, ratio, eps):
     """Upper end, lower end and reference."""
     found = UnequalNorms(dim, rank, m, ratio).log_delta(eps)
     return math.exp(found.upper), math.exp(found.lower), largest(dim, rank, m, ratio, eps)
@@ -50,7 +50,7 @@ def law_of(dim, rank, m, ratio, eps):
     ],
 )
 def test_unequal_norms_enclosure_contains_worst_pair(dim, rank, m, ratio, eps):
-    upper, lower, reference = law_of(dim, rank, m, ratio, eps)
+    upper, lower, reference = distribution_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6)
     assert lower <= reference * (1 + 5e-3), "the pair behind the lower end exists"
     assert upper <= lower * (1 + WIDTH)
@@ -68,7 +68,7 @@ def test_unequal_norms_enclosure_contains_worst_pair(dim, rank, m, ratio, eps):
 )
 def test_gains_at_nodes_with_tiny_gain(dim, rank, m, ratio, eps):
     """The gain starts within rounding of 0."""
-    upper, lower, reference = law_of(dim, rank, m, ratio, eps)
+    upper, lower, reference = distribution_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6) and lower <= upper <= lower * (1 + WIDTH)
     ends = UnequalNorms(dim, rank, m, ratio).delta_ends(np.array([eps]))
     assert ends[0] < ends[1], "the lower end is its own, and not cut to the upper one"
@@ -97,13 +97,13 @@ def test_parallel_vectors_at_epsilon_600():
     eps=st.floats(0, 4),
 )
 def test_upper_bound_exceeds_every_pair(dim, share, m, ratio, eps):
-    upper, _, reference = law_of(dim, max(1, round(dim * 10**share)), m, ratio, eps)
+    upper, _, reference = distribution_of(dim, max(1, round(dim * 10**share)), m, ratio, eps)
     assert reference <= upper * (1 + 1e-6) or upper < 1e-25
 
 
 @pytest.mark.parametrize(("dim", "rank", "m", "ratio"), [(6, 3, 0.1, 0.3), (40, 60, 1e-3, 0.05), (2, 1, 0.2, 0.4)])
 @pytest.mark.parametrize("count", [2, 9, 40])
-def test_few_nodes_enclose_the_pairs(dim, rank, m, ratio, count):
+def test_few_nodes_enclose_pairs(dim, rank, m, ratio, count):
     """The nodes determine only the width of the enclosure."""
     worst, eps = UnequalNorms(dim, rank, m, ratio), np.array([0.0, 0.4, 1.5])
     nodes = np.sort(np.concatenate([-np.geomspace(1e-3, 5.0, count), np.geomspace(1e-3, 3.0, count)]))
@@ -117,7 +117,7 @@ def test_few_nodes_enclose_the_pairs(dim, rank, m, ratio, count):
 
 
 @pytest.mark.parametrize(("dim", "rank", "tau", "eps"), [(5, 3, 0.3, 0.5), (5, 9, -0.4, 0.6), (400, 30, -0.1, 0.2)])
-def test_gains_match_reference_given_the_alignment(dim, rank, tau, eps):
+def test_gains_match_reference_given_alignment(dim, rank, tau, eps):
     """The gain is the mean over ``W``, with one minimum in ``x``, and one in the ratio at ``tau = x``."""
     worst, x = UnequalNorms(dim, rank, 0.1, 1.0), np.linspace(tau - 1.2, tau + 1.2, 120)
     ratios = np.linspace(-1.0, 1.0, 81)
@@ -143,7 +143,7 @@ class _Steps(UnequalNorms):
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_tails_are_the_largest_over_alignments(ratio):
+def test_tails_are_largest_over_alignments(ratio):
     """The tail is largest at an alignment inside a cell."""
     worst, places = _Steps(9, 5, 0.5, ratio), np.array([0.05, 0.2, 0.7, 1.5])
     nodes = np.sort(np.concatenate([-30.0 * 0.9 ** np.arange(60), [0.0], 30.0 * 0.9 ** np.arange(60), places, -places]))
@@ -157,7 +157,7 @@ def test_tails_are_the_largest_over_alignments(ratio):
     assert np.all(upper <= (parts[0].max(axis=0) + parts[1].max(axis=0)) * 1.1)
 
 
-def test_unequal_norms_table_matches_the_profile():
+def test_unequal_norms_table_matches_profile():
     worst, eps = UnequalNorms(50, 8, 1e-4, 0.02), np.array([0.3, 0.0, 1.1, 0.6])
     lower, upper = worst.table(eps)
     for i, e in enumerate(eps):
@@ -166,7 +166,7 @@ def test_unequal_norms_table_matches_the_profile():
         assert upper[i] <= math.exp(one.lower) * (1 + 2 * WIDTH)
 
 
-def test_parallel_vectors_and_one_dimension_have_a_closed_form():
+def test_parallel_vectors_and_one_dimension_have_closed_form():
     """Scaling a Gamma variable: ``H_eps`` by its distribution function."""
     k, tau, eps = 2.0, math.log(1.5), 0.2
     exact = []
@@ -179,7 +179,7 @@ def test_parallel_vectors_and_one_dimension_have_a_closed_form():
     assert found.upper - found.lower <= 1e-6
 
 
-def test_delta_increases_with_the_misalignment_bound():
+def test_delta_increases_with_misalignment_bound():
     ends = [UnequalNorms(30, 10, m, ratio).log_delta(0.4) for m, ratio in ((1e-3, 0.01), (1e-2, 0.01), (1e-2, 0.1))]
     assert all(smaller.lower <= larger.upper for smaller, larger in itertools.pairwise(ends))
 
@@ -216,11 +216,11 @@ def test_unequal_norms_exceed_simulated_delta(dim, rank, m, ratio, eps):
     gaussians = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
     y = np.einsum("cdr,cr->cd", gaussians, gaussians[:, 0, :]) * ratio
 
-    def log_law(v):
+    def log_density(v):
         size = float(np.linalg.norm(v))
         return log_density(y / size, v / size, dim, rank) - dim * math.log(size)
 
-    gains = np.clip(-np.expm1(eps - log_law(first) + log_law(second)), 0.0, None)
+    gains = np.clip(-np.expm1(eps - log_density(first) + log_density(second)), 0.0, None)
     upper = math.exp(UnequalNorms(dim, rank, m, abs(math.log(ratio))).log_delta(eps).upper)
     assert gains.mean() - 5 * gains.std() / math.sqrt(count) <= upper
 
@@ -228,7 +228,7 @@ def test_unequal_norms_exceed_simulated_delta(dim, rank, m, ratio, eps):
 @pytest.mark.full
 @settings(max_examples=15)
 @given(dim=st.integers(2, 300), rank=st.integers(1, 300), m=st.floats(-6, -1).map(lambda x: 10.0**x))
-def test_delta_increases_with_the_norm_ratio(dim, rank, m):
+def test_delta_increases_with_norm_ratio(dim, rank, m):
     found = [UnequalNorms(dim, rank, m, ratio).log_delta(0.3) for ratio in (1e-9, 0.01, 0.1)]
     assert all(smaller.lower <= larger.upper for smaller, larger in itertools.pairwise(found))
     equal = VectorWishart(dim, rank, m).log_delta(0.3)

@@ -78,13 +78,13 @@ def test_balls_in_bins_event_needs_projection_accountant():
     sampled_epoch = dp_accounting.PoissonSampledDpEvent(0.5, epoch)
     replaces = ProjectionPLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
     theirs = BallsInBinsDpEvent(dp_accounting.GaussianDpEvent(2.0), batches=10)
-    refused = [
+    rejected = [
         *((kind(), epoch) for kind in (dp_accounting.pld.PLDAccountant, dp_accounting.rdp.RdpAccountant)),
         *((ProjectionPLDAccountant(), event) for event in (sampled_epoch, theirs)),
         (ProjectionRdpAccountant(), epoch),
         (replaces, epoch),
     ]
-    for accountant, event in refused:
+    for accountant, event in rejected:
         with pytest.raises(dp_accounting.UnsupportedEventError):
             accountant.compose(event)
     with pytest.raises(dp_accounting.UnsupportedEventError, match="batches_per_record=4"):
@@ -221,7 +221,7 @@ COUNTS = phase_of(Laplace(noise_multiplier=9.0), "counts")
 
 
 @pytest.mark.parametrize("phases", [[SAMPLED], [SAMPLED, COUNTS], [COUNTS, BINS]], ids=len)
-def test_event_of_schedule_costs_the_same(phases):
+def test_event_of_schedule_costs_same(phases):
     whole = Composition(tuple(phases), 1e-2, "dp-accounting")
     found = ProjectionPLDAccountant(**FINE).compose(event_of(whole)).get_epsilon(1e-5)
     assert found == pytest.approx(whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0)

@@ -108,16 +108,16 @@ ADAPTIVE = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "text"),
     [
         ({"poisson_sampling": False}, "poisson_sampling=True"),
         ({"rand_on_empty": True}, "rand_on_empty=False"),
         (ADAPTIVE, "clipping='flat'"),
     ],
 )
-def test_unsupported_optimizer_is_rejected_before_step(options, words):
+def test_unsupported_optimizer_is_rejected_before_step(options, text):
     engine, parts = opacus_parts()
-    with pytest.raises(UnsupportedError, match=words):
+    with pytest.raises(UnsupportedError, match=text):
         engine.make_private(**parts, noise_multiplier=1.0, **options)
     assert len(engine.accountant) == 0
 

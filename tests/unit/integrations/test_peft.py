@@ -35,7 +35,7 @@ def test_layers_from_peft_reads_directory(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "config", "words"),
+    ("adapter", "config", "sentence"),
     [
         (
             {"r": 0, "target_modules": ["q_proj"]},
@@ -55,10 +55,10 @@ def test_layers_from_peft_reads_directory(tmp_path, capsys):
         ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
     ],
 )
-def test_unsupported_peft_configuration_is_rejected(tmp_path, adapter, config, words):
+def test_unsupported_peft_configuration_is_rejected(tmp_path, adapter, config, sentence):
     write(tmp_path, "config.json", **config)
     write(tmp_path, "adapter_config.json", **adapter)
-    with pytest.raises(InvalidParameterError, match=words):
+    with pytest.raises(InvalidParameterError, match=sentence):
         layers_from_peft(str(tmp_path))
 
 
@@ -141,7 +141,7 @@ FIRST = "model.layers.0.self_attn.q_proj"
 
 
 @pytest.mark.parametrize(
-    ("tensors", "words"),
+    ("tensors", "sentence"),
     [
         (factors(NAMED | {FIRST: (64, 64, 8)}), "rank 4"),
         (factors(NAMED) | {"base_model.model.lm_head.weight": [20, 64]}, "linear layers only"),
@@ -153,13 +153,13 @@ FIRST = "model.layers.0.self_attn.q_proj"
         ({}, "no tensor"),
     ],
 )
-def test_contradictory_saved_adapter_is_rejected(tmp_path, tensors, words):
+def test_contradictory_saved_adapter_is_rejected(tmp_path, tensors, sentence):
     home = llama(tmp_path)
     save_tensors(tmp_path / "adapter_model.safetensors", factors(NAMED))
     known = layers_from_peft(home)
     assert known == (Layer(dim=64, rank=4, count=4), Layer(dim=96, rank=4, count=4))
     save_tensors(tmp_path / "adapter_model.safetensors", tensors)
-    with pytest.raises(InvalidParameterError, match=words):
+    with pytest.raises(InvalidParameterError, match=sentence):
         layers_from_peft(home)
 
 

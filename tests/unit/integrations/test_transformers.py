@@ -43,7 +43,7 @@ def runs():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trainer_loss_of_a_record_depends_on_it_alone(runs, kind, tmp_path):
+def test_trainer_loss_of_record_depends_on_it_alone(runs, kind, tmp_path):
     model, data = runs.KINDS[kind]()
     model.eval()
     own = runs.trainer(tmp_path, model, data)
@@ -67,7 +67,7 @@ def test_trainer_label_smoothing_is_per_record(runs, tmp_path):
 
 @pytest.mark.parametrize(("at_a_time", "accumulation"), [(12, 1), (5, 3)])
 @pytest.mark.parametrize("make", ["head_only", "adapted"])
-def test_trainer_step_is_the_clipped_sum(runs, make, at_a_time, accumulation, tmp_path):
+def test_trainer_step_is_clipped_sum(runs, make, at_a_time, accumulation, tmp_path):
     model, data = getattr(runs, make)(), runs.texts(at_a_time * accumulation)
     trained = [p for p in model.parameters() if p.requires_grad]
     found = [torch.autograd.grad(model(**runs.padded([record])).loss, trained) for record in data]
@@ -88,7 +88,7 @@ def test_trainer_step_is_the_clipped_sum(runs, make, at_a_time, accumulation, tm
 
 
 @pytest.mark.parametrize("length", [{"num_train_epochs": 2.5}, {"max_steps": 7}])
-def test_trainer_releases_exactly_the_planned_steps(runs, length, tmp_path):
+def test_trainer_releases_exactly_planned_steps(runs, length, tmp_path):
     own = runs.trainer(
         tmp_path, data=runs.texts(40), privacy={**PRIVACY, "epsilon": 2.0, "noise_multiplier": None}, **length
     )
@@ -111,7 +111,7 @@ def test_trainer_with_empty_batches_runs_all_steps(runs, tmp_path):
         assert read_ledger(tmp_path / name / "ledger.jsonl").spent == 16
 
 
-def test_trainer_balls_in_bins_pass_is_an_epoch(runs, tmp_path, monkeypatch):
+def test_trainer_balls_in_bins_pass_is_epoch(runs, tmp_path, monkeypatch):
     drawn, plain = [], BatchState.open
     monkeypatch.setattr(BatchState, "open", lambda turn, *given: (drawn.append(given[2]), plain(turn, *given)))
     privacy = {**PRIVACY, "batches": "balls-in-bins"}
@@ -290,10 +290,10 @@ def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     own = runs.trainer(tmp_path, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     own.add_callback(runs.Stop())
     assert own.train().global_step == own.private_optimizer._steps == 4
-    assert any("4 of 6" in words for words in own.epsilon().warnings)
+    assert any("4 of 6" in sentence for sentence in own.epsilon().warnings)
 
 
-# --- what is refused ----------------------------------------------------------------------------------
+# --- unsupported uses ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -316,19 +316,19 @@ def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("privacy", "words"),
+    ("privacy", "sentence"),
     [
         ({**PRIVACY, "steps": 3}, "TrainingArguments"),
         ({**PRIVACY, "clip": 3}, "max_grad_norm"),
         ({"max_grad_norm": 1.0, "noise_multiplier": 1.0}, "delta"),
     ],
 )
-def test_trainer_takes_privacy_options_of_make_private(runs, privacy, words, tmp_path):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_trainer_takes_privacy_options_of_make_private(runs, privacy, sentence, tmp_path):
+    with pytest.raises(InvalidParameterError, match=sentence):
         runs.trainer(tmp_path, privacy=privacy)
 
 
-def test_trainer_rejects_loss_of_a_whole_batch(runs, tmp_path):
+def test_trainer_rejects_loss_of_whole_batch(runs, tmp_path):
     with pytest.raises(InvalidParameterError, match="compute_record_losses"):
         runs.trainer(tmp_path, kind=runs.Weighted)
     assert runs.trainer(tmp_path, kind=runs.WeightedRecords, max_steps=1).train().global_step == 1

@@ -27,9 +27,9 @@ from privproj.integrations.transformers import PrivateTrainer
 from privproj.training import prepare_peft
 
 PRIVACY = {"algorithm": "dp-sgd", "noise_multiplier": 1.0, "delta": 1e-5, "max_grad_norm": 1.0}
-WORDS, IGNORED = 16, -100
+TEXTS, IGNORED = 16, -100
 BERT = {
-    "vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+    "vocab_size": TEXTS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
     "max_position_embeddings": 12, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
 
@@ -37,7 +37,7 @@ BERT = {
 def llama():
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes))
+    return LlamaForCausalLM(LlamaConfig(vocab_size=TEXTS, **sizes))
 
 
 def head_only():
@@ -53,7 +53,7 @@ def texts(count=12, seed=0):
     found = []
     for i in range(count):
         length = int(torch.randint(3, 11, (), generator=draw))
-        tokens = torch.randint(1, WORDS, (length,), generator=draw)
+        tokens = torch.randint(1, TEXTS, (length,), generator=draw)
         found.append({"input_ids": tokens, "labels": torch.where(torch.arange(length) < 1 + i % 2, IGNORED, tokens)})
     return found
 
@@ -110,7 +110,7 @@ def tokens_of(labels):
 
 KINDS = {
     "causal": lambda: (llama(), texts()),
-    "gpt-2": lambda: (GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2)), texts()),
+    "gpt-2": lambda: (GPT2LMHeadModel(GPT2Config(vocab_size=TEXTS, n_embd=16, n_layer=1, n_head=2)), texts()),
     "masked": lambda: (BertForMaskedLM(BertConfig(**BERT)), texts()),
     "tokens": lambda: (BertForTokenClassification(BertConfig(**BERT, num_labels=3)), tokens_of(3)),
     "classes": lambda: (BertForSequenceClassification(BertConfig(**BERT, num_labels=3)), classes(torch.arange(12) % 3)),
@@ -121,7 +121,7 @@ KINDS = {
     ),
     "encoder and decoder": lambda: (
         T5ForConditionalGeneration(
-            T5Config(vocab_size=WORDS, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+            T5Config(vocab_size=TEXTS, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
         ),
         texts(),
     ),

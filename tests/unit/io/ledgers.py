@@ -22,13 +22,13 @@ def spend(path, steps, phase=PHASE, target=TARGET):
 
 
 def altered(path, content):
-    """What an altered ledger is read as; None where it is refused by one sentence that names the file and a remedy."""
+    """Return the account of an altered ledger; None if it is rejected with one sentence and a remedy."""
     path.write_bytes(content)
     try:
         return read_ledger(path)
     except InvalidParameterError as error:
-        said = str(error)
-        assert str(path) in said and "\n" not in said and "backup" in said and "planned step" in said
+        output = str(error)
+        assert str(path) in output and "\n" not in output and "backup" in output and "planned step" in output
         return None
 
 

@@ -26,7 +26,7 @@ LOOPS = {
 """Loops of steps."""
 
 
-def told(loop):
+def stated(loop):
     """The accountant of a loop."""
     found = Accountant()
     for mechanism, run in loop:
@@ -38,7 +38,7 @@ def told(loop):
 @pytest.mark.parametrize("ending", ["toml", pytest.param("json", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", LOOPS)
 def test_accountant_equals_run_file_and_command(name, ending, tmp_path, capsys):
-    accountant, file = told(LOOPS[name]), tmp_path / f"run.{ending}"
+    accountant, file = stated(LOOPS[name]), tmp_path / f"run.{ending}"
     accountant.save(file)
     found = accountant.epsilon(1e-5)
     again = Accountant.read(file)
@@ -51,7 +51,7 @@ def test_accountant_equals_run_file_and_command(name, ending, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_accountant_has_one_phase_per_kind_of_step(name):
-    accountant = told(LOOPS[name])
+    accountant = stated(LOOPS[name])
     assert len(accountant.schedule.phases) == len({id(mechanism) for mechanism, _ in LOOPS[name]}) + (
         name == "a bound of its own"
     )
@@ -61,14 +61,14 @@ def test_accountant_has_one_phase_per_kind_of_step(name):
 
 def test_accountant_of_one_kind_equals_single_query():
     plain = privproj.epsilon(GAUSSIAN, delta=1e-5, sampling_rate=0.01, steps=20)
-    assert told(LOOPS["one kind"]).epsilon(1e-5).value == plain.value
+    assert stated(LOOPS["one kind"]).epsilon(1e-5).value == plain.value
 
 
 def test_accountant_sum_and_product_equal_loops():
-    first, second = told(LOOPS["one kind"]), told(LOOPS["alternating"])
+    first, second = stated(LOOPS["one kind"]), stated(LOOPS["alternating"])
     before = first.schedule, second.schedule
-    assert (first + second).schedule == told([*LOOPS["one kind"], *LOOPS["alternating"]]).schedule
-    assert (second * 3).schedule == (second + second + second).schedule == told(LOOPS["alternating"] * 3).schedule
+    assert (first + second).schedule == stated([*LOOPS["one kind"], *LOOPS["alternating"]]).schedule
+    assert (second * 3).schedule == (second + second + second).schedule == stated(LOOPS["alternating"] * 3).schedule
     assert (first + phase_of(PROJECTED)).schedule == (first + Composition((phase_of(PROJECTED),))).schedule
     assert (Accountant() + first).schedule == first.schedule == before[0] and second.schedule == before[1]
     assert Accountant(first.schedule).step(GAUSSIAN).schedule != first.schedule
@@ -76,9 +76,9 @@ def test_accountant_sum_and_product_equal_loops():
 
 @pytest.mark.parametrize("mechanism", [GAUSSIAN, PROJECTED, None])
 def test_accountant_remaining_is_largest_that_fits(mechanism):
-    accountant, run, target = told(LOOPS["one kind"]), {"sampling_rate": 0.01}, {"epsilon": 1.0, "delta": 1e-5}
-    asked = {} if mechanism is None else run
-    most = accountant.remaining(mechanism, **asked, **target).more_steps
+    accountant, run, target = stated(LOOPS["one kind"]), {"sampling_rate": 0.01}, {"epsilon": 1.0, "delta": 1e-5}
+    requested = {} if mechanism is None else run
+    most = accountant.remaining(mechanism, **requested, **target).more_steps
     at_most = Accountant(accountant.schedule).step(mechanism or GAUSSIAN, steps=most, **run)
     assert accountant.epsilon(1e-5).value < at_most.epsilon(1e-5).value <= 1.0
     assert at_most.step(mechanism or GAUSSIAN, **run).epsilon(1e-5).value > 1.0
@@ -111,7 +111,7 @@ def test_empty_accountant_has_no_epsilon():
 
 
 def test_accountant_does_not_count_rejected_step():
-    accountant = told(LOOPS["one kind"])
+    accountant = stated(LOOPS["one kind"])
     before = accountant.schedule
     for mechanism, run in (
         (GAUSSIAN, {"relation": "replace"}),

@@ -14,7 +14,7 @@ from unit.io.ledgers import spend
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.io import ledger
 from privproj.io.files import LARGEST_FILE, read_bounded, write_atomically
-from tests.differential.command_line_laws import call
+from tests.differential.command_line_rules import call
 from tests.differential.command_lines import Case
 
 GAUSSIAN = ("gaussian", "--noise-multiplier", "1")
@@ -28,7 +28,7 @@ WRITERS = {
     "a report of checks": ("check", "bounds.json", "--junit", "out"),
     **feature_rows("WRITERS"),
 }
-"""Every door that writes a file, by what it writes."""
+"""Every command that writes a file, by kind of file."""
 READERS = {
     "check": ("check", "FILE"),
     "run": ("run", "FILE", "--delta", "1e-5"),
@@ -37,7 +37,7 @@ READERS = {
     "verify": ("verify", "FILE"),
     **feature_rows("READERS"),
 }
-"""Every door that reads a file of text."""
+"""Every command that reads a text file."""
 
 
 @pytest.fixture
@@ -49,23 +49,23 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def needed(door):
-    """Skip where the extra of a door is missing."""
-    needs(*{"a picture": ("matplotlib",), **feature_rows("EXTRAS")}.get(door, ()))
+def needed(entry_point):
+    """Skip if the extra of a command is missing."""
+    needs(*{"a picture": ("matplotlib",), **feature_rows("EXTRAS")}.get(entry_point, ()))
 
 
-def refused(words, capsys):
+def rejected(arguments, capsys):
     """A call that fails with one line, which is returned."""
-    assert exit_code([*words]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.splitlines()[-1].startswith("error: ")
-    return said.err.splitlines()[-1]
+    assert exit_code([*arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.splitlines()[-1].startswith("error: ")
+    return output.err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("door", WRITERS)
-def test_full_disk_error_names_file_and_keeps_old_one(door, folder, monkeypatch, capsys):
-    needed(door)
-    path = folder / WRITERS[door][-1]
+@pytest.mark.parametrize("entry_point", WRITERS)
+def test_full_disk_error_names_file_and_keeps_old_one(entry_point, folder, monkeypatch, capsys):
+    needed(entry_point)
+    path = folder / WRITERS[entry_point][-1]
     path.write_text("old")
     before = sorted(folder.iterdir())
 
@@ -73,33 +73,33 @@ def test_full_disk_error_names_file_and_keeps_old_one(door, folder, monkeypatch,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    said = refused(WRITERS[door], capsys)
-    assert path.name in said and "No space left" in said
+    output = rejected(WRITERS[entry_point], capsys)
+    assert path.name in output and "No space left" in output
     assert sorted(folder.iterdir()) == before and path.read_text() == "old"
 
 
-@pytest.mark.parametrize("door", WRITERS)
-def test_missing_directory_error_names_directory(door, folder, capsys):
-    needed(door)
-    *words, name = WRITERS[door]
-    assert f"missing/{name}" in refused((*words, f"missing/{name}"), capsys)
+@pytest.mark.parametrize("entry_point", WRITERS)
+def test_missing_directory_error_names_directory(entry_point, folder, capsys):
+    needed(entry_point)
+    *arguments, name = WRITERS[entry_point]
+    assert f"missing/{name}" in rejected((*arguments, f"missing/{name}"), capsys)
 
 
-@pytest.mark.parametrize("door", WRITERS)
-def test_write_through_link_replaces_target(door, folder, capsys):
-    needed(door)
-    path, real = folder / WRITERS[door][-1], folder / "elsewhere" / "real"
+@pytest.mark.parametrize("entry_point", WRITERS)
+def test_write_through_link_replaces_target(entry_point, folder, capsys):
+    needed(entry_point)
+    path, real = folder / WRITERS[entry_point][-1], folder / "elsewhere" / "real"
     real.parent.mkdir()
     real.write_text("old")
     path.symlink_to(real)
-    assert exit_code([*WRITERS[door]]) == 0
+    assert exit_code([*WRITERS[entry_point]]) == 0
     assert path.is_symlink() and real.read_text() != "old" and sorted(real.parent.iterdir()) == [real]
 
 
 def test_write_to_device_keeps_device(folder, capsys):
     """A link stands for it here, so that no fault could harm the device."""
     (folder / "out").symlink_to("/dev/full")
-    assert "No space left" in refused(WRITERS["a curve"], capsys)
+    assert "No space left" in rejected(WRITERS["a curve"], capsys)
     assert (folder / "out").is_symlink() and stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
@@ -113,9 +113,9 @@ def test_write_to_pipe():
 
 
 @pytest.mark.parametrize(
-    ("before", "asked", "after"), [(0o640, None, 0o640), (None, 0o600, 0o600), (0o644, 0o600, 0o600)]
+    ("before", "requested", "after"), [(0o640, None, 0o640), (None, 0o600, 0o600), (0o644, 0o600, 0o600)]
 )
-def test_temporary_file_has_no_extra_permissions(tmp_path, before, asked, after):
+def test_temporary_file_has_no_extra_permissions(tmp_path, before, requested, after):
     """Those of the file that it replaces, unless it is told which."""
     path, seen = tmp_path / "file", []
     if before is not None:
@@ -125,7 +125,7 @@ def test_temporary_file_has_no_extra_permissions(tmp_path, before, asked, after)
     def fill(file):
         seen.extend(stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir() if one != path)
 
-    write_atomically(path, fill, asked)
+    write_atomically(path, fill, requested)
     assert stat.S_IMODE(path.stat().st_mode) == after and seen and all(mode & ~after == 0 for mode in seen)
 
 
@@ -142,23 +142,23 @@ def test_killed_write_keeps_old_file(tmp_path):
     assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("door", READERS)
-def test_oversized_file_is_rejected_unread(door, folder, capsys):
+@pytest.mark.parametrize("entry_point", READERS)
+def test_oversized_file_is_rejected_unread(entry_point, folder, capsys):
     """It takes no space on the disk, and would take all of the memory."""
     with open("huge", "wb") as file:
         file.truncate(1 << 40)
-    words = ["huge" if word == "FILE" else word for word in READERS[door]]
-    assert "of at most" in refused(words, capsys)
+    sentence = ["huge" if word == "FILE" else word for word in READERS[entry_point]]
+    assert "of at most" in rejected(sentence, capsys)
 
 
 @pytest.mark.parametrize("name", [".", "pipe", "/dev/zero", "missing", "loop", "x" * 500])
-@pytest.mark.parametrize("door", READERS)
-def test_non_file_is_rejected_by_name(door, name, folder, capsys):
+@pytest.mark.parametrize("entry_point", READERS)
+def test_non_file_is_rejected_by_name(entry_point, name, folder, capsys):
     os.mkfifo("pipe")
     os.symlink("loop", "loop")
-    words = [name if word == "FILE" else word for word in READERS[door]]
-    said = refused(words, capsys)
-    assert name in said or name == "pipe"
+    sentence = [name if word == "FILE" else word for word in READERS[entry_point]]
+    output = rejected(sentence, capsys)
+    assert name in output or name == "pipe"
 
 
 EVENTS = '{"type": "SelfComposedDpEvent", "count": 2, "event": ' * 450 + '{"type": "NoOpDpEvent"}' + "}" * 450
@@ -169,18 +169,18 @@ DEEP = {
     "lists": ("toml", b"a = " + b"[" * 100_000),
     "events": ("json", f'{{"phase": [{{"event": {EVENTS}}}]}}'.encode()),
 }
-"""What makes a parser slow, or leaves no room on its stack: the ending of a file, and its content."""
+"""Files that make a parser slow or overflow its stack: suffix and content."""
 
 
 @pytest.mark.parametrize("kind", DEEP)
-@pytest.mark.parametrize("door", ["check", "run"])
-def test_deeply_nested_file_is_rejected_quickly(door, kind, folder, capsys):
+@pytest.mark.parametrize("entry_point", ["check", "run"])
+def test_deeply_nested_file_is_rejected_quickly(entry_point, kind, folder, capsys):
     """A dotted key of 200 kB takes the reader of TOML minutes and gigabytes."""
     ending, content = DEEP[kind]
     Path(f"in.{ending}").write_bytes(content)
     start = time.process_time()
-    said = refused([f"in.{ending}" if word == "FILE" else word for word in READERS[door]], capsys)
-    assert time.process_time() - start < 5.0 and "report it" not in said
+    output = rejected([f"in.{ending}" if word == "FILE" else word for word in READERS[entry_point]], capsys)
+    assert time.process_time() - start < 5.0 and "report it" not in output
 
 
 def test_pipe_is_read_to_its_end():
@@ -204,7 +204,7 @@ def test_endless_pipe_is_rejected(tmp_path):
 
 
 def test_ledger_does_not_exceed_largest_size(tmp_path, monkeypatch):
-    """The release that would make it too long is refused, and the ledger stays readable."""
+    """A release that would make the ledger too long is rejected, and the ledger stays readable."""
     path = tmp_path / "ledger.jsonl"
     spend(path, 3)
     size = path.stat().st_size

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, chained_words, entries_of
 from unit.io.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
+from unit.io.tampering import chained, chained_text, entries_of
 
 import privproj
 from privproj.accounting.schedule import phase_of
@@ -80,9 +80,9 @@ def test_release_is_on_disk_before_use(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(UnsupportedError, match=r"No space left on device.*nothing was released") as refused:
+    with pytest.raises(UnsupportedError, match=r"No space left on device.*nothing was released") as rejected:
         book.record()
-    assert str(path) in str(refused.value) and read_ledger(path).spent == 2
+    assert str(path) in str(rejected.value) and read_ledger(path).spent == 2
     monkeypatch.undo()
     assert book.record() == 3 and read_ledger(path).spent == 3
     book.close()
@@ -218,7 +218,7 @@ HAND = (
 
 def by_hand(path, *lines):
     """A ledger with these lines, each an object with its hash behind its own words."""
-    path.write_bytes(chained_words(['{"ledger": "privproj", "version": 2}', HAND, *lines]))
+    path.write_bytes(chained_text(['{"ledger": "privproj", "version": 2}', HAND, *lines]))
 
 
 def test_handwritten_ledger_is_read_but_not_version_1(path, capsys):
@@ -249,8 +249,8 @@ def chained_bytes(path, old, new):
 def test_unexpected_ledger_line_is_rejected(path, line, capsys):
     by_hand(path, '{"step": 1}', line)
     assert exit_code(["ledger", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "line 4" in said.lower() and str(path) in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "line 4" in output.lower() and str(path) in output and output.count("\n") == 1
 
 
 # --- what may be quoted -----------------------------------------------------------------------------
@@ -270,8 +270,8 @@ def test_stopped_run_has_epsilon_of_plan(path, capsys):
     for part in ("planned", "so_far"):
         assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["requirements"]
     assert exit_code(["ledger", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert Requirement.FIXED_SCHEDULE.short in said and ", the epsilon of the plan" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert Requirement.FIXED_SCHEDULE.short in output and ", the epsilon of the plan" in output
 
 
 def test_completed_run_assumes_no_fixed_plan(path, capsys):
@@ -324,9 +324,9 @@ LOUD = phase_of(privproj.Gaussian(noise_multiplier=0.5), steps=5)
 def test_phase_above_target_is_rejected_before_it_begins(path):
     spend(path, 2, QUIET)
     before = path.read_bytes()
-    with pytest.raises(UnsupportedError, match=r"above the 8 that .* keeps to.*name a new epsilon") as refused:
+    with pytest.raises(UnsupportedError, match=r"above the 8 that .* keeps to.*name a new epsilon") as rejected:
         Ledger(path, LOUD)
-    assert path.read_bytes() == before and "\n" not in str(refused.value)
+    assert path.read_bytes() == before and "\n" not in str(rejected.value)
     spend(path, 2, phase_of(privproj.Gaussian(noise_multiplier=10.0), steps=5), None)
     assert read_ledger(path).target == TARGET
     with pytest.raises(UnsupportedError, match="above the 8"):

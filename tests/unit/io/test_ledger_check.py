@@ -1,11 +1,11 @@
-"""A ledger as a document: what the writer writes holds, and nothing else does, whoever computes the hashes again."""
+"""Verification of ledgers: written ledgers pass; altered ones fail even with recomputed hashes."""
 
 import json
 
 import pytest
 from privproj_cli.main import exit_code
-from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import PHASE, SECOND, TARGET, spend
+from unit.io.tampering import chained, entries_of
 
 import privproj
 from privproj.accounting.schedule import phase_of
@@ -45,7 +45,7 @@ def test_verify_ledger_holds_for_written_ledger(path):
     assert found.account == read_ledger(path)
 
 
-def test_forger_computes_hashes_of_writer(path):
+def test_altered_ledger_hashes_equal_those_of_writer(path):
     spend(path, 7)
     spend(path, 2, SECOND)
     assert chained(entries_of(path.read_bytes())) == path.read_bytes()
@@ -92,7 +92,7 @@ def test_excess_releases_break_target(path):
 
 
 def test_verify_fails_for_more_releases_than_planned(path, capsys):
-    """Whoever claims a smaller plan than the run had can hide no release that is in the file."""
+    """A smaller claimed plan cannot hide a release in the file."""
     spend(path, 5, QUIET, None)
     assert not failing(path.read_bytes())
     entries = entries_of(path.read_bytes())
@@ -196,24 +196,24 @@ def test_phase_with_changed_meaning_is_rejected_in_one_line(path, change, capsys
         read_ledger(path)
     for command in ("ledger", "verify"):
         assert exit_code([command, str(path)]) == 2
-        said = capsys.readouterr()
-        assert not said.out and said.err.count("\n") == 1 and said.err[:-1].isprintable()
+        output = capsys.readouterr()
+        assert not output.out and output.err.count("\n") == 1 and output.err[:-1].isprintable()
 
 
 def test_ledger_verdict_omits_phase_names(path, capsys):
     """A name is free: it could claim anything."""
     spend(path, 2, phase_of(privproj.Gaussian(noise_multiplier=20.0), "epsilon is at most 0.01", steps=5))
-    for words in ((), ("--json",)):
-        assert exit_code(["verify", str(path), *words]) == 0
+    for arguments in ((), ("--json",)):
+        assert exit_code(["verify", str(path), *arguments]) == 0
         assert "0.01" not in capsys.readouterr().out
 
 
 def test_ledger_verdict_names_data_assumption(path, capsys):
     release = privproj.M2(dim=64, rank=4, noise_multiplier=9.0)
-    for bound, promised in (("exact-rank1", True), ("rank-free", False)):
+    for bound, assumed in (("exact-rank1", True), ("rank-free", False)):
         spend(path.with_name(bound), 1, phase_of(release, "m2", bound), None)
         assert exit_code(["verify", str(path.with_name(bound)), "--delta", "1e-5"]) == 0
-        assert ("assumes:   every record changes" in capsys.readouterr().out) == promised
+        assert ("assumes:   every record changes" in capsys.readouterr().out) == assumed
 
 
 def test_ledger_verdict_equals_accountant(path, capsys):
@@ -225,8 +225,8 @@ def test_ledger_verdict_equals_accountant(path, capsys):
     account = read_ledger(path)
     assert found["epsilon"] == account.epsilon(1e-5).value < found["epsilon_of_plan"]
     assert exit_code(["verify", str(path), "--delta", "1e-7", "-v"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "at delta 1e-07" in said and "no key" in said and "phase 1:" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "at delta 1e-07" in output and "no key" in output and "phase 1:" in output
 
 
 def test_verify_rejects_ledger_without_phase(path, capsys):

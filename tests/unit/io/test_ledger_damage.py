@@ -1,4 +1,4 @@
-"""A damaged, moved or killed ledger: it is refused, or it counts no release less than were made."""
+"""A damaged, moved or interrupted ledger is rejected or counts every release."""
 
 import multiprocessing
 import os

@@ -29,7 +29,7 @@ ENTRIES = [
 
 
 WISHART = {"mechanism": "wishart", "dim": 1000, "rank": 16, "misalignment": 8e-6, "delta": 1e-5, "at_most": 1}
-"""A bound that promises something of the data."""
+"""A bound with an assumption on the data."""
 
 
 def expected(entry):
@@ -83,7 +83,7 @@ def test_check_fails_without_result(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "sentence"),
     [
         ("", "list of entries"),
         ("[[bound]]\nname = 'a'\nquery = 'epsilo'", "unknown query 'epsilo' in "),
@@ -94,11 +94,11 @@ def test_check_fails_without_result(tmp_path, capsys):
         ("[[bound", "TOML"),
     ],
 )
-def test_malformed_check_file_error_names_entry_and_key(tmp_path, capsys, text, words):
+def test_malformed_check_file_error_names_entry_and_key(tmp_path, capsys, text, sentence):
     path = tmp_path / "bounds.toml"
     path.write_text(text)
     assert exit_code(["check", str(path)]) == 2
-    assert words in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_check_entry_names_are_unique(tmp_path, capsys):
@@ -227,14 +227,14 @@ def test_check_report_has_status_and_assumptions(tmp_path, capsys, limit):
     checked(tmp_path, [{**WISHART, **limit}], "--junit", str(junit))
     printed, report = " ".join(capsys.readouterr().out.split()), ElementTree.parse(junit).findtext(".//system-out")
     assert answer.data_assumptions and answer.requirements and report is not None
-    for words in (
+    for sentence in (
         repr(answer.value),
         str(answer.status),
         str(answer.side),
         *answer.data_assumptions,
     ):
-        assert words in printed and words in report
-    assert all(words in report for words in answer.requirements)
+        assert sentence in printed and sentence in report
+    assert all(sentence in report for sentence in answer.requirements)
 
 
 def test_check_prints_one_line_per_entry(tmp_path, capsys):
@@ -282,8 +282,8 @@ def test_check_accepts_several_files(tmp_path, capsys):
     assert [case.get("classname") for case in cases] == [str(good), str(bad)]
     bad.write_text("[[bound")
     assert exit_code(["check", str(good), str(bad)]) == 2
-    said = capsys.readouterr()
-    assert f"ok   {good}: gauss" in said.out and str(bad) in said.err and said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert f"ok   {good}: gauss" in output.out and str(bad) in output.err and output.err.count("\n") == 1
 
 
 def test_check_accepts_directory(tmp_path, capsys):
@@ -341,14 +341,14 @@ def test_check_json_equals_text_and_report(tmp_path, capsys):
     files[0].write_text(as_toml([expected(ENTRIES[0]), {**ENTRIES[1], "at_most": 0.1}], "bound"))
     files[1].write_text("[[bound")
     assert exit_code(["check", str(files[0]), str(files[1]), "--json", "--junit", str(files[2])]) == 2
-    said = json.loads(capsys.readouterr().out)
-    good, bad = said["results"]
-    assert (good["holds"], good["problem"], bad["holds"], said["held"], said["entries"]) == (True, "", False, 1, 2)
+    output = json.loads(capsys.readouterr().out)
+    good, bad = output["results"]
+    assert (good["holds"], good["problem"], bad["holds"], output["held"], output["entries"]) == (True, "", False, 1, 2)
     assert good["result"]["value"] == good["expected"]["expect"] and bad["parameters"]["relation"] == "add-remove"
     root = ElementTree.parse(files[2]).getroot()
     assert [root.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
     assert bad["problem"] == root.find(".//failure").get("message")
-    assert said["errors"] == {str(files[1]): root.find(".//error").get("message")}
+    assert output["errors"] == {str(files[1]): root.find(".//error").get("message")}
     assert root.findall(".//testcase")[-1].get("classname") == str(files[1])
 
 
@@ -370,9 +370,9 @@ def test_pre_commit_hook_checks_given_files(tmp_path, monkeypatch, capsys):
     (tmp_path / "team").mkdir()
     for name in names:
         (tmp_path / name).write_text(as_toml([{**ENTRIES[0], "at_most": 9}], "bound"))
-    program, *words = entry.split()
+    program, *arguments = entry.split()
     assert program == "privproj"
-    assert exit_code([*words, *(name for name in names if re.search(pattern, name))]) == 0
+    assert exit_code([*arguments, *(name for name in names if re.search(pattern, name))]) == 0
     assert "2 of 2 entries pass" in capsys.readouterr().out
 
 

@@ -27,7 +27,7 @@ def test_aliases_are_gaussian_mechanisms():
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "text"),
     [
         ({}, "missing phase in a.toml"),
         ({"phase": []}, "list of phases"),
@@ -41,8 +41,8 @@ def test_aliases_are_gaussian_mechanisms():
         ({"phase": [GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "relation": "zero-out"}]}, "relation must be the same"),
     ],
 )
-def test_run_file_error_names_file_entry_and_key(data, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_run_file_error_names_file_entry_and_key(data, text):
+    with pytest.raises(InvalidParameterError, match=text):
         from_data(data, "a.toml")
 
 
@@ -70,7 +70,7 @@ SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "text"),
     [
         ({"relation": "replace", "phase": [{**GAUSSIAN, "relation": "replace"}]}, "phase 1: relation"),
         ({"phase": [{**GAUSSIAN, "discretization": 1e-3}]}, "phase 1: discretization"),
@@ -89,10 +89,10 @@ SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
         ({"phase": [GAUSSIAN, {**GAUSSIAN, "group_size": 4}]}, "group_size must be the same"),
     ],
 )
-def test_unknown_run_file_keys_are_rejected(data, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_unknown_run_file_keys_are_rejected(data, text):
+    with pytest.raises(InvalidParameterError, match=text):
         from_data(data, "a.toml")
-    if "group_size" not in words and "split" not in words:
+    if "group_size" not in text and "split" not in text:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(data, SCHEMA)
 
@@ -108,7 +108,7 @@ ACCEPTED = [
     {"sampling_rate": 0.1, "steps": 3, "max_batch_size": 20, "dataset_size": 95, "public_size": True},
     {"sampling_rate": 0.1, "steps": 3, "dataset_size": 95}, {"dataset_size": 95},
 ]  # fmt: skip
-REFUSED = [
+REJECTED = [
     {**BINS}, {**BINS, "batches": 0}, {**BINS, **SIZES, "batches": 10}, {**BINS, "batches": 1.5},
     {"batches": 10}, {"batches": 10, "epochs": 2}, {"sampling": "partition", "batches": 10},
     {"sampling": "shuffle", "batches": 10, "batches_per_record": 2}, {"sampling": "shuffling"},
@@ -132,7 +132,7 @@ def reads(run):
     return from_data(written).as_dict() == written
 
 
-@pytest.mark.parametrize("run", [*ACCEPTED, *REFUSED], ids=str)
+@pytest.mark.parametrize("run", [*ACCEPTED, *REJECTED], ids=str)
 def test_schema_accepts_exactly_readable_runs(run):
     valid = jsonschema.Draft202012Validator(SCHEMA).is_valid({"phase": [{**GAUSSIAN, **run}]})
     assert valid == reads(run) == (run in ACCEPTED)

@@ -56,7 +56,7 @@ def test_count_of_projected_sum_has_full_sensitivity(options, times):
 
 @pytest.mark.parametrize("run", full_if([{}, {"steps": 50, "sampling_rate": 0.05}], bool))
 @pytest.mark.parametrize("bound", COUNTED)
-def test_epsilon_falls_with_noise_on_the_count(bound, run):
+def test_epsilon_falls_with_noise_on_count(bound, run):
     shape = {"dim": 64, "rank": 4, "noise_multiplier": 0.8}
     found = [epsilon(M2(**shape, adaptive_clipping_sigma=s), bound=bound, **run) for s in (0.3, 2.0, 1e9)]
     plain = epsilon(M2(**shape), bound=bound, **run)
@@ -115,7 +115,7 @@ def test_joint_release_covers_simulation_and_two_phases_not(steps):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("steps", "rate", "eps"), [(1, 1.0, 1.0), (1, 0.2, 0.5), (4, 0.2, 1.0)])
-def test_simulated_adaptive_m2_never_exceeds_the_bound(steps, rate, eps):
+def test_simulated_adaptive_m2_never_exceeds_bound(steps, rate, eps):
     dim, rank, z, sigma = 12, 3, 0.4, 0.6
 
     def captured(rng, count):
@@ -132,11 +132,11 @@ def test_simulated_adaptive_m2_never_exceeds_the_bound(steps, rate, eps):
         assert found - 5.0 * error < privproj.delta(mechanism, epsilon=eps, bound=bound, **run).value
 
 
-# --- every door -----------------------------------------------------------------------------------------
+# --- every entry point -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", [bound.name for bound in bounds_of(M2) if "adaptive-clipping" not in bound.supports])
-def test_unsupported_bounds_name_those_with_a_count(bound):
+def test_unsupported_bounds_name_those_with_count(bound):
     mechanism = M2(**REFERENCE, adaptive_clipping_sigma=2.0, change_rank=2)
     with pytest.raises(UnsupportedError, match=r"adaptive clipping.*rank-free"):
         privproj.epsilon(mechanism, delta=1e-5, bound=bound)
@@ -153,7 +153,7 @@ def test_adaptive_clipping_rejects_per_layer_and_bad_sigma():
         M1(dim=8, rank=4, noise_multiplier=1.0, adaptive_clipping_sigma=2.0)
 
 
-def test_adaptive_layers_cost_at_most_the_worst():
+def test_adaptive_layers_cost_at_most_worst():
     count = {"noise_multiplier": 0.5, "adaptive_clipping_sigma": 1.0}
     several = epsilon(M2(layers=(Layer(dim=64, rank=8), Layer(dim=300, rank=16)), **count))
     each = [epsilon(M2(dim=dim, rank=rank, **count)) for dim, rank in ((64, 8), (300, 16))]
@@ -161,7 +161,7 @@ def test_adaptive_layers_cost_at_most_the_worst():
 
 
 @pytest.mark.parametrize("bound", ["rank-free", "exact-rank1"])
-def test_adaptive_table_encloses_the_quadrature(bound):
+def test_adaptive_table_encloses_quadrature(bound):
     profile = find_bound(M2, bound).representation(
         M2(dim=64, rank=8, noise_multiplier=0.4, adaptive_clipping_sigma=0.7)
     )
@@ -182,13 +182,13 @@ def test_adaptive_sigma_meets_its_target(run, epsilon, sigma):
     assert found.value > plain.value
 
 
-def test_count_that_exceeds_the_target_is_reported():
+def test_count_that_exceeds_target_is_reported():
     found = privproj.sigma(Gaussian(adaptive_clipping_sigma=0.5), epsilon=1.0, delta=1e-5)
     assert found.value is None and found.outcome is Outcome.VACUOUS
-    assert any("adaptive_clipping_sigma" in words for words in found.warnings)
+    assert any("adaptive_clipping_sigma" in text for text in found.warnings)
 
 
-def test_run_files_keep_the_count():
+def test_run_files_keep_count():
     phase = {"mechanism": "m2", **REFERENCE, **RUN, "adaptive_clipping_sigma": 2.0}
     schedule = from_data({"phase": [phase]})
     assert schedule.phases[0].as_dict()["adaptive_clipping_sigma"] == 2.0

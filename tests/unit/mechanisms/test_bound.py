@@ -45,7 +45,7 @@ def test_status_is_conditional_exactly_with_assumptions():
     assert str(limited.status) == "conditional" and limited.data_assumptions
 
 
-def test_default_relation_is_one_under_which_the_bound_holds():
+def test_default_relation_is_one_under_which_bound_holds():
     assert all(bound.default_relation in (None, *bound.relations) for bound in registry())
     assert find_bound(Sketch, "exact-rank1").default_relation == "zero-out"
 
@@ -56,6 +56,6 @@ def test_each_mechanism_has_at_most_one_renyi_bound():
         assert found == [renyi_bound(mechanism)] if found else renyi_bound(mechanism) is None
 
 
-def test_flawed_bound_is_not_a_guarantee_unless_unaffected():
+def test_flawed_bound_is_not_guarantee_unless_unaffected():
     for bound in registry():
         assert (bound.flaw is None) == (str(bound.status) in ("proved", "conditional")), bound.key

@@ -31,7 +31,7 @@ def is_rule(bound):
 
 
 def over(bounds):
-    """A test over bounds; those that take seconds are asked in the full run."""
+    """A test over all bounds; bounds that take seconds are in the full run."""
     return pytest.mark.parametrize("bound", full_if(bounds, lambda b: b.name in SECONDS), ids=ids)
 
 
@@ -47,7 +47,7 @@ EPS = [0.0, 1e-4, 0.05, 0.3, 1.0, 2.5, 6.0, 15.0]
 
 
 @every_curve
-def test_delta_is_a_probability_that_falls_with_epsilon(bound):
+def test_delta_is_probability_that_falls_with_epsilon(bound):
     ends = [form_of(bound).log_delta(eps) for eps in EPS]
     assert all(end.lower <= end.upper <= 0.0 for end in ends)
     assert all(later.lower <= earlier.upper for earlier, later in itertools.pairwise(ends))
@@ -117,7 +117,7 @@ def test_result_names_everything(bound):
     assert shown["side"] == ("exact" if bound.is_exact(mechanism_for(bound, z=z)) else "upper bound")
 
 
-def test_the_convexity_law_rejects_a_profile_that_is_not_convex():
+def test_convexity_check_rejects_nonconvex_profile():
     dented = PrivacyProfile(lambda eps: Enclosure(*([-1.0 if eps < 2.0 else -9.0] * 2)))
     low, high = 0.0, 2.5
     middle = math.log(0.5 * math.exp(low) + 0.5 * math.exp(high))

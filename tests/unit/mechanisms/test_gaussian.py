@@ -31,7 +31,7 @@ def test_exact_value_is_below_every_other_bound(z, delta):
 
 
 @pytest.mark.parametrize("bound", ["classical", "classical-2"])
-def test_classical_rules_are_refused_from_epsilon_one_on(bound):
+def test_classical_rules_are_rejected_from_epsilon_one(bound):
     blank = Gaussian()
     assert privproj.sigma(blank, epsilon=0.99, delta=1e-5, bound=bound).usable
     for epsilon in (1.0, 2.0):
@@ -57,7 +57,7 @@ def test_gaussian_releases_compose_exactly(bound):
     assert result.side == "exact"
 
 
-def test_rules_compose_by_the_smaller_of_basic_and_advanced():
+def test_rules_compose_by_smaller_of_basic_and_advanced():
     few, many = eps_of("classical", 100.0, steps=2), eps_of("classical", 1000.0, steps=1000)
     per_step = math.sqrt(2 * math.log(1.25 * 2 / 1e-5)) / 100
     assert few == pytest.approx(2 * per_step, rel=1e-12, abs=0)

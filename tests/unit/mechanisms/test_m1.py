@@ -46,7 +46,7 @@ def vector(rank, s, sigma, dim=1000):
 
 
 @pytest.mark.parametrize(("rank", "s", "sigma", "norm", "known", "secret"), TABLE)
-def test_m1_bounds_match_the_table_of_the_specification(rank, s, sigma, norm, known, secret):
+def test_m1_bounds_match_table_of_specification(rank, s, sigma, norm, known, secret):
     mechanism = vector(rank, s, sigma)
     assert eps_of(mechanism, "operator-norm") == pytest.approx(norm, rel=3e-3, abs=0)
     assert eps_of(mechanism) == pytest.approx(known, rel=3e-3, abs=0)
@@ -117,7 +117,7 @@ def test_column_published_is_false_if_rank_exceeds_span():
 # --- limits and orders ----------------------------------------------------------------------------
 
 
-def test_m1_with_large_rank_is_the_gaussian():
+def test_m1_with_large_rank_is_gaussian():
     plain = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5).value
     for bound in ("known-projection", "known-projection-rank1"):
         found = eps_of(M1(dim=20, rank=10**6, noise_multiplier=2.0), bound)
@@ -146,7 +146,7 @@ def test_m1_bounds_are_ordered_and_tables_are_upper_bounds(dim, rank, z, eps):
             assert above <= exact.value * 1.15
 
 
-def test_m1_release_is_below_and_run_above_the_baseline():
+def test_m1_release_is_below_and_run_above_baseline():
     mechanism = M1(dim=1000, rank=256, noise_multiplier=20.0)
     single = eps_of(mechanism)
     run = eps_of(mechanism, steps=50)
@@ -176,7 +176,7 @@ def test_fixed_projection_is_only_supported_by_operator_norm():
 
 
 @pytest.mark.full
-def test_changed_columns_are_composed_as_a_chain():
+def test_changed_columns_are_composed_as_chain():
     """Ten columns changed by .05: the whole change at once is far below the chain of ten links."""
     whole = M1(dim=1000, rank=256, noise_multiplier=1 / (0.05 * math.sqrt(10)))
     assert eps_of(whole) == pytest.approx(1.37, rel=5e-3, abs=0)
@@ -227,7 +227,7 @@ def test_appearing_residual_has_delta_one():
 @given(
     dim=st.integers(5, 300), rank=st.integers(2, 300), share=st.floats(0, 0.9), m=st.floats(-7, -1).map(lambda x: 10**x)
 )
-def test_residual_quantiles_are_above_the_exact_profile(dim, rank, share, m):
+def test_residual_quantiles_are_above_exact_profile(dim, rank, share, m):
     mechanism = column(int(share * (dim - 2)), rank=rank, m=m, dim=dim)
     profile = residual_profile(mechanism)
     if profile is None:
@@ -270,7 +270,7 @@ def test_column_exact_matches_simulation_of_both_parts():
 
 
 @pytest.mark.parametrize(
-    ("given", "bound", "words"),
+    ("given", "bound", "sentence"),
     [
         ({"columns": 3, "misalignment": 0.1}, "secret-projection", "columns=1"),
         ({"columns": 1}, "secret-projection", "misalignment"),
@@ -284,13 +284,13 @@ def test_column_exact_matches_simulation_of_both_parts():
         ),
     ],
 )
-def test_missing_parameters_of_m1_are_named(given, bound, words):
-    with pytest.raises((InvalidParameterError, UnsupportedError), match=words):
+def test_missing_parameters_of_m1_are_named(given, bound, sentence):
+    with pytest.raises((InvalidParameterError, UnsupportedError), match=sentence):
         eps_of(M1(dim=40, rank=50, noise_multiplier=3.0, **given), bound)
 
 
 @pytest.mark.parametrize(("dim", "rank", "k", "misalignment"), [(1000, 64, 4, 1e-6), (200, 30, 1, 1e-4)])
-def test_column_published_is_theorem_1_of_the_residual_without_shift(dim, rank, k, misalignment):
+def test_column_published_is_theorem_1_of_residual_without_shift(dim, rank, k, misalignment):
     """With much noise the correlated part vanishes. Lemma 2 then has half of delta, T and W a quarter each."""
     mechanism = M1(dim=dim, rank=rank, span_dim=k, residual_misalignment=misalignment, noise_multiplier=1e12)
     residual = privproj.Wishart(dim=dim - k, rank=rank - k, misalignment=misalignment)
@@ -305,7 +305,7 @@ def test_column_published_is_about_residuals_of_equal_norm():
         eps_of(column(k=70, residual_norm=1.0, other_residual_norm=0.5), "column-published")
 
 
-def test_operator_norm_published_is_above_the_exact_gaussian_at_the_same_norm():
+def test_operator_norm_published_is_above_exact_gaussian():
     for noise in (60.0, 100.0, 1000.0):
         mechanism = M1(dim=1000, rank=256, noise_multiplier=noise)
         published = eps_of(mechanism, "operator-norm-published")
@@ -343,18 +343,18 @@ def test_residual_published_is_theorem_1_in_fewer_dimensions():
 
 
 @pytest.mark.parametrize(
-    ("promised", "sensitivity"),
+    ("assumed", "sensitivity"),
     [
         ({"residual_misalignment": 8e-6}, "0.004"),
         ({"residual_misalignment": 0.0, "shift_in_span": 0.3}, "0.3"),
         ({"residual_misalignment": 0.02, "residual_norm": 3.0, "changed_columns": 4}, "1.2"),
     ],
 )
-def test_column_assumptions_state_the_sensitivity(promised, sensitivity):
-    """It follows from the promises, so it is no clip that a program has."""
-    mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **promised)
-    words = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
-    assert f"the sensitivity is {sensitivity};" in words
+def test_column_assumptions_state_sensitivity(assumed, sensitivity):
+    """It follows from the assumptions, so it is not a clipping norm of the program."""
+    mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **assumed)
+    sentence = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
+    assert f"the sensitivity is {sensitivity};" in sentence
 
 
 @pytest.mark.slow

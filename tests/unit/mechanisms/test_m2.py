@@ -50,7 +50,7 @@ def test_m2_bounds_are_ordered(setting):
 @pytest.mark.parametrize("rank", [4, 16, 32])
 @pytest.mark.parametrize("mu", [0.5, 2.0, 8.0])
 @pytest.mark.parametrize("eps", [0.1, 1.0, 4.0])
-def test_rank_free_is_below_the_sharp_published_bound_at_rank_two(dim, rank, mu, eps):
+def test_rank_free_is_below_sharp_published_bound_at_rank_two(dim, rank, mu, eps):
     """An observation on this grid, not a theorem."""
     given = {"dim": dim, "rank": rank, "noise_multiplier": 1 / mu, "change_rank": 2}
     assert log_delta("rank-free", eps, **given).lower <= log_delta("beta-tail-sharp", eps, **given).upper
@@ -70,7 +70,7 @@ def test_rank_free_is_monotone_in_rank_and_dim(setting):
 
 @settings(max_examples=10, deadline=None)
 @given(settings_of_m2, st.floats(1.01, 20))
-def test_mixture_moment_is_below_the_gaussian_moment(setting, alpha):
+def test_mixture_moment_is_below_gaussian_moment(setting, alpha):
     dim, rank, mu, _ = setting
     curve = find_bound(M2, "mixture-rdp").representation(M2(dim=dim, rank=rank, noise_multiplier=1 / mu))
     with mp.workdps(30):
@@ -82,7 +82,7 @@ def test_mixture_moment_is_below_the_gaussian_moment(setting, alpha):
     assert value >= exact * (1 - 1e-13)
 
 
-def test_m2_with_full_rank_is_the_gaussian():
+def test_m2_with_full_rank_is_gaussian():
     plain = privproj.epsilon(Gaussian(noise_multiplier=1.3), delta=1e-6)
     for bound in ("rank-free", "exact-rank1", "gaussian"):
         result = privproj.epsilon(M2(dim=50, rank=50, noise_multiplier=1.3), delta=1e-6, bound=bound)
@@ -144,7 +144,7 @@ def test_simulated_m2_never_exceeds_rank_free(change_rank):
 
 
 @pytest.mark.full
-def test_rank_five_exceeds_the_rank_one_profile_at_small_epsilon():
+def test_rank_five_exceeds_rank_one_profile_at_small_epsilon():
     """Why ``exact-rank1`` is conditional and ``rank-free`` exists."""
     rng = np.random.default_rng(3)
     dim, rank, mu, eps = 200, 4, 5.0, 0.05
@@ -157,30 +157,30 @@ def test_rank_five_exceeds_the_rank_one_profile_at_small_epsilon():
     assert mean <= math.exp(log_delta("rank-free", eps, **given).upper) + 5 * error
 
 
-def test_replace_is_refused_for_rank_one():
+def test_replace_is_rejected_for_rank_one():
     mechanism = M2(dim=64, rank=4, noise_multiplier=1.0)
     with pytest.raises(UnsupportedError, match="replace"):
         privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1", relation="replace")
     assert privproj.epsilon(mechanism, delta=1e-5, relation="replace").usable
 
 
-def test_change_rank_is_limited_by_the_shape():
+def test_change_rank_is_limited_by_shape():
     mechanism = M2(dim=64, rank=4, noise_multiplier=1.0)
     with pytest.raises(InvalidParameterError, match="columns"):
         privproj.epsilon(mechanism, delta=1e-5, bound="beta-tail")
     by_shape = privproj.epsilon(M2(dim=64, rank=4, columns=8, noise_multiplier=1.0), delta=1e-5, bound="beta-tail")
-    promised = privproj.epsilon(
+    assumed = privproj.epsilon(
         M2(dim=64, rank=4, columns=8, change_rank=2, noise_multiplier=1.0), delta=1e-5, bound="beta-tail"
     )
     assert (by_shape.status, by_shape.data_assumptions) == ("proved", ())
-    assert promised.status == "conditional"
-    assert "at most 2" in promised.data_assumptions[0]
-    assert promised.value < by_shape.value
+    assert assumed.status == "conditional"
+    assert "at most 2" in assumed.data_assumptions[0]
+    assert assumed.value < by_shape.value
     one_column = privproj.epsilon(M2(dim=64, rank=4, columns=1, noise_multiplier=1.0), delta=1e-5, bound="exact-rank1")
     assert one_column.status == "proved"
 
 
-def test_rank_returns_the_largest_rank_that_fits():
+def test_rank_returns_largest_rank_that_fits():
     blank = M2(dim=2048, noise_multiplier=1.0)
     found = privproj.rank(blank, epsilon=1.0, delta=1e-5)
     for rank, fits in ((found.value, True), (found.value + 1, False)):
@@ -200,7 +200,7 @@ def test_m2_bounds_match_published_values():
 
 @pytest.mark.parametrize("c", [1e-9, 1.0, 499.0, 501.0, 5e3, 1e5])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 3.5), (8.0, 1016.0), (50.0, 0.5)])
-def test_energy_moments_match_the_confluent_function(a, b, c):
+def test_energy_moments_match_confluent_function(a, b, c):
     found = log_energy_moment(a, b, c)
     with mp.workdps(60):
         exact = mp.log(mp.hyp1f1(a, a + b, c))
@@ -232,7 +232,7 @@ def test_beta_tail_requires_change_rank_or_columns():
     assert [row.bound.name for row in privproj.compare(blank, delta=1e-5) if row.result] == ["gaussian"]
 
 
-def test_replace_doubles_the_assumed_rank():
+def test_replace_doubles_assumed_rank():
     one, two = (
         privproj.epsilon(m2(0.8, change_rank=k), delta=1e-5, bound="beta-tail", relation=relation).value
         for k, relation in ((4, "replace"), (8, "add-remove"))
@@ -281,7 +281,7 @@ def test_beta_tail_is_minimal_over_tau(dim, share, k, mu, eps, sharp):
     log10_delta=st.floats(-12, -2),
     sharp=st.booleans(),
 )
-def test_epsilon_inverts_delta_on_the_safe_side(dim, rank, k, mu, log10_delta, sharp):
+def test_epsilon_inverts_delta_on_safe_side(dim, rank, k, mu, log10_delta, sharp):
     a, b, log_delta = rank / 2, (dim - rank) / 2, log10_delta * math.log(10)
     eps = beta_tail_epsilon(a, b, float(k), mu, log_delta, sharp)
     assert beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] <= log_delta

@@ -23,13 +23,13 @@ def test_find_method_accepts_every_spelling(method, name, run):
 
 
 @pytest.mark.parametrize("name", ["lora", "LoRA", "peft"])
-def test_lora_alone_is_not_a_mechanism(name, run):
+def test_lora_alone_is_not_mechanism(name, run):
     code, out, err = run(f"epsilon {name} --rank 16")
     assert (code, out) == (2, "") and err.count("\n") == 1 and "`privproj explain LoRA`" in err
     assert "depends on" in err and "gaussian" not in err
 
 
-def test_evaluate_names_the_mechanism_of_a_method():
+def test_evaluate_names_mechanism_of_method():
     with pytest.raises(InvalidParameterError, match="for DP-GRAPE use gaussian"):
         evaluate("dp-grape.analytic.epsilon", noise_multiplier=1, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="did you mean 'm2'"):

@@ -59,10 +59,10 @@ def test_r1smg_query_states_refutation_and_exits_3(line, run):
 @pytest.mark.parametrize("line", ["explain r1smg", "bounds R1SMG"])
 def test_r1smg_catalogue_states_refutation(line, run):
     code, out, _ = run(line)
-    words = " ".join(out.split())
-    assert code == 0 and "Its claim is refuted" in words and "docs/not-a-guarantee.md" in words
+    text = " ".join(out.split())
+    assert code == 0 and "Its claim is refuted" in text and "docs/not-a-guarantee.md" in text
 
 
-def test_r1smg_evaluate_raises_refused():
+def test_r1smg_evaluate_raises_unsupported():
     with pytest.raises(UnsupportedError, match="Use gaussian"):
         privproj.evaluate("r1smg.published.epsilon", dim=100, noise_multiplier=2.0, delta=1e-5)

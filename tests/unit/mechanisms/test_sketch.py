@@ -37,7 +37,7 @@ def test_sketch_bounds_are_ordered(gamma, rank, n, log10_delta):
 
 
 @pytest.mark.parametrize(("gamma", "alpha"), [(1.3, 1.1), (2, 1.9), (3, 2.0), (3, 3.7), (10, 9.0), (1000, 4.0)])
-def test_one_eigenvalue_is_the_worst_spectrum(gamma, alpha):
+def test_one_eigenvalue_is_worst_spectrum(gamma, alpha):
     """``D_alpha`` of random pairs of covariances, from its definition, against both curves at the spectrum's norm."""
     rng = np.random.default_rng(7)
     mechanism = Sketch(rank=2, gamma=gamma)
@@ -98,20 +98,20 @@ def test_sketch_exact_rank1_matches_simulation():
     rest = rng.standard_normal((3, 4)) * 0.2
     floor = float(np.linalg.eigvalsh(rest @ rest.T)[0]) + noise**2
     full = np.column_stack([rest, column])
-    laws = [q @ q.T + noise**2 * np.eye(3) for q in (full, rest)]
+    distributions = [q @ q.T + noise**2 * np.eye(3) for q in (full, rest)]
     draws = rng.standard_normal((count, rank, full.shape[1])) @ full.T + noise * rng.standard_normal((count, rank, 3))
     logs = [
         -0.5 * np.einsum("crn,nm,crm->c", draws, np.linalg.inv(s), draws) - 0.5 * rank * np.linalg.slogdet(s)[1]
-        for s in laws
+        for s in distributions
     ]
     gains = np.clip(-np.expm1(0.4 - (logs[0] - logs[1])), 0, None)
-    nu = float(column @ np.linalg.solve(laws[1], column))
+    nu = float(column @ np.linalg.solve(distributions[1], column))
     exact = math.exp(sketch_profile(rank, nu).log_delta(0.4).upper)
-    promised = privproj.evaluate(
+    assumed = privproj.evaluate(
         "sketch.exact-rank1.delta", rank=rank, gamma=floor / float(column @ column), epsilon=0.4
     )
     assert nu <= float(column @ column) / floor
-    assert gains.mean() <= exact + 5 * gains.std() / math.sqrt(count) <= promised.value
+    assert gains.mean() <= exact + 5 * gains.std() / math.sqrt(count) <= assumed.value
     assert max(gains.mean(), 1e-3) > 0.5 * exact
 
 
@@ -135,11 +135,11 @@ def test_layers_of_sketches_require_independence(bound):
 def test_enforced_norms_make_sketch_bounds_proved():
     given = {"rank": 16, "frobenius_bound": 1.0, "sensitivity": 0.01, "noise_sigma": 1.0}
     assert privproj.epsilon(Sketch(**given, enforced=True), delta=1e-5).status == "proved"
-    promised = privproj.epsilon(Sketch(**given), delta=1e-5)
-    assert promised.status == "conditional" and len(promised.data_assumptions) == 2
+    assumed = privproj.epsilon(Sketch(**given), delta=1e-5)
+    assert assumed.status == "conditional" and len(assumed.data_assumptions) == 2
     floor = privproj.epsilon(Sketch(**given, enforced=True, eigen_floor=0.1), delta=1e-5)
-    assert floor.status == "conditional" and "lambda_min" in floor.data_assumptions[0] and floor.value < promised.value
-    assert promised.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
+    assert floor.status == "conditional" and "lambda_min" in floor.data_assumptions[0] and floor.value < assumed.value
+    assert assumed.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
 
 
 def test_lora_one_step_rejects_several_steps():
@@ -164,7 +164,7 @@ def test_lora_one_step_rejects_several_steps():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "text"),
     [
         ({"gamma": 5.0, "noise_sigma": 1.0}, "omitted if gamma is given"),
         ({"gamma": -1.0}, "gamma"),
@@ -173,12 +173,12 @@ def test_lora_one_step_rejects_several_steps():
         ({"gamma": 5.0, "layer_count": 0}, "layer_count"),
     ],
 )
-def test_invalid_sketch_parameters_are_named(given, words):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_invalid_sketch_parameters_are_named(given, text):
+    with pytest.raises(InvalidParameterError, match=text):
         eps_of(Sketch(rank=4, **given), "rdp-best")
 
 
-def test_unsupported_sketch_queries_are_refused():
+def test_unsupported_sketch_queries_are_rejected():
     with pytest.raises(UnsupportedError, match="gamma must be above 1"):
         eps_of(Sketch(rank=4, gamma=0.9), "rdp-best")
     with pytest.raises(UnsupportedError, match="5/2"):

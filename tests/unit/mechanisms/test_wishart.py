@@ -1,4 +1,4 @@
-"""The vector Wishart mechanism: order of its bounds, the early bounds, what is refused."""
+"""The vector Wishart mechanism: order of its bounds, early bounds, and unsupported queries."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_composed_wishart_is_below_basic_composition():
     assert sampled < twenty
 
 
-def test_unsupported_wishart_queries_are_refused():
+def test_unsupported_wishart_queries_are_rejected():
     mechanism = {"dim": 1000, "rank": 16, "misalignment": 8e-6}
     with pytest.raises(UnsupportedError, match="fresh"):
         bound_of(Wishart(**mechanism, fixed_projection=True), "exact", steps=2)
@@ -89,13 +89,13 @@ def test_unsupported_wishart_queries_are_refused():
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(dim=st.integers(2, 200), rank=st.integers(2, 200), m=st.floats(-14, -9).map(lambda x: 10.0**x))
-def test_early_bounds_are_above_the_exact_profile(dim, rank, m):
+def test_early_bounds_are_above_exact_profile(dim, rank, m):
     mechanism = Wishart(dim=dim, rank=rank, misalignment=m)
     exact, tail, early = (bound_of(mechanism, b) for b in ("exact", "early-exact-tail", "early"))
     assert exact <= tail <= early * (1 + 1e-6)
 
 
-def test_early_bound_at_given_values_is_above_the_best():
+def test_early_bound_at_given_values_is_above_best():
     given = {"dim": 50, "rank": 40, "misalignment": 1e-8}
     best = bound_of(Wishart(**given), "early")
     for t, eta, radius in ((2.0, 0.5, 400.0), (1.0, 0.1, 350.0), (4.0, 1.0, 330.0)):
@@ -118,7 +118,7 @@ def test_exact_tail_matches_simulation():
     assert abs(hit - math.exp(log_mixed_tail(mechanism, t))) <= 5 * math.sqrt(hit / len(x))
 
 
-# --- where the promise comes from -------------------------------------------------------------------
+# --- source of the assumption -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", ["early-corollary", "rp-gd"])
@@ -129,7 +129,7 @@ def test_flawed_bounds_name_reason_and_alternative(bound, allowed):
 
 
 @pytest.mark.full
-def test_wishart_rank_returns_an_interval():
+def test_wishart_rank_returns_interval():
     found = privproj.rank(Wishart(dim=1000, misalignment=8e-6), epsilon=0.2, delta=1e-5)
     assert found.lower < found.value == found.upper
     for rank, fits in ((found.lower, 1), (found.value, 1), (found.lower - 1, 0), (found.value + 1, 0), (64, 1)):

@@ -114,46 +114,46 @@ def test_cache_name_depends_on_constants_of_modules():
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requested(monkeypatch):
     """Names of the loops that run as machine code."""
     names = []
     monkeypatch.setattr(jit, "compile_kernel", lambda loop: names.append(loop.__name__) or compile_kernel(loop))
     return names
 
 
-def test_over_rows_loads_cached_code_for_fewer_rows(cache, tmp_path, asked):
-    assert run_kernel(tmp_path, 5, 2.0, LOAD_ROWS) == 6.0 and not asked
-    assert run_kernel(tmp_path, 6, 2.0) == 6.0 and len(asked) == 1
-    assert run_kernel(tmp_path, 7, 2.0, LOAD_ROWS) == 6.0 and len(asked) == 2
-    assert run_kernel(tmp_path, 8, 2.0, LOAD_ROWS - 1) == 6.0 and len(asked) == 2
+def test_over_rows_loads_cached_code_for_fewer_rows(cache, tmp_path, requested):
+    assert run_kernel(tmp_path, 5, 2.0, LOAD_ROWS) == 6.0 and not requested
+    assert run_kernel(tmp_path, 6, 2.0) == 6.0 and len(requested) == 1
+    assert run_kernel(tmp_path, 7, 2.0, LOAD_ROWS) == 6.0 and len(requested) == 2
+    assert run_kernel(tmp_path, 8, 2.0, LOAD_ROWS - 1) == 6.0 and len(requested) == 2
     with expect_rows(LOAD_ROWS, may_load=False):
-        assert run_kernel(tmp_path, 9, 2.0, 10) == 6.0 and len(asked) == 2
+        assert run_kernel(tmp_path, 9, 2.0, 10) == 6.0 and len(requested) == 2
 
 
-def test_over_rows_compiles_after_many_small_calls(cache, tmp_path, asked):
+def test_over_rows_compiles_after_many_small_calls(cache, tmp_path, requested):
     """A sweep (``may_load=False``) ignores earlier calls."""
     assert run_kernel(tmp_path, 13, 2.0, LOAD_ROWS - 1) == 6.0
     kernel, part = importlib.import_module("caller_13").kernel, LOAD_ROWS - 1
     calls = 1
-    while not asked and calls < 9:
+    while not requested and calls < 9:
         with expect_rows(part, may_load=False):
             over_rows(kernel, np.ones(part), np.ones((part, 1)))
-        assert not asked
+        assert not requested
         over_rows(kernel, np.ones(part), np.ones((part, 1)))
         calls += 1
     assert calls * part >= COMPILE_ROWS > (calls - 1) * part
 
 
-def test_over_rows_warns_once_without_writable_cache(cache, tmp_path, monkeypatch, asked):
+def test_over_rows_warns_once_without_writable_cache(cache, tmp_path, monkeypatch, requested):
     config = importlib.import_module("numba").config
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(config, "CACHE_LOCATOR_CLASSES", "_UserProvidedCacheLocator", raising=False)
-    with pytest.warns(RuntimeWarning) as said:
+    with pytest.warns(RuntimeWarning) as output:
         for turn in (10, 11):
             assert run_kernel(tmp_path, turn, 2.0) == 6.0
-    assert len(said) == 1 and "set NUMBA_CACHE_DIR" in str(said[0].message) and not asked
-    assert run_kernel(tmp_path, 12, 2.0, COMPILE_ROWS_WITHOUT_CACHE) == 6.0 and len(asked) == 1
+    assert len(output) == 1 and "set NUMBA_CACHE_DIR" in str(output[0].message) and not requested
+    assert run_kernel(tmp_path, 12, 2.0, COMPILE_ROWS_WITHOUT_CACHE) == 6.0 and len(requested) == 1
 
 
 def test_over_rows_works_without_numba(monkeypatch):

@@ -19,7 +19,7 @@ def test_gauss_rule_is_exact_for_polynomials():
 
 @settings(max_examples=80)
 @given(center=st.floats(-50, 50), log_width=st.floats(-6, 3), start=st.floats(-20, 20), cut=st.floats(-3, 6))
-def test_log_integral_of_a_normal_density(center, log_width, start, cut):
+def test_log_integral_of_normal_density(center, log_width, start, cut):
     width = math.exp(log_width)
 
     def log_f(t):

@@ -20,7 +20,7 @@ LIMITS = {"low": 1e-100, "high": 1e100}
         [lambda r: r, lambda r: r**3, lambda r: math.expm1(min(r, 700)), lambda r: 1.0 if r > 0 else -1.0]
     ),
 )
-def test_find_crossing_brackets_the_root(root, guess, shape):
+def test_find_crossing_brackets_root(root, guess, shape):
     def excess(x):
         return shape(min(1e100, max(-1e100, math.log(root) - math.log(x))))
 
@@ -29,7 +29,7 @@ def test_find_crossing_brackets_the_root(root, guess, shape):
     assert high - low <= 1e-14 * high or math.nextafter(low, high) == high or excess(0.5 * (low + high)) == 0
 
 
-def test_find_crossing_reports_a_missing_root():
+def test_find_crossing_reports_missing_root():
     assert find_crossing(lambda x: 1.0, 1.0, **LIMITS) == (1e100, math.inf)
     assert find_crossing(lambda x: -1.0, 1.0, **LIMITS) == (0.0, 1e-100)
     with pytest.raises(ConvergenceError):
@@ -50,7 +50,7 @@ def test_minimize():
 
 @pytest.mark.parametrize("power", [1.0, 1.3, 2.0, 4.0])
 @pytest.mark.parametrize("bottom", [-6.0, -5.0, -0.77, 0.0, 1e-9, 3.2])
-def test_minimize_converges_to_the_minimum(bottom, power):
+def test_minimize_converges_to_minimum(bottom, power):
     """A kink, a flat minimum, a minimum at an end, values of ``inf``: the result is the minimum within the width."""
     seen = []
 

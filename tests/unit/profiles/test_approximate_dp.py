@@ -30,17 +30,17 @@ def test_classical_rule_is_amplified_by_sampling(noise, rate, delta, sampling):
     assert exact.value <= found
 
 
-def test_classical_rule_below_1e_6_has_an_epsilon():
+def test_classical_rule_below_1e_6_has_epsilon():
     assert classical(1e8, delta=1e-5) == pytest.approx(math.sqrt(2.0 * math.log(1.25e5)) * 1e-8, rel=1e-9, abs=0)
 
 
-def test_amplified_rule_tends_to_the_rule_without_sampling():
+def test_amplified_rule_tends_to_rule_without_sampling():
     plain = classical(20.0, delta=1e-5)
     near = classical(20.0, delta=1e-5, steps=1, sampling_rate=1.0 - 1e-9)
     assert plain * (1 - 1e-8) <= near <= plain * (1 + 1e-12)
 
 
-def test_amplified_rule_has_a_delta_and_a_sigma():
+def test_amplified_rule_has_delta_and_sigma():
     run = {"steps": 30, "sampling_rate": 0.1, "bound": "classical"}
     eps = classical(20.0, delta=1e-5, steps=30, sampling_rate=0.1)
     back = privproj.delta(Gaussian(noise_multiplier=20.0), epsilon=eps, **run).value
@@ -49,7 +49,7 @@ def test_amplified_rule_has_a_delta_and_a_sigma():
     assert sigma == pytest.approx(20.0, rel=1e-8, abs=0)
 
 
-def test_amplified_rule_of_steps_is_above_the_composed_profile():
+def test_amplified_rule_of_steps_is_above_composed_profile():
     run = {"steps": 50, "sampling_rate": 0.05, "delta": 1e-6}
     assert privproj.epsilon(Gaussian(noise_multiplier=30.0), **run).value < classical(30.0, **run)
     mechanism = privproj.M2(dim=64, rank=8, noise_multiplier=2.0, change_rank=4)
@@ -57,7 +57,7 @@ def test_amplified_rule_of_steps_is_above_the_composed_profile():
     assert privproj.epsilon(mechanism, **{**run, "steps": 1}).value <= found.value
 
 
-def test_amplified_rule_of_wishart_is_for_batches_of_a_fixed_size():
+def test_amplified_rule_of_wishart_is_for_batches_of_fixed_size():
     mechanism = Wishart(dim=1000, rank=16, misalignment=8e-6)
     run = {"steps": 1, "sampling_rate": 0.1, "delta": 1e-5, "bound": "quantile"}
     plain = privproj.epsilon(mechanism, delta=1e-4, bound="quantile").value
@@ -67,7 +67,7 @@ def test_amplified_rule_of_wishart_is_for_batches_of_a_fixed_size():
         privproj.epsilon(mechanism, sampling="poisson", **run)
 
 
-def test_amplified_epsilon_of_a_huge_epsilon_is_finite():
+def test_amplified_epsilon_of_huge_epsilon_is_finite():
     """e^eps is not a double; ln(1 + q (e^eps - 1)) is eps + ln q."""
     mechanism = Wishart(dim=1000, rank=16, misalignment=0.2)
     plain = privproj.epsilon(mechanism, delta=1e-2, bound="quantile").value

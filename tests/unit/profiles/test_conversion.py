@@ -26,7 +26,7 @@ from privproj.profiles.conversion import (
 from privproj.targets import delta_target, full_target
 
 
-def obeys_both_laws(mechanism, bound, run, eps, delta):
+def is_consistent(mechanism, bound, run, eps, delta):
     """Check both round trips and return how many could be checked."""
     tried = 0
     found = privproj.epsilon(mechanism, delta=delta, bound=bound, **run).value
@@ -59,17 +59,16 @@ def test_conversions_of_one_release_are_exact_inverses(bound):
     for _ in range(4):
         eps, delta = 10 ** draw.uniform(-1.5, 0.9), 10 ** draw.uniform(-9, -1)
         with contextlib.suppress(UnsupportedError):  # beyond the range in which a rule is proved
-            tried += obeys_both_laws(mechanism_for(bound, z), bound.name, {}, eps, delta)
+            tried += is_consistent(mechanism_for(bound, z), bound.name, {}, eps, delta)
     assert tried
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "m2" else ()) for n in RUNS])
-def test_conversions_of_a_run_are_exact_inverses(name):
+def test_conversions_of_run_are_exact_inverses(name):
     mechanism, run = RUNS[name]
     draw = random.Random(name)
     assert sum(
-        obeys_both_laws(mechanism, None, run, 10 ** draw.uniform(-1.5, 0.5), 10 ** draw.uniform(-9, -1))
-        for _ in range(4)
+        is_consistent(mechanism, None, run, 10 ** draw.uniform(-1.5, 0.5), 10 ** draw.uniform(-9, -1)) for _ in range(4)
     )
 
 
@@ -102,7 +101,7 @@ class Led(Noisy):
 
 
 @pytest.mark.parametrize("curve", [Noisy(), Led()])
-def test_conversions_are_exact_for_an_arbitrary_curve(curve):
+def test_conversions_are_exact_for_arbitrary_curve(curve):
     draw, naive = random.Random(5), 0
     for _ in range(200):
         delta, eps = 10 ** draw.uniform(-12, -0.1), draw.uniform(0.01, 20.0)
@@ -116,7 +115,7 @@ def test_conversions_are_exact_for_an_arbitrary_curve(curve):
     assert naive > 20, "the curve is too tame to show anything"
 
 
-def test_meets_holds_at_the_reported_epsilon_only():
+def test_meets_holds_at_reported_epsilon_only():
     curve, draw = Noisy(), random.Random(6)
     for _ in range(50):
         delta = 10 ** draw.uniform(-12, -0.1)
@@ -132,7 +131,7 @@ numbers = st.floats(-150.0, 17.0).map(lambda x: 10.0**x)
 @given(x=numbers, digits=st.integers(4, 13))
 @example(x=1e-20, digits=10)
 @example(x=1e-19, digits=10)
-def test_digits_below_and_above_enclose_the_number(x, digits):
+def test_digits_below_and_above_enclose_number(x, digits):
     low, high = digits_below(x, digits), digits_above(x, digits)
     assert low <= x <= high <= low * (1.0 + 1.001 * 10.0 ** (1 - digits))
     for y in (low, high):
@@ -143,14 +142,14 @@ def test_digits_below_and_above_enclose_the_number(x, digits):
 
 @settings(max_examples=300, deadline=None)
 @given(x=st.floats(1e-9, 1e9))
-def test_digits_below_keeps_a_number_with_ten_digits(x):
+def test_digits_below_keeps_number_with_ten_digits(x):
     written = float(f"{x:.12e}")
     assert digits_below(written) == written == digits_above(written)
 
 
 @settings(max_examples=200, deadline=None)
 @given(log_delta=st.floats(-690.0, -1e-8))
-def test_printed_delta_is_an_upper_bound(log_delta):
+def test_printed_delta_is_upper_bound(log_delta):
     with mp.workdps(50):
         assert mp.mpf(delta_value(log_delta)) >= mp.exp(log_delta)
         assert mp.mpf(log10_value(log_delta)) >= mp.mpf(log_delta) / mp.log(10)
@@ -181,15 +180,15 @@ class Steep:
 
 def test_log_delta_does_not_depend_on_earlier_queries():
     mechanism, run = RUNS["m2"]
-    question = composition_of(mechanism, None, run)
-    fresh = {eps: question.curve().log_delta(eps) for eps in (0.05, 0.3, 0.31, 1.0, 2.0)}
-    used = question.curve()
+    composition = composition_of(mechanism, None, run)
+    fresh = {eps: composition.curve().log_delta(eps) for eps in (0.05, 0.3, 0.31, 1.0, 2.0)}
+    used = composition.curve()
     read_epsilon(used, delta_target(1e-9, None))
     for eps in (2.0, 0.31, 0.05, 1.0, 0.3):
         assert used.log_delta(eps) == fresh[eps]
 
 
-def test_read_epsilon_converges_from_a_small_start():
+def test_read_epsilon_converges_from_small_start():
     for begin in (0.0, 1e-200, 1e-9, 0.3, 3.0):
         tried = []
 
@@ -205,7 +204,7 @@ def test_read_epsilon_converges_from_a_small_start():
         assert read_epsilon(Late(-20.0), delta_target(1e-7, None)).upper == 3.7
 
 
-def test_read_epsilon_of_a_curve_that_ends_at_zero():
+def test_read_epsilon_of_curve_that_ends_at_zero():
     gaussian = privproj.Gaussian(noise_multiplier=3.876523491089105)
     assert 0.0 <= privproj.epsilon(gaussian, bound="rdp", delta=0.1555982374990468).value < 1e-11
 
@@ -219,28 +218,28 @@ def test_printed_log10_delta_round_trip(log_delta):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("mechanism", "asked"),
+    ("mechanism", "requested"),
     [
         (privproj.Wishart(dim=391, rank=177, misalignment=5e-9), {"bound": "quantile", "steps": 3}),
         (privproj.M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), {"bound": "good-event", "split": 0.5}),
     ],
 )
-def test_conversions_are_exact_for_an_epsilon_delta_rule(mechanism, asked):
+def test_conversions_are_exact_for_epsilon_delta_rule(mechanism, requested):
     draw = random.Random(8)
     for _ in range(60):
         delta = 10 ** draw.uniform(-8, -1)
         delta = draw.choice([delta, 1.0 - delta])
-        eps = privproj.epsilon(mechanism, delta=delta, **asked).value
-        assert privproj.delta(mechanism, epsilon=eps, **asked).value <= delta
-        back = privproj.delta(mechanism, epsilon=1.1 * eps, **asked).value
-        assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **asked).value <= 1.1 * eps
+        eps = privproj.epsilon(mechanism, delta=delta, **requested).value
+        assert privproj.delta(mechanism, epsilon=eps, **requested).value <= delta
+        back = privproj.delta(mechanism, epsilon=1.1 * eps, **requested).value
+        assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **requested).value <= 1.1 * eps
 
 
 @pytest.mark.slow
 def test_good_event_delta_is_at_most_that_of_being_sampled():
     mechanism = privproj.M2(dim=840, rank=1, noise_multiplier=0.0365721, change_rank=1)
-    asked = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}
+    requested = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}
     for eps in (0.0, 0.2, 5.0):
-        back = privproj.delta(mechanism, epsilon=eps, **asked).value
+        back = privproj.delta(mechanism, epsilon=eps, **requested).value
         assert back <= 86 * 1.6e-9 * (1.0 + 1e-9)
-        assert privproj.epsilon(mechanism, delta=back, **asked).value <= eps
+        assert privproj.epsilon(mechanism, delta=back, **requested).value <= eps

@@ -48,7 +48,7 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, ProfileKernels, An
 
 
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
-def test_kernel_row_matches_the_profile(kind, name):
+def test_kernel_row_matches_profile(kind, name):
     bound, some, profile, rows, draw = columns_of(kind, name, 12)
     eps, log_delta = 10 ** draw.uniform(-2, 1, 12), -(10 ** draw.uniform(-1, 2, 12))
     deltas, roots = over_rows(profile.log_delta, eps, rows), over_rows(profile.root, log_delta, rows)[0]
@@ -60,7 +60,7 @@ def test_kernel_row_matches_the_profile(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
-def test_profile_epsilon_is_an_evaluated_crossing(kind, name):
+def test_profile_epsilon_is_evaluated_crossing(kind, name):
     bound, some, profile, rows, draw = columns_of(kind, name, 12, seed=6)
     log_delta = -(10 ** draw.uniform(-1, 2, 12))
     ends = [bound.representation(one).epsilon(at) for one, at in zip(some, log_delta.tolist(), strict=True)]
@@ -108,13 +108,13 @@ def test_profile_from_kernels_raises_without_any_bound():
 
 
 @pytest.mark.parametrize("unknown", [(math.nan, math.nan), (-math.inf, math.inf)])
-def test_log_deltas_of_an_unknown_kernel_are_at_most_zero(unknown):
+def test_log_deltas_of_unknown_kernel_are_at_most_zero(unknown):
     columns = ProfileKernels(lambda eps, row: unknown, lambda *_: unknown)
     lower, upper = profile_from_kernels(columns, (1.0,)).log_deltas(np.array([0.5, 2.0]))
     assert (lower == -math.inf).all() and (upper == 0.0).all()
 
 
-def test_law_row_is_none_for_layers_of_several_shapes():
+def test_row_is_none_for_layers_of_several_shapes():
     from privproj import Layer
 
     several = M2(layers=[Layer(dim=64, rank=4), Layer(dim=128, rank=4)], noise_multiplier=1.0)

@@ -14,7 +14,7 @@ def eps_of(bound, z, delta=1e-5, **run):
     return privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, bound=bound, **run).value
 
 
-def test_rdp_conversion_uses_the_best_order():
+def test_rdp_conversion_uses_best_order():
     z, delta = 2.0, 1e-6
     by_hand = min(
         a / (2 * z * z) + math.log(1 / (a * delta)) / (a - 1) + math.log1p(-1 / a)

@@ -32,7 +32,7 @@ def test_tradeoff_of_gaussian_matches_closed_form():
     assert all(coarse <= found for coarse, found in zip(grid, tradeoff(curve, rates), strict=True))
 
 
-def test_tradeoff_is_consistent_with_the_profile():
+def test_tradeoff_is_consistent_with_profile():
     curve = curve_of(M2(dim=256, rank=16, noise_multiplier=0.5))
     found = true_positive_rates(curve, [0.001, 0.01, 0.1])
     assert found == sorted(found)
@@ -52,7 +52,7 @@ def test_tradeoff_is_consistent_with_the_profile():
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_tradeoff_uses_the_best_epsilon(mechanism, run):
+def test_tradeoff_uses_best_epsilon(mechanism, run):
     curve = curve_of(mechanism, **run)
     rates = [1e-6, 1e-3, 0.05, 0.4, 0.97]
     dense = scanned_tradeoff(curve, rates, [0.0, *(math.exp(-9.0 + 0.02 * i) for i in range(750))])
@@ -61,13 +61,13 @@ def test_tradeoff_uses_the_best_epsilon(mechanism, run):
 
 
 @pytest.mark.parametrize("bound", ["classical", "zcdp", "rdp", "two-sided"])
-def test_advantage_of_a_bound_that_fails_at_epsilon_zero(bound):
+def test_advantage_of_bound_that_fails_at_epsilon_zero(bound):
     exact = 2 * stats.norm.cdf(0.25) - 1
     found = advantage(composition_of(Gaussian(noise_multiplier=2.0), bound, {}).curve())
     assert exact <= found < 0.8
     assert found <= privproj.delta(Gaussian(noise_multiplier=2.0), epsilon=0.5, bound=bound).value + math.tanh(0.25)
 
 
-def test_advantage_is_the_printed_delta_at_epsilon_zero():
+def test_advantage_is_printed_delta_at_epsilon_zero():
     for mechanism in (Gaussian(noise_multiplier=1.3), M2(dim=64, rank=5, noise_multiplier=0.4)):
         assert advantage(curve_of(mechanism)) == privproj.delta(mechanism, epsilon=0.0).value

@@ -89,18 +89,18 @@ def alarm(seconds):
         signal.signal(signal.SIGPROF, before)
 
 
-def check_query(query, evaluate=evaluate, all_laws=True, seconds=60.0):
-    """Return the :class:`QueryCheck` of a query; ``all_laws`` adds laws on several queries."""
+def check_query(query, evaluate=evaluate, all_rules=True, seconds=60.0):
+    """Return the :class:`QueryCheck` of a query; ``all_rules`` adds laws on several queries."""
     check = QueryCheck(query.kind, query.command(), query=query)
     try:
         with alarm(seconds):
-            check_laws(check, evaluate, all_laws)
+            check_rules(check, evaluate, all_rules)
     except Overtime:
         check.flags.add("overtime")
     return check
 
 
-def check_laws(check, evaluate, all_laws):
+def check_rules(check, evaluate, all_rules):
     """Check all laws of one query, and record the slowest evaluation."""
 
     def timed(query, **changes):
@@ -119,22 +119,22 @@ def check_laws(check, evaluate, all_laws):
     try:
         result = timed(check.query)
     except PrivprojError as error:
-        return error_law(check, error)
+        return error_rule(check, error)
     except Overtime:
         raise
     except Exception as error:  # the law is that there is none
         return check.fail("traceback", f"{type(error).__name__}: {error}")
     check.value = result.value
-    number_law(check, result)
+    number_rule(check, result)
     if result.value is not None and result.outcome is Outcome.OK and not check.broken:
-        reference_laws(check, result)
-        if all_laws:
-            inverse_law(check, result, timed)
+        reference_rules(check, result)
+        if all_rules:
+            inverse_rule(check, result, timed)
             with suppress(PrivprojError):
-                (monotone_law, basic_law, order_law)[check.query.seed % 3](check, result, timed)
+                (monotone_rule, basic_rule, order_rule)[check.query.seed % 3](check, result, timed)
 
 
-def error_law(check, error):
+def error_rule(check, error):
     """Classify an error by its exit code; only an invalid parameter has exit code 2."""
     flag = {2: "usage", 3: "refused", 5: "unanswered"}.get(error.exit_code, "unanswered")
     check.flags.add(flag)
@@ -143,7 +143,7 @@ def error_law(check, error):
         check.fail("outcome", f"{type(error).__name__} with exit code {error.exit_code}")
 
 
-def number_law(check, result):
+def number_rule(check, result):
     """Check that the value is in its domain and fits the outcome of the result."""
     value, name = result.value, check.query.query
     if value is None or value == math.inf:
@@ -174,7 +174,7 @@ def completed(query, result):
     return replace(query, parameters={**query.parameters, name: value}), query.epsilon, query.delta
 
 
-def reference_laws(check, result):
+def reference_rules(check, result):
     """Compare the claimed delta with the enclosure of the true one."""
     query, eps, delta = completed(check.query, result)
     low, high = true_delta.enclosure(query, eps, delta)
@@ -189,10 +189,10 @@ def reference_laws(check, result):
     if high is None or high == math.inf or check.query.query not in ("epsilon", "delta"):
         return
     check.flags.add("checked above")
-    useless_law(check, query, eps, delta, high)
+    useless_rule(check, query, eps, delta, high)
 
 
-def useless_law(check, query, eps, delta, high):
+def useless_rule(check, query, eps, delta, high):
     """Check that the result is within :data:`CLOSE` of the named bound, where delta exceeds :data:`SMALL`."""
     if query.query == "delta":
         if delta > SMALL and delta > high * (1 + CLOSE) and delta > 2e-12 + high:
@@ -205,7 +205,7 @@ def useless_law(check, query, eps, delta, high):
         check.fail("useless", f"delta {delta!r}: epsilon {eps!r}, {eps * (1 - CLOSE)!r} meets it")
 
 
-def inverse_law(check, result, evaluate):
+def inverse_rule(check, result, evaluate):
     """Check that evaluating delta and epsilon at the result meets the target exactly."""
     query, eps, delta = completed(check.query, result)
     back = replace(query, epsilon=eps, delta=delta)
@@ -223,7 +223,7 @@ def inverse_law(check, result, evaluate):
             check.fail("inverse", f"{name} at {given!r} is {other!r} > {limit!r}{over}")
 
 
-def monotone_law(check, result, evaluate):
+def monotone_rule(check, result, evaluate):
     """Check that more noise, fewer steps or a smaller rate does not increase the result by more than 1e-6."""
     query = check.query
     if query.query not in ("epsilon", "delta"):
@@ -236,13 +236,13 @@ def monotone_law(check, result, evaluate):
     if "noise_multiplier" in query.parameters:
         quiet = {**query.parameters, "noise_multiplier": query.parameters["noise_multiplier"] * 1.05}
         easier["more noise"] = replace(query, parameters=quiet)
-    for words, other in easier.items():
+    for text, other in easier.items():
         value = evaluate(other).value
         if value is not None and value > result.value * (1 + 1e-6):
-            check.fail("monotone", f"{words}: {query.query} {value!r} > {result.value!r}")
+            check.fail("monotone", f"{text}: {query.query} {value!r} > {result.value!r}")
 
 
-def basic_law(check, result, evaluate):
+def basic_rule(check, result, evaluate):
     """Check that epsilon is at most ``T epsilon_1(delta / T)``."""
     query = check.query
     steps = query.run.get("steps", 1)
@@ -253,7 +253,7 @@ def basic_law(check, result, evaluate):
         check.fail("basic", f"delta {query.delta!r}: {result.value!r} > {steps} x {part!r}")
 
 
-def order_law(check, result, evaluate):
+def order_rule(check, result, evaluate):
     """Check that a looser bound is not below a tighter one."""
     query = check.query
     tighter = (SKETCH_LOOSER if query.mechanism == "sketch" else LOOSER).get(query.bound)

@@ -1,4 +1,4 @@
-"""How a forger edits a saved document: values, keys, lines and letters; and a chain of hashes computed again."""
+"""Edits of a saved document (values, keys, lines and characters), with a recomputed hash chain."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ from privproj.io.files import INCOMPLETE
 TWINS = {"a": "\u0430", "e": "\u0435", "o": "\u043e", "p": "\u0440", "0": "\u0660", "1": "\uff11", "-": "\u2010"}
 """Letters that look like others."""
 
-WORDS = [
+TEXTS = [
     "", " ", "proved", "exact", "upper bound", "add-remove", "replace", "zero-out", "gaussian", "analytic", "m2",
     "rank-free", "poisson", "1e-5", "0", "nan", "Infinity", "\u200b", "\u202eproved", "x\nproved", "\ud800",
 ]  # fmt: skip
@@ -47,17 +47,17 @@ DIGITS = [
 
 def chained(entries):
     """The lines of a ledger with these entries, each with the hash that the format asks for, by other code."""
-    return chained_words(json.dumps(entry) for entry in entries)
+    return chained_text(json.dumps(entry) for entry in entries)
 
 
-def chained_words(lines):
+def chained_text(lines):
     """The same of lines in other words than the writer's: an object has its hash behind what it says."""
     content = b""
     for line in lines:
-        words = line.encode("utf-8", "surrogatepass")
-        chain = b'"chain": "%b"}' % sha256(content + words).hexdigest()[:32].encode()
-        join = b"" if words == b"{}" else b", "
-        content += (words[:-1] + join + chain if words[:1] == b"{" else words) + b"\n"
+        arguments = line.encode("utf-8", "surrogatepass")
+        chain = b'"chain": "%b"}' % sha256(content + arguments).hexdigest()[:32].encode()
+        join = b"" if arguments == b"{}" else b", "
+        content += (arguments[:-1] + join + chain if arguments[:1] == b"{" else arguments) + b"\n"
     return content
 
 
@@ -82,7 +82,7 @@ def value_at(value, path):
 
 
 def others(draw, value):
-    """Another value that a forger could put in the place of this one."""
+    """Return another value to replace this one."""
     if isinstance(value, bool) or value is None:
         return draw.choice([not value, None, 0, 1, "true", 0.0])
     if isinstance(value, int | float):
@@ -96,13 +96,13 @@ def others(draw, value):
         digits = [c for c in value if c in "123456789"]
         lower = value.replace(draw.choice(digits), draw.choice("0123456789")) if digits else value.title()
         return draw.choice(
-            [lower, lower, swapped, value + " ", value.upper(), value + "\u200b", draw.choice(WORDS), None]
+            [lower, lower, swapped, value + " ", value.upper(), value + "\u200b", draw.choice(TEXTS), None]
         )
     if isinstance(value, list):
         return draw.choice(
-            [value[::-1], value + value[:1], value[1:], value[:-1], [], [*value, draw.choice(WORDS)], {}]
+            [value[::-1], value + value[:1], value[1:], value[:-1], [], [*value, draw.choice(TEXTS)], {}]
         )
-    return draw.choice([{}, [value], None, dict(reversed(value.items())), {**value, draw.choice(WORDS): 1}])
+    return draw.choice([{}, [value], None, dict(reversed(value.items())), {**value, draw.choice(TEXTS): 1}])
 
 
 def edited(draw, value):
@@ -124,7 +124,7 @@ def edited(draw, value):
             del holder[key]
         elif isinstance(holder, dict):
             name = draw.choice(
-                [*WORDS, "steps", "dim", "split", "planned", "public_size", "group_size", "discretization"]
+                [*TEXTS, "steps", "dim", "split", "planned", "public_size", "group_size", "discretization"]
             )
             name = name if action < 0.94 else "".join(TWINS.get(c, c) for c in str(key))
             holder[name] = holder.pop(key) if draw.random() < 0.5 else draw.choice([1, True, 0.5, "even", "replace"])
@@ -156,9 +156,9 @@ def scratched(draw, text):
     elif action == 10:
         del lines[i]
     else:
-        words = lines[i].split(" ")
-        draw.shuffle(words)
-        lines[i] = " ".join(words)
+        sentence = lines[i].split(" ")
+        draw.shuffle(sentence)
+        lines[i] = " ".join(sentence)
     return "\n".join(lines)
 
 
@@ -174,21 +174,21 @@ class Document:
 
     Attributes:
         make: Return its text.
-        judge: Raise AssertionError unless the text and its verdict are true, which it computes by other code.
+        assess: Raise AssertionError unless the text and its verdict are true, which it computes by other code.
         forge: Return the text with an edit of its data, from a random generator and the text.
         cost: The time that checking takes, relative to the fastest documents.
-        lies: Patterns and replacements that the judge must detect.
+        lies: Patterns and replacements that ``assess`` must detect.
     """
 
     make: Callable[[], str]
-    judge: Callable[[str, dict[str, Any]], None]
+    assess: Callable[[str, dict[str, Any]], None]
     forge: Callable[[random.Random, str], str]
     lies: list[tuple[str, str]]
     cost: int = 1
 
 
 def count_codes(name, document, mutants, seed, tmp_path, capsys):
-    """Verify forgeries of a document, judge each that is accepted, and return their exit codes with counts."""
+    """Verify altered documents, assess each that is accepted, and return the exit codes with counts."""
     text, draw, codes, path = document.make(), random.Random(f"{name} {seed}"), Counter(), tmp_path / "document"
     path.write_text(text)
     assert exit_code(["verify", str(path)]) == 0, capsys.readouterr()
@@ -197,22 +197,25 @@ def count_codes(name, document, mutants, seed, tmp_path, capsys):
         found = scratched(draw, text) if draw.random() < 0.35 else document.forge(draw, text)
         path.write_bytes(found.encode("utf-8", "surrogatepass"))
         code = exit_code(["verify", str(path), "--json"])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err and "report it" not in said.err
-        assert (code in (2, 3, 5)) == (said.err.count("\n") == 1) and (code == 2) == (not said.out), (code, said.err)
-        assert code == 2 or (json.loads(said.out)["verdict"] in ACCEPTED) == (code == 0)
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err and "report it" not in output.err
+        assert (code in (2, 3, 5)) == (output.err.count("\n") == 1) and (code == 2) == (not output.out), (
+            code,
+            output.err,
+        )
+        assert code == 2 or (json.loads(output.out)["verdict"] in ACCEPTED) == (code == 0)
         changed = found.replace("\r\n", "\n").rstrip("\n") != text.rstrip("\n")
         codes[f"accepted, {'changed' if changed else 'the same'}" if code == 0 else f"exit {code}"] += 1
         if code == 0 and changed:
             try:
-                document.judge(found, json.loads(said.out))
+                document.assess(found, json.loads(output.out))
             except Exception as error:
                 raise AssertionError(f"accepted although it is not true:\n{found}") from error
     return codes
 
 
-def forgery_tests(documents):
-    """Return three tests of these documents, by name: few forgeries, thousands of them, and lies to the judge."""
+def tampering_tests(documents):
+    """Return three tests of these documents, by name: of few and of many altered documents, and of false statements."""
 
     @pytest.mark.parametrize("name", documents)
     def test_accepted_forgeries_are_true(name, tmp_path, capsys):
@@ -228,17 +231,21 @@ def forgery_tests(documents):
             print(f"\n{name}: {json.dumps(dict(sorted(codes.items())))}")
 
     @pytest.mark.parametrize("name", documents)
-    def test_judge_detects_lies(name, tmp_path, capsys):
+    def test_assess_detects_false_statements(name, tmp_path, capsys):
         document = documents[name]
         text = document.make()
         (tmp_path / "document").write_text(text)
         capsys.readouterr()
         assert exit_code(["verify", str(tmp_path / "document"), "--json"]) == 0
         verdict = json.loads(capsys.readouterr().out)
-        document.judge(text, verdict)
+        document.assess(text, verdict)
         for old, new in document.lies:
             assert re.search(old, text)
             with pytest.raises(AssertionError):
-                document.judge(re.sub(old, new, text), verdict)
+                document.assess(re.sub(old, new, text), verdict)
 
-    return test_accepted_forgeries_are_true, test_thousands_of_accepted_forgeries_are_true, test_judge_detects_lies
+    return (
+        test_accepted_forgeries_are_true,
+        test_thousands_of_accepted_forgeries_are_true,
+        test_assess_detects_false_statements,
+    )

@@ -1,10 +1,10 @@
-"""Tampered certificates: each is refused or not proved, or what it states is still true."""
+"""Tampered certificates: each is rejected or not proved, or its statement is still true."""
 
 import json
 
 import mpmath as mp
 from helpers import needs
-from unit.io.forgers import Document, edited, forgery_tests
+from unit.io.tampering import Document, edited, tampering_tests
 
 import privproj
 from privproj import reference
@@ -38,7 +38,7 @@ def certificate_of_phases(*phases, epsilon=1.0):
     return make
 
 
-def judge_certificate(text, said):
+def assess_certificate(text, output):
     """Its ends enclose delta, by mpmath or for a run by the composer; what is said is the accountant's."""
     claim = json.loads(text)["certificate"]
     phases = claim["question"]["phase"]
@@ -47,19 +47,21 @@ def judge_certificate(text, said):
     if len(phases) == 1:
         own = {**parameters_of(phase), **({"layers": phase["layer"]} if "layer" in phase else {})}
         found = privproj.evaluate(f"{phase['mechanism']}.{phase['bound']}.delta", epsilon=claim["epsilon"], **own)
-    words, shown = found.as_dict(), said["result"]
+    arguments, shown = found.as_dict(), output["result"]
     for key in ("bound", "bound_version", "status", "data_assumptions", "source", "run"):
-        assert shown[key] == words[key]
-    assert shown["side"] == ("upper bound" if of_run else words["side"]) and shown["epsilon"] == claim["epsilon"]
+        assert shown[key] == arguments[key]
+    assert shown["side"] == ("upper bound" if of_run else arguments["side"]) and shown["epsilon"] == claim["epsilon"]
     with mp.workdps(40):
         lower, upper, target = mp.mpf(claim["lower"]), mp.mpf(claim["upper"]), claim["target"]
         assert upper <= (target["delta"] if "delta" in target else mp.mpf(10) ** target["log10_delta"])
         if of_run:
             assert upper >= (found.lower or 0.0) * (1 - 1e-9) and lower <= found.upper * (1 + 1e-9)
             return
-        asked = {key: value for key, value in parameters_of(phase).items() if key not in OF_RUN}
-        asked = {key: value for key, value in asked.items() if (key, value) != ("steps", 1)}
-        value = reference.value(f"{phase['mechanism']}.{phase['bound']}.delta", 25, epsilon=claim["epsilon"], **asked)
+        requested = {key: value for key, value in parameters_of(phase).items() if key not in OF_RUN}
+        requested = {key: value for key, value in requested.items() if (key, value) != ("steps", 1)}
+        value = reference.value(
+            f"{phase['mechanism']}.{phase['bound']}.delta", 25, epsilon=claim["epsilon"], **requested
+        )
         assert lower * (1 - mp.mpf("1e-24")) <= value <= upper * (1 + mp.mpf("1e-24"))
 
 
@@ -86,10 +88,10 @@ MAKERS = {
         2,
     ),
 }
-DOCUMENTS = {name: Document(make, judge_certificate, forge, LIES, cost) for name, (make, cost) in MAKERS.items()}
+DOCUMENTS = {name: Document(make, assess_certificate, forge, LIES, cost) for name, (make, cost) in MAKERS.items()}
 
 (
     test_accepted_forgeries_are_true,
     test_thousands_of_accepted_forgeries_are_true,
-    test_judge_detects_lies,
-) = forgery_tests(DOCUMENTS)
+    test_assess_detects_false_statements,
+) = tampering_tests(DOCUMENTS)

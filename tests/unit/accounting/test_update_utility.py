@@ -1,4 +1,4 @@
-"""What an update is worth beside DP-SGD's: limits, orders, and the release simulated (C38)."""
+"""Utility of an update compared with DP-SGD: limits, order, and simulated releases (C38)."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_m2_never_has_less_noise_than_dp_sgd_at_equal_privacy(dim, part, z, run)
 
 
 @pytest.mark.full
-def test_noise_tends_to_that_of_dp_sgd_with_the_rank():
+def test_noise_tends_to_that_of_dp_sgd_with_rank():
     ratios = [
         update_utility(sigma_of(rank), epsilon=1.0, delta=1e-5, **RUN).noise_over_dp_sgd for rank in (1, 8, 64, 512)
     ]
@@ -71,16 +71,16 @@ def test_layers_add_their_energies():
 
 
 @pytest.mark.parametrize("text", ["64x8x3:256", "64x8x1:9@0.25", "64x8x2@0.5", "64x8x2"])
-def test_a_layer_reads_what_it_writes(text):
+def test_layer_text_round_trips(text):
     assert str(Layer.parse(text)) == text
 
 
-def test_the_other_side_of_a_layer_changes_no_epsilon():
+def test_other_side_of_layer_changes_no_epsilon():
     ask = lambda text: epsilon(M2(layers=(Layer.parse(text),), noise_multiplier=1.0), delta=1e-5).value  # noqa: E731
     assert ask("64x8x3:256") == ask("64x8x3")
 
 
-def test_a_mechanism_without_an_update_has_no_worth():
+def test_mechanism_without_update_has_no_utility():
     assert update_utility(privproj.Wishart(dim=30, rank=4, misalignment=1e-6), epsilon=1.0, delta=1e-5) is None
 
 
@@ -99,7 +99,7 @@ def test_clips_per_layer_may_have_less():
     assert update_utility(release, epsilon=answer.value, delta=1e-6).noise_over_dp_sgd < 0.9
 
 
-def test_a_fixed_projection_averages_nothing():
+def test_fixed_projection_averages_nothing():
     fixed = update_utility(
         M1(dim=9, rank=4, noise_multiplier=5.0, fixed_projection=True), epsilon=2.0, delta=1e-5, steps=9
     )

@@ -14,7 +14,7 @@ from privproj.reference.special import beta_tail, gamma_upper, gaussian_delta, n
 
 
 @dataclass(frozen=True)
-class ReferenceLaw:
+class ReferenceDistribution:
     """A positive ``X`` as a function of a coordinate ``t`` whose density is smooth with one maximum.
 
     * ``density(t)``: the density of ``t``.
@@ -61,10 +61,10 @@ def gamma_density(a: Real, t: Real) -> Real:
         return mp.exp(a * t - mp.exp(t) - log_gamma(a, mp.mp.prec))
 
 
-def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
+def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
     """Return the distribution of ``X = scale B``, ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B/(1-B))`` (C7)."""
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
-    return ReferenceLaw(
+    return ReferenceDistribution(
         density=lambda t: beta_density(a, b, t),
         value=lambda t: scale / (1 + mp.exp(-t)),
         coordinate=lambda x: mp.log(x / (scale - x)),
@@ -76,28 +76,30 @@ def beta_law(a: Real, b: Real, scale: Real) -> ReferenceLaw:
     )
 
 
-def shifted_law(law: ReferenceLaw, shift: Real) -> ReferenceLaw:
+def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> ReferenceDistribution:
     """Return the distribution of ``X + shift``, in the coordinate of ``X`` (C31)."""
     shift = mp.mpf(shift)
     if not shift:
-        return law
-    mass, mean = law.tail(mp.mpf(0)), law.moment(mp.mpf(0))
-    return ReferenceLaw(
-        density=law.density,
-        value=lambda t: law.value(t) + shift,
-        coordinate=lambda x: law.coordinate(x - shift) if x > shift else mp.mpf("-inf"),
-        hill=law.hill,
-        tail=lambda x: law.tail(x - shift) if x > shift else mass,
+        return distribution
+    mass, mean = distribution.tail(mp.mpf(0)), distribution.moment(mp.mpf(0))
+    return ReferenceDistribution(
+        density=distribution.density,
+        value=lambda t: distribution.value(t) + shift,
+        coordinate=lambda x: distribution.coordinate(x - shift) if x > shift else mp.mpf("-inf"),
+        hill=distribution.hill,
+        tail=lambda x: distribution.tail(x - shift) if x > shift else mass,
         # E[X + c; X + c > x] = E[X; X > x - c] + c P(X > x - c)
-        moment=lambda x: law.moment(x - shift) + shift * law.tail(x - shift) if x > shift else mean + shift * mass,
-        supremum=law.supremum + shift,
+        moment=lambda x: (
+            distribution.moment(x - shift) + shift * distribution.tail(x - shift) if x > shift else mean + shift * mass
+        ),
+        supremum=distribution.supremum + shift,
     )
 
 
-def gamma_law(a: Real, scale: Real) -> ReferenceLaw:
+def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
     """Return the distribution of ``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln U`` (C7)."""
     a, scale = mp.mpf(a), mp.mpf(scale)
-    return ReferenceLaw(
+    return ReferenceDistribution(
         density=lambda t: gamma_density(a, t),
         value=lambda t: scale * mp.exp(t),
         coordinate=lambda x: mp.log(x / scale),
@@ -125,15 +127,19 @@ def _inflection_point(eps: Real) -> Real:
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
 
 
-def expected_delta(eps: Real, law: ReferenceLaw) -> Real:
+def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
     """Return ``E[h_eps(X)]``, delta of a rank-one difference (C4)."""
-    return integrate_line(lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), *law.hill)
+    return integrate_line(
+        lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)), *distribution.hill
+    )
 
 
-def _expected_delta_below(eps: Real, law: ReferenceLaw, cut: Real) -> Real:
+def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: Real) -> Real:
     """Return ``E[h_eps(X); X <= cut]``."""
     return integrate_below(
-        lambda t: law.density(t) * gaussian_delta_of_square(eps, law.value(t)), law.coordinate(cut), law.hill[1]
+        lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)),
+        distribution.coordinate(cut),
+        distribution.hill[1],
     )
 
 
@@ -152,36 +158,42 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
     return mp.exp(root_in_bracket(gap, low, gap(low), top, gap(top)))
 
 
-def _expected_majorant(eps: Real, law: ReferenceLaw, p: Real) -> Real:
+def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
     """Return ``E[g_p(X)]``, where ``g_p`` is ``h`` up to the crossing ``c`` and the tangent at ``p`` above."""
     c = _tangent_crossing(eps, p)
-    tail, moment = law.tail(c), law.moment(c)
+    tail, moment = distribution.tail(c), distribution.moment(c)
     # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c))
     above = gaussian_delta_of_square(eps, p) * tail + _gaussian_delta_slope(eps, p) * (moment - p * tail)
-    return above if law.coordinate(c) == -mp.inf or c == 0 else _expected_delta_below(eps, law, c) + above
+    return (
+        above
+        if distribution.coordinate(c) == -mp.inf or c == 0
+        else _expected_delta_below(eps, distribution, c) + above
+    )
 
 
-def any_rank_delta(eps: Real, law: ReferenceLaw) -> Real:
+def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
     """Return ``min over p >= x0 of E[g_p(X)]``, delta of a difference of any rank (C5).
 
     The minimum is at ``p = E[X | X > c(p)]``, which is computed to half of the digits; ``E[g_p]`` then has nearly all.
     """
     eps, start = mp.mpf(eps), _inflection_point(eps)
-    if law.supremum <= start:
-        return expected_delta(eps, law)
-    mean = law.moment(mp.mpf(0)) / law.tail(mp.mpf(0))
+    if distribution.supremum <= start:
+        return expected_delta(eps, distribution)
+    mean = distribution.moment(mp.mpf(0)) / distribution.tail(mp.mpf(0))
     if mean >= start and _tangent_crossing(eps, mean) == 0:
         return gaussian_delta_of_square(eps, mean)
 
     def excess(s: Real) -> Real:
         p = mp.exp(s)
         c = _tangent_crossing(eps, p)
-        return mp.log(law.moment(c) / (law.tail(c) * p))
+        return mp.log(distribution.moment(c) / (distribution.tail(c) * p))
 
     with mp.workdps(mp.mp.dps // 2 + 2):
         # The search does not start at x0 itself, where the tangent nearly equals h.
-        s = _best_tangent(excess, mp.log(max(start * mp.mpf("1.001"), mean)), mp.log(start), mp.log(law.supremum))
-    return _expected_majorant(eps, law, max(start, mp.exp(s)))
+        s = _best_tangent(
+            excess, mp.log(max(start * mp.mpf("1.001"), mean)), mp.log(start), mp.log(distribution.supremum)
+        )
+    return _expected_majorant(eps, distribution, max(start, mp.exp(s)))
 
 
 def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:

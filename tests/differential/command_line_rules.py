@@ -38,7 +38,7 @@ import jsonschema
 from privproj_cli.main import exit_code
 
 from tests.differential.command_lines import OUTPUTS, QUANTITIES, Case
-from tests.differential.report import Check, law_of
+from tests.differential.report import Check, distribution_of
 
 MOST_SECONDS = 120.0  # processor seconds of one call
 MOST_GROWTH = 1024  # MiB by which one call may raise the peak memory of the process
@@ -74,7 +74,7 @@ def call(case: Case) -> Seen:
         for name, data in case.files.items():
             (folder / name).write_bytes(data)
         with inside(folder):
-            seen = measured(list(case.words))
+            seen = measured(list(case.arguments))
         seen.left = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         return seen
     finally:
@@ -116,23 +116,23 @@ def stream(errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors, newline="\n")
 
 
-def measured(words: list[str]) -> Seen:
+def measured(argv: list[str]) -> Seen:
     """Call the command line and record its outcome."""
     seen, out, err = Seen(), stream("strict"), stream("backslashreplace")
     start, peak = time.process_time(), memory()
     with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(record=True) as caught:
-        seen.code, seen.escaped = attempted(words)
+        seen.code, seen.escaped = attempted(argv)
     seen.seconds, seen.growth = time.process_time() - start, memory() - peak
     seen.out, seen.err = text_of(out), text_of(err)
     seen.warned = [f"{w.category.__name__}: {w.message}" for w in caught if issubclass(w.category, RuntimeWarning)]
     return seen
 
 
-def attempted(words: list[str]) -> tuple[int | None, str]:
+def attempted(argv: list[str]) -> tuple[int | None, str]:
     """Return the exit code, or a description of the exception that escaped."""
     try:
         with alarm():
-            return exit_code(words), ""
+            return exit_code(argv), ""
     except Overtime:
         return None, "overtime" + place(sys.exc_info()[2])
     except BaseException as error:
@@ -165,9 +165,9 @@ def text_of(kept: io.TextIOWrapper) -> str:
 def check_case(case: Case) -> Check:
     """Run a case and check all laws."""
     seen = call(case)
-    laws = [(law_of(sentence), sentence) for sentence in broken(case, seen)]
-    row = case.words[0][:20] if case.words else ""
-    return Check(row, str(case), {f"exit code {seen.code}"}, laws, seen.seconds, seen.growth)
+    rules = [(distribution_of(sentence), sentence) for sentence in broken(case, seen)]
+    row = case.arguments[0][:20] if case.arguments else ""
+    return Check(row, str(case), {f"exit code {seen.code}"}, rules, seen.seconds, seen.growth)
 
 
 def broken(case: Case, seen: Seen) -> list[str]:
@@ -175,7 +175,7 @@ def broken(case: Case, seen: Seen) -> list[str]:
     if seen.escaped:
         return [f"traceback: {seen.escaped}"]
     found = [*streams(seen), *bounded(seen), *documents(case, seen), *folders(case, seen)]
-    return found + [f"warning on standard error: {words}" for words in seen.warned[:1]]
+    return found + [f"warning on standard error: {text}" for text in seen.warned[:1]]
 
 
 def streams(seen: Seen) -> Iterator[str]:
@@ -207,18 +207,18 @@ def bounded(seen: Seen) -> Iterator[str]:
 
 def documents(case: Case, seen: Seen) -> Iterator[str]:
     """Check that the output is one JSON object or a number."""
-    if {"--help", "--help-all"} & set(case.words) or seen.code == 2:
+    if {"--help", "--help-all"} & set(case.arguments) or seen.code == 2:
         return
-    asked = bool(case.words) and case.words[0] in QUANTITIES
-    if "--json" in case.words:
-        yield from objects(seen, asked)
-    elif asked and re.search(r"(=|<) *(nan|inf|-)", (seen.out.splitlines() or [""])[0]):
+    requested = bool(case.arguments) and case.arguments[0] in QUANTITIES
+    if "--json" in case.arguments:
+        yield from objects(seen, requested)
+    elif requested and re.search(r"(=|<) *(nan|inf|-)", (seen.out.splitlines() or [""])[0]):
         yield f"a number: {seen.out.splitlines()[0]!r}"
-    elif seen.code in (0, 4) and not seen.out and not set(case.words) & set(OUTPUTS):
+    elif seen.code in (0, 4) and not seen.out and not set(case.arguments) & set(OUTPUTS):
         yield f"an answer: nothing on standard output, code {seen.code}"
 
 
-def objects(seen: Seen, asked: bool) -> Iterator[str]:
+def objects(seen: Seen, requested: bool) -> Iterator[str]:
     """Check that the output is one JSON object without NaN, and check a quantity further."""
     try:
         shown = json.loads(seen.out, parse_constant=lambda name: {}[name])
@@ -227,7 +227,7 @@ def objects(seen: Seen, asked: bool) -> Iterator[str]:
         return
     if not isinstance(shown, dict):
         yield f"one JSON object: {type(shown).__name__}"
-    elif asked:
+    elif requested:
         yield from answers(seen, shown)
 
 
@@ -268,20 +268,20 @@ def validator() -> jsonschema.Draft202012Validator:
 
 def folders(case: Case, seen: Seen) -> Iterator[str]:
     """Check that input files are unchanged and that output files are complete and requested."""
-    words = case.words
-    asked = {words[i + 1] for i, word in enumerate(words[:-1]) if word in OUTPUTS}
-    asked |= {word.partition("=")[2] for word in words if word.partition("=")[0] in OUTPUTS}
-    updated = set(case.files) if "--update" in words else set()
+    argv = case.arguments
+    requested = {argv[i + 1] for i, word in enumerate(argv[:-1]) if word in OUTPUTS}
+    requested |= {word.partition("=")[2] for word in argv if word.partition("=")[0] in OUTPUTS}
+    updated = set(case.files) if "--update" in argv else set()
     for name in set(case.files) - set(seen.left):
         yield f"a file is gone: {name}"
     for name, data in seen.left.items():
         if data != case.files.get(name):
-            formed = words[0] not in ("report", "curve")
+            formed = argv[0] not in ("report", "curve")
             # A report of checks is written where they fail too, in the place of an earlier one.
-            code = 0 if words[0] == "check" and "--junit" in words and name in asked else seen.code
-            yield from touched(name, data, name in asked | updated, code, formed)
-    if updated and words[:1] == ("check",):
-        yield from rewritten(case, seen, asked)
+            code = 0 if argv[0] == "check" and "--junit" in argv and name in requested else seen.code
+            yield from touched(name, data, name in requested | updated, code, formed)
+    if updated and argv[:1] == ("check",):
+        yield from rewritten(case, seen, requested)
 
 
 def touched(name: str, data: bytes, allowed: bool, code: int | None, formed: bool) -> Iterator[str]:
@@ -304,9 +304,9 @@ def whole(name: str, data: bytes) -> bool:
     return bool(data)
 
 
-def rewritten(case: Case, seen: Seen, asked: set[str]) -> Iterator[str]:
+def rewritten(case: Case, seen: Seen, requested: set[str]) -> Iterator[str]:
     """Check that ``check --update`` changes ``expect`` only."""
-    for name in set(case.files) - asked:
+    for name in set(case.files) - requested:
         if seen.left.get(name) != case.files[name] and stripped(seen.left[name]) != stripped(case.files[name]):
             yield f"--update changed more than expect: {name}"
 

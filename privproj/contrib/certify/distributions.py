@@ -1,7 +1,7 @@
 """Enclose expectations of the Gaussian profile over a random squared sensitivity ``X`` in ball arithmetic (C21).
 
 They are computed by the trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and
-``tests/reference/laws.py`` (mpmath) compute the same expectations independently.
+``tests/reference/distributions.py`` (mpmath) compute the same expectations independently.
 """
 
 import math
@@ -21,7 +21,7 @@ FLAT = 12  # standard deviations beyond which the Gaussian profile is bounded by
 WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi/2
 
 
-class BallLaw(ABC):
+class BallDistribution(ABC):
     """``X = scale U``, or ``scale / U`` if ``inverse``, where ``U`` is a Beta or Gamma variable of the shape ``a``.
 
     ``U`` up to a cut ``c`` is ``c E/(1 + E)`` with the odds ``E = e^s``, so its distribution is one of ``s`` on the
@@ -131,7 +131,7 @@ def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
     return one if q > 1 else one.max(eps / 2 * (1 - q * sine - cosine * (1 - q * q * sine).sqrt()))
 
 
-class BallBetaLaw(BallLaw):
+class BallBetaDistribution(BallDistribution):
     """``X = scale U``, ``U ~ Beta(a, b)``.
 
     In floats it is :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity`.
@@ -169,7 +169,7 @@ class BallBetaLaw(BallLaw):
         return gamma.lower_beta(self.b, self.a, rest) if balanced else rest.beta_lower(self.b, self.a, regularized=True)
 
 
-class BallGammaLaw(BallLaw):
+class BallGammaDistribution(BallDistribution):
     """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
 
     In floats it is :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` or

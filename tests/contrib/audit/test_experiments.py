@@ -25,8 +25,8 @@ def sampled_scores(mechanism, steps, runs, rng):
 
 
 def audited(release, fault, runs=1000, **more):
-    scene = release.Scene(mechanism=M2, steps=6, fault=fault, seed=1)
-    return release.judge_scene(scene, scene.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
+    experiment = release.AuditExperiment(mechanism=M2, steps=6, fault=fault, seed=1)
+    return release.assess_experiment(experiment, experiment.scores(runs, runs), 1e-3, 0.999, more.get("claim"))
 
 
 @pytest.mark.full
@@ -44,7 +44,7 @@ def test_planted_faults_are_refuted(release, fault):
 
 
 @pytest.mark.slow
-def test_correct_code_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
+def test_correct_code_is_not_refuted_and_tenth_of_its_epsilon_is(release):
     found = audited(release, None)
     assert not found.refuted and 0.0 < found.epsilon_lower < found.claimed_epsilon
     assert audited(release, None, claim=0.1 * found.claimed_epsilon).refuted
@@ -52,44 +52,46 @@ def test_correct_code_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
 
 @pytest.mark.full
 @pytest.mark.parametrize("mechanism", [M2, privproj.Gaussian(noise_multiplier=3.0)])
-def test_scores_of_the_release_code_have_the_law_of_the_mechanism(release, mechanism):
-    scene = release.Scene(mechanism=mechanism, steps=5, seed=2)
-    real = scene.scores(600, 600)
-    law = sampled_scores(mechanism, 5, 20_000, np.random.default_rng(0))
-    for ours, known in zip(real, law, strict=True):
+def test_release_scores_have_distribution_of_mechanism(release, mechanism):
+    experiment = release.AuditExperiment(mechanism=mechanism, steps=5, seed=2)
+    real = experiment.scores(600, 600)
+    distribution = sampled_scores(mechanism, 5, 20_000, np.random.default_rng(0))
+    for ours, known in zip(real, distribution, strict=True):
         assert stats.ks_2samp(ours, known).pvalue > 1e-3
 
 
 @pytest.mark.slow
 def test_correct_code_is_not_refuted_in_twenty_seeds(release):
-    scene = release.Scene(mechanism=M2, steps=20)
+    experiment = release.AuditExperiment(mechanism=M2, steps=20)
     refuted = [
-        release.judge_scene(scene, sampled_scores(M2, 20, 2000, np.random.default_rng(seed)), 1e-3, 0.999, None).refuted
+        release.assess_experiment(
+            experiment, sampled_scores(M2, 20, 2000, np.random.default_rng(seed)), 1e-3, 0.999, None
+        ).refuted
         for seed in range(20)
     ]
     assert not any(refuted)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("no-noise", "did you mean 'half-noise'"), ("isotropic", "does not project")]
+    ("fault", "text"), [("no-noise", "did you mean 'half-noise'"), ("isotropic", "does not project")]
 )
-def test_faults_that_are_none(release, fault, words):
-    with pytest.raises(InvalidParameterError, match=words):
-        release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
+def test_unknown_faults_are_rejected(release, fault, text):
+    with pytest.raises(InvalidParameterError, match=text):
+        release.AuditExperiment(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
 
 
-def test_what_is_missing_of_a_scene_or_its_scores_is_named(release):
+def test_incomplete_experiment_error_names_argument(release):
     with pytest.raises(InvalidParameterError, match="missing steps"):
-        release.Scene(mechanism=Z)
+        release.AuditExperiment(mechanism=Z)
     with pytest.raises(InvalidParameterError, match="missing epochs"):
-        release.LoaderScene(mechanism=Z, batches=2)
-    scene = release.Scene(mechanism=Z, steps=1)
+        release.LoaderExperiment(mechanism=Z, batches=2)
+    experiment = release.AuditExperiment(mechanism=Z, steps=1)
     for shapes in (((2, 5), (3, 5)), ((0, 5), (0, 5))):
         with pytest.raises(InvalidParameterError, match="same number of rows"):
-            release.judge_scene(scene, tuple(map(np.ones, shapes)), 1e-3, 0.99, 0.1)
+            release.assess_experiment(experiment, tuple(map(np.ones, shapes)), 1e-3, 0.99, 0.1)
 
 
-def test_one_run_finds_half_the_noise(release):
+def test_one_run_finds_half_noise(release):
     loud = release.one_run(privproj.Gaussian(noise_multiplier=0.5), 1000, 200, 1e-5, 0.95, seed=0)
     quiet = release.one_run(privproj.Gaussian(noise_multiplier=4.0), 1000, 200, 1e-5, 0.95, seed=0)
     assert quiet[0].epsilon_lower < 0.6 < 2.0 < loud[0].epsilon_lower and loud[1] > 190
@@ -105,29 +107,29 @@ Z = privproj.Gaussian(noise_multiplier=1.2)
 
 
 def audited_loader(release, fault, runs, seed=1, confidence=0.999, **more):
-    scene = release.LoaderScene(mechanism=Z, batches=16, epochs=16, fault=fault, seed=seed)
-    return release.judge_scene(scene, scene.scores(runs, runs), 1e-3, confidence, more.get("claim"))
+    experiment = release.LoaderExperiment(mechanism=Z, batches=16, epochs=16, fault=fault, seed=seed)
+    return release.assess_experiment(experiment, experiment.scores(runs, runs), 1e-3, confidence, more.get("claim"))
 
 
-def test_recorded_epochs_hold_the_canary_once_unless_a_fault_is_planted(release):
-    scenes = {
-        fault: release.LoaderScene(mechanism=Z, batches=5, epochs=8, fault=fault, seed=0).record(10).reshape(-1, 5)
+def test_recorded_epochs_hold_canary_once_without_fault(release):
+    experiments = {
+        fault: release.LoaderExperiment(mechanism=Z, batches=5, epochs=8, fault=fault, seed=0).record(10).reshape(-1, 5)
         for fault in (None, *LOADER_FAULTS)
     }
     once = np.ones(80)
-    assert all(((found.sum(1) == once).all()) == (fault != "two-bins") for fault, found in scenes.items())
-    assert (scenes["two-bins"].sum(1) == 2.0).all()
-    first = scenes["same-assignment"][0]
-    assert (scenes["same-assignment"] == first).all() and not (scenes[None] == scenes[None][0]).all()
+    assert all(((found.sum(1) == once).all()) == (fault != "two-bins") for fault, found in experiments.items())
+    assert (experiments["two-bins"].sum(1) == 2.0).all()
+    first = experiments["same-assignment"][0]
+    assert (experiments["same-assignment"] == first).all() and not (experiments[None] == experiments[None][0]).all()
     # P(first batch) = 1/2 + 1/2 1/5 in place of 1/5: 48 of 80 in place of 16.
-    assert scenes["uneven"][:, 0].sum() > 35.0 > scenes[None][:, 0].sum()
+    assert experiments["uneven"][:, 0].sum() > 35.0 > experiments[None][:, 0].sum()
 
 
-def test_the_score_is_the_log_likelihood_ratio_of_the_run(release):
+def test_score_is_log_likelihood_ratio_of_run(release):
     """Of 2 epochs of 3 batches: all 9 ways in which the canary may lie, each as likely."""
-    scene = release.LoaderScene(mechanism=Z, batches=3, epochs=2, seed=0)
+    experiment = release.LoaderExperiment(mechanism=Z, batches=3, epochs=2, seed=0)
     present = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-    (found,) = scene.score_run(present, (np.full(3, 1.0 / 3.0),), np.random.default_rng(7))
+    (found,) = experiment.score_run(present, (np.full(3, 1.0 / 3.0),), np.random.default_rng(7))
     y = present + 1.2 * np.random.default_rng(7).standard_normal(present.shape)
     ways = [(i, j) for i in range(3) for j in range(3)]
     logs = [((y[0, i] - 0.5) + (y[1, j] - 0.5)) / 1.44 for i, j in ways]
@@ -135,7 +137,7 @@ def test_the_score_is_the_log_likelihood_ratio_of_the_run(release):
 
 
 @pytest.mark.slow
-def test_one_assignment_for_all_epochs_is_refuted_and_fresh_ones_are_not(release):
+def test_reused_assignment_is_refuted_and_fresh_is_not(release):
     """With 100 runs of each kind: 19 of 20 faulty loaders were refuted in a simulation, and none of 20 right ones."""
     assert audited_loader(release, "same-assignment", 100).refuted
     assert not audited_loader(release, None, 100).refuted
@@ -144,21 +146,21 @@ def test_one_assignment_for_all_epochs_is_refuted_and_fresh_ones_are_not(release
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", LOADER_FAULTS)
 @pytest.mark.parametrize("seed", range(3))
-def test_planted_faults_of_a_loader_are_refuted(release, fault, seed):
+def test_planted_faults_of_loader_are_refuted(release, fault, seed):
     """With 600 runs of each kind 8 of 8 loaders with each fault were refuted in a simulation, but 8 of 9 real ones."""
     found = audited_loader(release, fault, 1000, seed)
     assert found.refuted and found.epsilon_lower < found.ceiling
 
 
 @pytest.mark.slow
-def test_the_loader_as_it_is_is_not_refuted_and_a_tenth_of_its_epsilon_is(release):
+def test_loader_audit_refutes_only_a_tenth_of_epsilon(release):
     for seed in range(4):
         found = audited_loader(release, None, 600, seed, confidence=0.99)
         assert not found.refuted and 0.0 < found.epsilon_lower < found.claimed_epsilon
     assert audited_loader(release, None, 600, claim=0.1 * found.claimed_epsilon).refuted
 
 
-def test_faults_and_numbers_of_a_loader_that_are_none(release):
+def test_invalid_loader_experiments_are_rejected(release):
     for wrong in ({"fault": "half-noise"}, {"batches": 0}, {"epochs": 1.5}):
         with pytest.raises(InvalidParameterError):
-            release.LoaderScene(**{"mechanism": Z, "batches": 4, "epochs": 4, **wrong})
+            release.LoaderExperiment(**{"mechanism": Z, "batches": 4, "epochs": 4, **wrong})

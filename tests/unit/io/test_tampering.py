@@ -1,11 +1,11 @@
-"""Tampered ledgers: each is refused or fails, or what it states is still true.
+"""Tampered ledgers: each is rejected or fails, or its statement is still true.
 
-The judge knows nothing of the code that verifies: it reads an accepted forgery and recomputes what it states, by mpmath
-or by the accountant, from the parameters in the forgery.
+``assess`` shares no code with the verification: it recomputes the statement of an accepted document by mpmath
+or by the accountant, from the parameters in the document.
 """
 
 import mpmath as mp
-from unit.io.forgers import Document, chained, edited, entries_of, forgery_tests
+from unit.io.tampering import Document, chained, edited, entries_of, tampering_tests
 
 from privproj import reference
 from privproj.schedule import from_data
@@ -31,7 +31,7 @@ def ledger_of(*phases):
     return make
 
 
-def judge_ledger(text, said):
+def assess_ledger(text, output):
     """The epsilons of the verdict are no less than those of the releases that its lines count, nor is a target."""
     phases, made, targets = [], [], []
     whole, _, torn = text.rpartition("\n")
@@ -49,19 +49,19 @@ def judge_ledger(text, said):
     done = [{**phase, "steps": steps} for phase, steps in zip(phases, made, strict=True) if steps]
     plan = [{**phase, "steps": max(phase["steps"], steps)} for phase, steps in zip(phases, made, strict=True)]
     last = [*done[:-1], plan[-1]] if made[-1] else [*done, plan[-1]]
-    assert said["steps"] == sum(made) and not any(
+    assert output["steps"] == sum(made) and not any(
         steps > phase["steps"] for phase, steps in zip(phases, made, strict=True)
     )
     if done:
-        assert said["epsilon"] >= epsilon_of(done, said["delta"]) * (1 - 1e-12)
+        assert output["epsilon"] >= epsilon_of(done, output["delta"]) * (1 - 1e-12)
     begun = [phase for phase, steps in zip(plan, made, strict=True) if steps or phase is plan[-1]]
-    assert said["epsilon_of_plan"] >= epsilon_of(begun, said["delta"]) * (1 - 1e-12)
+    assert output["epsilon_of_plan"] >= epsilon_of(begun, output["delta"]) * (1 - 1e-12)
     if targets[-1].keys() == {"epsilon", "delta"}:
         assert targets[-1]["epsilon"] * (1 + SLACK) >= epsilon_of(last, targets[-1]["delta"]) * (1 - 1e-9)
 
 
 def epsilon_of(phases, delta):
-    """Epsilon of these phases; in mpmath where all are Gaussian on the whole data set, z^-2 = sum of T/z^2."""
+    """Epsilon of these phases; in mpmath where all are Gaussian on the whole dataset, z^-2 = sum of T/z^2."""
     plain = [
         p["mechanism"] == "gaussian" and p["sampling_rate"] == 1.0 and p["relation"] == "add-remove" for p in phases
     ]
@@ -103,12 +103,12 @@ def forge(draw, text):
 LIES = [(r'"noise_multiplier": 6.0', '"noise_multiplier": 3.0'), (r'"epsilon": 2.5', '"epsilon": 0.5')]
 FIRST, SECOND = {**GAUSSIAN, **WHOLE}, {**GAUSSIAN, "noise_multiplier": 9.0, "steps": 5, **WHOLE}
 DOCUMENTS = {
-    "ledger of one phase": Document(ledger_of(FIRST), judge_ledger, forge, LIES),
-    "ledger of two phases": Document(ledger_of(FIRST, SECOND), judge_ledger, forge, LIES, cost=4),
+    "ledger of one phase": Document(ledger_of(FIRST), assess_ledger, forge, LIES),
+    "ledger of two phases": Document(ledger_of(FIRST, SECOND), assess_ledger, forge, LIES, cost=4),
 }
 
 (
     test_accepted_forgeries_are_true,
     test_thousands_of_accepted_forgeries_are_true,
-    test_judge_detects_lies,
-) = forgery_tests(DOCUMENTS)
+    test_assess_detects_false_statements,
+) = tampering_tests(DOCUMENTS)

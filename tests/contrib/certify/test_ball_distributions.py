@@ -1,4 +1,4 @@
-"""The laws of the squared shift on the line, what bounds the trapezoidal rule over them, and their means."""
+"""Distributions of the squared sensitivity: densities, error of the trapezoidal rule, and means."""
 
 import mpmath as mp
 import pytest
@@ -6,13 +6,14 @@ from helpers import needs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import privproj.reference.laws as reference
+import privproj.reference.distributions as reference
 
 needs("flint")
 
 from flint import arb, ctx  # noqa: E402
 
-from privproj.contrib.certify import integral, laws  # noqa: E402
+from privproj.contrib.certify import distributions as dists  # noqa: E402
+from privproj.contrib.certify import integral  # noqa: E402
 from privproj.errors import PrecisionError  # noqa: E402
 
 SHAPES = st.one_of(
@@ -25,9 +26,13 @@ SHARES = st.floats(1e-3, 1.0)
 """Cuts, in units of 1 for a Beta law and of three times the mean for a Gamma law."""
 
 
-def law_of(shape, scale=1.0):
+def distribution_of(shape, scale=1.0):
     a, b = shape
-    return laws.BallGammaLaw(arb(a), arb(scale)) if b is None else laws.BallBetaLaw(arb(a), arb(b), arb(scale))
+    return (
+        dists.BallGammaDistribution(arb(a), arb(scale))
+        if b is None
+        else dists.BallBetaDistribution(arb(a), arb(b), arb(scale))
+    )
 
 
 def cut_of(shape, share):
@@ -60,22 +65,22 @@ def probability(shape, low, high):
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, SHARES, st.floats(-20.0, 20.0))
-def test_the_density_is_that_of_the_law(shape, share, s):
+def test_density_agrees_with_mpmath(shape, share, s):
     with mp.workdps(40), ctx.workprec(128):
         cut = cut_of(shape, share)
         wanted = density(shape, mp.mpf(cut), mp.mpf(s))
-        found = law_of(shape).density(arb(s).exp(), arb(cut))
+        found = distribution_of(shape).density(arb(s).exp(), arb(cut))
         assert found.overlaps(arb(mp.nstr(wanted, 35)) * arb(1, 1e-30))
 
 
 @settings(max_examples=200, deadline=None)
-@given(SHAPES, SHARES, st.floats(-12.0, 12.0), st.floats(0.0, laws.WIDEST_STRIP))
+@given(SHAPES, SHARES, st.floats(-12.0, 12.0), st.floats(0.0, dists.WIDEST_STRIP))
 @example((3.0, 0.5), 0.999, 8.0, 1.2)
 @example((0.5, 0.5), 1.0, 8.0, 1.2)
 @example((200.0, 0.5), 0.5, 0.0, 1.2)
 @example((200.0, 3.0), 1.0, 8.0, 1.2)
-def test_the_density_in_the_strip_is_bounded_by_the_real_one(shape, share, s, angle):
-    a, m = shape[0], float(law_of(shape).steepness.mid())
+def test_density_in_strip_is_bounded_by_real_one(shape, share, s, angle):
+    a, m = shape[0], float(distribution_of(shape).steepness.mid())
     with mp.workdps(40):
         cut, cosine = mp.mpf(cut_of(shape, share)), mp.cos(angle)
         inside = abs(density(shape, cut, mp.mpc(s, angle)))
@@ -95,10 +100,10 @@ def test_the_density_in_the_strip_is_bounded_by_the_real_one(shape, share, s, an
         ((5.0, None), 8.0, 2.0, 3.0),
     ],
 )
-def test_a_coarse_rule_is_no_further_off_than_it_says(shape, cut, scale, eps, nats):
-    """Where few digits are asked for its error is not small, and comes to three quarters of what is said."""
+def test_coarse_quadrature_error_is_within_its_bound(shape, cut, scale, eps, nats):
+    """With a coarse goal the error reaches three quarters of its bound."""
     with ctx.workprec(256):
-        line = law_of(shape, scale).line(arb(eps), arb(cut))
+        line = distribution_of(shape, scale).line(arb(eps), arb(cut))
         fine, rest = line.sum_nodes(50.0)
         found, missed = line.sum_nodes(nats)
         assert rest < missed * 1e-6
@@ -106,15 +111,15 @@ def test_a_coarse_rule_is_no_further_off_than_it_says(shape, cut, scale, eps, na
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.floats(0.0, 30.0), st.floats(1e-3, 200.0), st.floats(-20.0, 20.0), st.floats(0.01, laws.WIDEST_STRIP))
+@given(st.floats(0.0, 30.0), st.floats(1e-3, 200.0), st.floats(-20.0, 20.0), st.floats(0.01, dists.WIDEST_STRIP))
 @example(10.0, 20.0, 3.0, 0.3)
 @example(10.0, 30.0, 0.5, 0.3)
 @example(10.0, 15.0, 0.0, 1.2)
 @example(10.0, 2.0, 20.0, 1.2)
-def test_the_profile_in_the_strip_is_bounded(eps, size, s, angle):
+def test_profile_in_strip_is_bounded(eps, size, s, angle):
     with mp.workdps(60), ctx.workprec(128):
         inside = abs(profile(mp.mpf(eps), size / (1 + mp.exp(-mp.mpc(s, angle)))))
-        most = laws._profile_growth(arb(eps), arb(size), arb(angle).cos()).exp() / arb(angle).cos().sqrt()
+        most = dists._profile_growth(arb(eps), arb(size), arb(angle).cos()).exp() / arb(angle).cos().sqrt()
         assert not arb(mp.nstr(inside, 40)) * (1 - arb(1e-30)) > most
 
 
@@ -123,14 +128,14 @@ def test_the_profile_in_the_strip_is_bounded(eps, size, s, angle):
 @example((3.0, 0.5), 1.0, 6.0)
 @example((3.0, 0.5), 0.9, 6.0)
 @example((3.0, 20.0), 1.0, 3.0)
-def test_what_is_left_out_is_bounded(shape, share, s):
-    law, cut = law_of(shape), cut_of(shape, share)
+def test_truncated_tails_are_within_their_bound(shape, share, s):
+    distribution, cut = distribution_of(shape), cut_of(shape, share)
     with mp.workdps(30), ctx.workprec(128):
         place = cut / (1 + mp.exp(-mp.mpf(s)))
         odds = arb(s).exp()
         for bound, mass in (
-            (law.below(odds, arb(cut)), probability(shape, 0, place)),
-            (law.above(odds, arb(cut)), probability(shape, place, cut)),
+            (distribution.below(odds, arb(cut)), probability(shape, 0, place)),
+            (distribution.above(odds, arb(cut)), probability(shape, place, cut)),
         ):
             assert float(bound.upper()) >= float(mass) * (1 - 1e-9) - 1e-25
 
@@ -140,34 +145,38 @@ def test_what_is_left_out_is_bounded(shape, share, s):
 @example((3.0, 0.5), 1.0, 1.0, 10.0)
 @example((0.5, 3.0), 0.5, 1.0, 0.0)
 @example((4.0, None), 0.9, 1.0, 8.0)
-def test_a_mean_up_to_a_cut_is_the_integral(shape, share, scale, eps):
+def test_mean_up_to_cut_is_integral(shape, share, scale, eps):
     a, b = shape
     cut = cut_of(shape, share)
-    law = reference.gamma_law(mp.mpf(a), mp.mpf(scale)) if b is None else reference.beta_law(a, b, mp.mpf(scale))
+    distribution = (
+        reference.gamma_distribution(mp.mpf(a), mp.mpf(scale))
+        if b is None
+        else reference.beta_distribution(a, b, mp.mpf(scale))
+    )
     with mp.workdps(25), ctx.workprec(192):
         whole = cut == 1.0 and b is not None
         mean = reference.expected_delta if whole else reference._expected_delta_below
-        wanted = mean(mp.mpf(eps), law, *(() if whole else (mp.mpf(scale) * cut,)))
-        found = law_of(shape, scale).expected_delta(arb(eps), arb(cut))
+        wanted = mean(mp.mpf(eps), distribution, *(() if whole else (mp.mpf(scale) * cut,)))
+        found = distribution_of(shape, scale).expected_delta(arb(eps), arb(cut))
         assert found.rel_accuracy_bits() >= 64
         assert found.overlaps(arb(mp.nstr(wanted, 25)) * arb(1, 1e-16))
 
 
 @pytest.mark.parametrize("goal", [10, 36, 64])
-def test_a_goal_is_reached_and_what_is_known_counts(goal):
+def test_quadrature_reaches_its_goal(goal):
     with ctx.workprec(128):
-        law = law_of((8.0, 1016.0), 4.0)
-        fine = law.expected_delta(arb(1.0))
-        found = law.expected_delta(arb(1.0), goal=goal)
-        beside = law.expected_delta(arb(1.0), None, arb(0.1), goal)
+        distribution = distribution_of((8.0, 1016.0), 4.0)
+        fine = distribution.expected_delta(arb(1.0))
+        found = distribution.expected_delta(arb(1.0), goal=goal)
+        beside = distribution.expected_delta(arb(1.0), None, arb(0.1), goal)
     assert found.overlaps(fine) and found.rel_accuracy_bits() >= goal
     assert beside.overlaps(fine) and beside.rad() <= arb(2) ** -goal * 0.1
     assert beside.rad() > found.rad()
 
 
-def test_the_inverse_law_is_that_of_the_inverse():
+def test_inverse_gamma_agrees_with_inverse():
     with mp.workdps(25), ctx.workprec(128):
-        found = laws.BallGammaLaw(arb(10.0), arb(20.0), inverse=True).expected_delta(arb(0.5))
+        found = dists.BallGammaDistribution(arb(10.0), arb(20.0), inverse=True).expected_delta(arb(0.5))
         wanted = mp.quad(
             lambda u: profile(mp.mpf(0.5), 20 / u) * mp.exp(-u) * u**9 / mp.factorial(9), [0, 5, 10, 20, 90]
         )
@@ -176,18 +185,20 @@ def test_the_inverse_law_is_that_of_the_inverse():
 
 @settings(max_examples=15, deadline=None)
 @given(SHAPES, SHARES)
-def test_the_mean_beyond_a_point(shape, share):
+def test_mean_beyond_point(shape, share):
     a, b = shape
     cut = 0.9 * cut_of(shape, share)
     with ctx.workprec(256):
-        law = law_of(shape)
-        tail = law.tail(arb(cut))
+        distribution = distribution_of(shape)
+        tail = distribution.tail(arb(cut))
         # E[U; U > u] = E U P(U' > u), U' of the first shape a + 1
-        assert (law.mean_above(arb(cut), tail) * tail).overlaps(law.mean * law_of((a + 1.0, b)).tail(arb(cut)))
+        assert (distribution.mean_above(arb(cut), tail) * tail).overlaps(
+            distribution.mean * distribution_of((a + 1.0, b)).tail(arb(cut))
+        )
 
 
-def test_no_tail_beyond_the_end_and_no_endless_rule():
+def test_no_tail_beyond_end_and_no_endless_rule():
     with pytest.raises(PrecisionError, match="u must be below 1"):
-        law_of((3.0, 4.0)).tail(arb(1.0, 1e-20))
+        distribution_of((3.0, 4.0)).tail(arb(1.0, 1e-20))
     with pytest.raises(PrecisionError, match=f"more than {integral.MOST_NODES}"):
-        law_of((0.5, None), 1e5).expected_delta(arb(4e9))
+        distribution_of((0.5, None), 1e5).expected_delta(arb(4e9))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.query import composition_of, epsilon
-from privproj.contrib.audit.epsilon_lower import Array, AuditVerdict, auc, judge, one_run_epsilon
+from privproj.contrib.audit.epsilon_lower import Array, AuditVerdict, assess_claim, auc, one_run_epsilon
 from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
 from privproj.errors import InvalidParameterError, unknown_name
 from privproj.mechanisms import M2, Gaussian
@@ -100,7 +100,7 @@ class _Audited:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene(_Audited):
+class AuditExperiment(_Audited):
     """An audit experiment for the real release code of a mechanism, optionally with an injected bug.
 
     Args:
@@ -115,9 +115,9 @@ class Scene(_Audited):
             mechanism.
 
     >>> from privproj import Gaussian
-    >>> from privproj.contrib.audit import Scene
-    >>> scene = Scene(mechanism=Gaussian(noise_multiplier=2.0), steps=3, seed=0)
-    >>> inside, outside = scene.scores(5, 4)
+    >>> from privproj.contrib.audit import AuditExperiment
+    >>> experiment = AuditExperiment(mechanism=Gaussian(noise_multiplier=2.0), steps=3, seed=0)
+    >>> inside, outside = experiment.scores(5, 4)
     >>> len(inside), len(outside)
     (5, 4)
     """
@@ -232,15 +232,19 @@ class Scene(_Audited):
         return view.q[:, :1].T.clone() if self.fault == "reused-projection" else x, g
 
 
-def judge_scene(
-    scene: "Scene | LoaderScene", scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
+def assess_experiment(
+    experiment: "AuditExperiment | LoaderExperiment",
+    scores: tuple[Array, Array],
+    delta: float,
+    confidence: float,
+    claim: float | None,
 ) -> AuditVerdict:
     """Return the verdict on a claimed epsilon, or on the epsilon and the profile of privproj, from the scores of runs.
 
     Args:
-        scene: The audit experiment, for a mechanism or a loader.
-        scores: The scores of runs with the canary and of runs without it, in the form of :meth:`Scene.scores`; at least
-            four each. With several scores per run, an array of rows.
+        experiment: The audit experiment, for a mechanism or a loader.
+        scores: The scores of runs with the canary and of runs without it, in the form of
+            :meth:`AuditExperiment.scores`; at least four each. With several scores per run, an array of rows.
         delta: The delta of the claim, above 0 and below 1.
         confidence: The probability that a true claim is not refuted, above 0 and below 1.
         claim: The claimed epsilon at ``delta``, at least 0. None: the claim is privproj's epsilon and profile.
@@ -252,25 +256,25 @@ def judge_scene(
         InvalidParameterError: A number is outside its range, or an arm has fewer than four scores.
 
     >>> from privproj import Gaussian
-    >>> from privproj.contrib.audit import Scene, judge_scene
-    >>> scene = Scene(mechanism=Gaussian(noise_multiplier=0.5), steps=1, seed=0)
-    >>> scores = scene.scores(200, 200)
-    >>> judge_scene(scene, scores, delta=1e-3, confidence=0.99, claim=None).verdict
+    >>> from privproj.contrib.audit import AuditExperiment, assess_experiment
+    >>> experiment = AuditExperiment(mechanism=Gaussian(noise_multiplier=0.5), steps=1, seed=0)
+    >>> scores = experiment.scores(200, 200)
+    >>> assess_experiment(experiment, scores, delta=1e-3, confidence=0.99, claim=None).verdict
     'not refuted'
-    >>> judge_scene(scene, scores, delta=1e-3, confidence=0.99, claim=0.01).verdict
+    >>> assess_experiment(experiment, scores, delta=1e-3, confidence=0.99, claim=0.01).verdict
     'refuted'
     """
     curve = None
     if claim is None:
-        curve = composition_of(scene.claimed, None, scene.run).curve()
-        claim = _own_epsilon(scene.claimed, delta, **scene.run)
+        curve = composition_of(experiment.claimed, None, experiment.run).curve()
+        claim = _own_epsilon(experiment.claimed, delta, **experiment.run)
     rows = [np.atleast_2d(arm) for arm in scores]
     if not 0 < len(rows[0]) == len(rows[1]):
         raise InvalidParameterError("scores", [arm.shape for arm in rows], "two arrays with the same number of rows")
     pairs = list(zip(*rows, strict=True))
     # The n scores of a run share the error probability: 1 - c = n (1 - c)/n.
     level_of_score = 1.0 - (1.0 - confidence) / len(pairs)
-    verdicts = [judge(*pair, delta=delta, confidence=level_of_score, claim=claim, curve=curve) for pair in pairs]
+    verdicts = [assess_claim(*pair, delta=delta, confidence=level_of_score, claim=claim, curve=curve) for pair in pairs]
     best = max(verdicts, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
     return replace(best, confidence=confidence)
 
@@ -313,7 +317,7 @@ PLANTED_IN_LOADER = {"same-assignment": _SameAssignment, "two-bins": _TwoBins, "
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderScene(_Audited):
+class LoaderExperiment(_Audited):
     """An audit experiment for the real balls-in-bins loader, optionally with an injected bug.
 
     Args:
@@ -328,9 +332,9 @@ class LoaderScene(_Audited):
         InvalidParameterError: A number is outside its range, or ``fault`` is unknown.
 
     >>> from privproj import Gaussian
-    >>> from privproj.contrib.audit import LoaderScene
-    >>> scene = LoaderScene(mechanism=Gaussian(noise_multiplier=1.0), batches=4, epochs=3, seed=0)
-    >>> [int(epoch.sum()) for run in scene.record(2) for epoch in run]
+    >>> from privproj.contrib.audit import LoaderExperiment
+    >>> experiment = LoaderExperiment(mechanism=Gaussian(noise_multiplier=1.0), batches=4, epochs=3, seed=0)
+    >>> [int(epoch.sum()) for run in experiment.record(2) for epoch in run]
     [1, 1, 1, 1, 1, 1]
     """
 
@@ -385,17 +389,17 @@ class LoaderScene(_Audited):
         """
         present, rng = self.record(inside), np.random.default_rng(self.seed)
         counts = present[: inside // 2].sum((0, 1)) + 1.0
-        laws = (np.full(self.batches, 1.0 / self.batches), counts / counts.sum())
+        distributions = (np.full(self.batches, 1.0 / self.batches), counts / counts.sum())
         absent = np.zeros((self.epochs, self.batches))
-        arm = np.array([self.score_run(run, laws, rng) for run in present])
-        return arm.T, np.array([self.score_run(absent, laws, rng) for _ in range(outside)]).T
+        arm = np.array([self.score_run(run, distributions, rng) for run in present])
+        return arm.T, np.array([self.score_run(absent, distributions, rng) for _ in range(outside)]).T
 
-    def score_run(self, present: Array, laws: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
+    def score_run(self, present: Array, distributions: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
         """Return the scores of one run with simulated releases, one for each distribution of the canary's batch.
 
         Args:
             present: How often the canary is in each batch, of shape (epochs, batches).
-            laws: For each score the assumed probability that the canary is in each batch.
+            distributions: For each score the assumed probability that the canary is in each batch.
             rng: The generator of the noise.
 
         Returns:
@@ -407,7 +411,7 @@ class LoaderScene(_Audited):
         exponents = (released - 0.5) / z**2
         top = exponents.max(1)
         weights = np.exp(exponents - top[:, None])
-        return [float((top + np.log(weights @ law)).sum()) for law in laws]
+        return [float((top + np.log(weights @ distribution)).sum()) for distribution in distributions]
 
 
 # --- many canaries in one release -----------------------------------------------------------------------
@@ -446,7 +450,7 @@ def one_run(
         InvalidParameterError: ``canaries`` or ``guesses`` is outside its range.
 
     >>> from privproj import Gaussian
-    >>> from privproj.contrib.audit.scenes import one_run
+    >>> from privproj.contrib.audit.experiments import one_run
     >>> verdict, right = one_run(Gaussian(noise_multiplier=0.1), 100, 40, delta=1e-5, confidence=0.95, seed=0)
     >>> verdict.epsilon_lower > 1.0, right
     (True, 40)

@@ -1,15 +1,15 @@
-"""Tampered privacy statements: each is refused or fails, or what it states is still true."""
+"""Tampered privacy statements: each is rejected or fails, or its statement is still true."""
 
 import json
 import re
 
-from unit.io.forgers import DIGITS, Document, edited, forgery_tests
+from unit.io.tampering import DIGITS, Document, edited, tampering_tests
 
 from privproj import Gaussian, Laplace
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
-from privproj.contrib.statement.statement import account_data, question_data, statement_from
+from privproj.contrib.statement.statement import account_data, query_data, statement_from
 from privproj.io.ledger import Account
 from privproj.schedule import from_data
 
@@ -20,12 +20,12 @@ PHASE = {"name": "dp-sgd", "mechanism": "gaussian", "noise_multiplier": 6.0, "bo
 PHASE |= {"sampling_rate": 1.0, "relation": "add-remove", "public_size": True}
 
 
-def statement_of(mechanism, style="text", author_words=None, **run):
+def statement_of(mechanism, style="text", author_entries=None, **run):
     """Return a function that makes the statement about a mechanism at delta 1e-5."""
 
     def make():
-        data = question_data(phase_of(mechanism, **run))
-        return written(statement_from(data, 1e-5, style, author_words=author_words)) + "\n"
+        data = query_data(phase_of(mechanism, **run))
+        return written(statement_from(data, 1e-5, style, author_entries=author_entries)) + "\n"
 
     return make
 
@@ -36,7 +36,7 @@ def statement_of_training():
     return written(statement_from(account_data(account), 1e-5, "markdown")) + "\n"
 
 
-def judge_statement(text, said):
+def assess_statement(text, output):
     """What it says of epsilon, of the unit and of attacks is true for the parameters at its end."""
     found = json.loads(next(line for line in text.split("\n") if line.startswith('{"privproj"')))
     delta = found["delta"]
@@ -46,7 +46,7 @@ def judge_statement(text, said):
         made = [{**phase, "steps": steps} for phase, steps in pairs if steps]
         result = from_data({"phase": made}).epsilon(delta=delta)
         assert ("given seed" in text) == found["ledger"]["insecure"]
-        assert all(words in text for words in found["ledger"]["notes"])
+        assert all(sentence in text for sentence in found["ledger"]["notes"])
         assert (Requirement.PUBLIC_SUBSPACE in text) == found["ledger"]["public_subspace"]
         assert ("planned steps" in text) == any(phase["steps"] != steps for phase, steps in pairs if steps)
     else:
@@ -60,21 +60,21 @@ def judge_statement(text, said):
         "replace": "replaced by any other",
         "zero-out": "replaced by zero",
     }
-    for relation, words in units.items():
-        assert (words in flat) == (result.run["relation"] == relation)
+    for relation, sentence in units.items():
+        assert (sentence in flat) == (result.run["relation"] == relation)
     for phase in made:
         assert f"{'one' if phase['steps'] == 1 else phase['steps']} release" in flat
         for key in {"noise_multiplier", "dim", "rank"} & {*phase}:
             assert f"{key} {phase[key]}" in flat
-    for promise in (*result.data_assumptions, *result.requirements):
-        assert promise in flat
+    for assumption in (*result.data_assumptions, *result.requirements):
+        assert assumption in flat
     attacks = re.findall(r"at most ([\d.]+) % of those inside .*? rate ([\d.]+) %", flat.replace("&nbsp;", " "))
     assert attacks or not result.usable
     for most, rate in attacks:  # no bound may be better than nothing
         assert float(rate) <= float(most) <= 100.0
-    said = found.get("said", {})
-    assert all(f"{name}: {words}" in flat.replace("&#x27;", "'") for name, words in said.items())
-    assert all(re.fullmatch("[0-9a-f]{64}", said.get(name, "0" * 64)) for name in ("ledger", "checkpoint"))
+    output = found.get("said", {})
+    assert all(f"{name}: {sentence}" in flat.replace("&#x27;", "'") for name, sentence in output.items())
+    assert all(re.fullmatch("[0-9a-f]{64}", output.get(name, "0" * 64)) for name in ("ledger", "checkpoint"))
 
 
 def forge(draw, text):
@@ -88,17 +88,17 @@ def forge(draw, text):
 
 
 LIES = [(r"epsilon is at most [\d.]+", "epsilon is at most 0.1"), (r"added to or removed from", "added to")]
-WORDS = {"date": "2026-11-25", "model": "net 1", "ledger": 64 * "0"}
+TEXTS = {"date": "2026-11-25", "model": "net 1", "ledger": 64 * "0"}
 MAKERS = {
     "statement of a Gaussian": (statement_of(Gaussian(noise_multiplier=2.0)), 1),
-    "statement in Markdown": (statement_of(Laplace(noise_multiplier=2.0), "markdown", WORDS), 1),
+    "statement in Markdown": (statement_of(Laplace(noise_multiplier=2.0), "markdown", TEXTS), 1),
     "statement of a training run": (statement_of_training, 1),
     "statement as a page": (statement_of(Gaussian(noise_multiplier=3.0), "html", steps=2), 2),
 }
-DOCUMENTS = {name: Document(make, judge_statement, forge, LIES, cost) for name, (make, cost) in MAKERS.items()}
+DOCUMENTS = {name: Document(make, assess_statement, forge, LIES, cost) for name, (make, cost) in MAKERS.items()}
 
 (
     test_accepted_forgeries_are_true,
     test_thousands_of_accepted_forgeries_are_true,
-    test_judge_detects_lies,
-) = forgery_tests(DOCUMENTS)
+    test_assess_detects_false_statements,
+) = tampering_tests(DOCUMENTS)
