@@ -79,8 +79,8 @@ def paper_entries(word: str) -> Iterator[dict[str, Any]]:
     wanted = spelling(word)
     for paper in papers():
         for item in paper["item"]:
-            own = spelling(item["name"])
-            if wanted in (own, spelling(paper["number"]) + own, *(spelling(name) + own for name in paper["also"])):
+            name = spelling(item["name"])
+            if wanted in (name, *(spelling(other) + name for other in (paper["number"], *paper["also"]))):
                 yield item_entry(paper, item)
 
 
