@@ -355,8 +355,8 @@ def _query_group(quantity: str) -> QueryGroup:
     clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
     if quantity in ("epsilon", "delta"):
-        words = "Print the value of the bound to N digits by mpmath, for one release on the whole dataset."
-        options.append(option("--digits", words, metavar="N", is_rare=True))
+        help_text = "Print the value of the bound to N digits by mpmath, for one release on the whole dataset."
+        options.append(option("--digits", help_text, metavar="N", is_rare=True))
     return QueryGroup(quantity, partial(evaluate_query, quantity), options)
 
 

@@ -53,9 +53,9 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
     parameters |= {"steps": run.steps} if run.steps > 1 else {}
     parameters |= {"sampling_rate": run.sampling_rate} if run.sampling_rate < 1.0 else {}
     parameters |= {name: value for name in ("split", "tau") if (value := getattr(run, name)) is not None}
-    if refused := sorted(parameters.keys() - accepted):
+    if unsupported := sorted(parameters.keys() - accepted):
         raise UnsupportedError(
-            f"mpmath does not support {refused[0]}={parameters[refused[0]]} for the bound {phase.bound.name}. "
+            f"mpmath does not support {unsupported[0]}={parameters[unsupported[0]]} for the bound {phase.bound.name}. "
             "Query one release on the whole dataset"
         )
     try:

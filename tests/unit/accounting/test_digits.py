@@ -60,7 +60,7 @@ def test_digits_use_the_mechanism_of_the_relation():
     assert digits(2, "replace") == digits(4, "add-remove") != digits(2, "add-remove")
 
 
-def test_digits_are_refused_for_composed_runs():
+def test_digits_reject_composed_runs():
     composed = privproj.epsilon(M2(dim=20, rank=4, noise_multiplier=0.5), delta=1e-5, steps=10)
     with pytest.raises(UnsupportedError, match="one release"):
         with_digits(composed, 20)
@@ -135,7 +135,7 @@ def test_check_reference_finds_an_error_of_a_kernel(error, run, tmp_path, monkey
     assert code == 1 and ("below" if error < 0 else "above") in out and "(mpmath)" in out
 
 
-def test_reference_value_of_two_phases_is_refused():
+def test_reference_value_rejects_two_phases():
     query = composition_of(Gaussian(noise_multiplier=1.0), None, {})
     two = type(query)((query.phases[0].with_run(steps=2), query.phases[0]))
     with pytest.raises(UnsupportedError, match="several phases"):

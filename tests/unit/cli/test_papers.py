@@ -39,14 +39,14 @@ def test_papers_command_prints_the_stored_value(value, run):
 
 @pytest.mark.parametrize("command", dict.fromkeys(item["command"] for _, item in ITEMS if "command" in item))
 def test_papers_command_has_known_options(command):
-    words = shlex.split(command)
-    assert words.pop(0) == "privproj"
+    arguments = shlex.split(command)
+    assert arguments.pop(0) == "privproj"
     context, current = click.Context(cli), cli
     while isinstance(current, click.Group):
-        name = words.pop(0)
+        name = arguments.pop(0)
         current = command_named(name) if current is cli else current.get_command(context, name)
         context = click.Context(current, info_name=name, parent=context)
-    current.parse_args(context, words)
+    current.parse_args(context, arguments)
 
 
 @pytest.mark.parametrize("paper, item", ITEMS, ids=lambda part: part.get("name", part.get("number")))
@@ -68,7 +68,7 @@ def test_papers_verdict_follows_the_record_of_the_bound():
     assert of["2601.21719-early", "Corollary 1"] == "constant not given"
 
 
-def test_papers_improved_command_drops_options_of_the_published_bound():
+def test_papers_improved_command_drops_published_options():
     command = "privproj epsilon m1 --dim 9 --bound old --split even --allow-refuted --delta 1e-5"
     assert improved_command(command, "new") == "privproj epsilon m1 --dim 9 --bound new --delta 1e-5"
 

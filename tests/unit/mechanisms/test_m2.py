@@ -325,7 +325,7 @@ def test_tau_is_used_by_epsilon_and_runs():
     assert privproj.epsilon(mechanism, **many, **given) > privproj.epsilon(mechanism, **many, bound="beta-tail")
 
 
-def test_tau_is_refused_by_other_bounds():
+def test_tau_is_rejected_by_other_bounds():
     mechanism = M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.7787)
     with pytest.raises(InvalidParameterError, match="has no tau"):
         privproj.delta(mechanism, epsilon=1.0, tau=0.1)
