@@ -1,4 +1,4 @@
-"""Compare every bound with mpmath at fixed settings (``SETTINGS`` in ``tests/reference``).
+"""Compare every bound with mpmath at fixed settings (``tests/reference/settings.txt``).
 
 ``python benchmarks/reference_suite.py`` writes ``benchmarks/results/reference.json`` and prints a table. ``--quick``
 takes one setting of each starred line. Reference values in the file are reused without ``--fresh``. ``--again`` only
@@ -23,8 +23,9 @@ from privproj.profiles.approximate_dp import advanced_epsilon
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-import reference
 from reference.settings import REFUTED, settings
+
+from privproj import reference
 
 RESULTS = Path(__file__).parent / "results" / "reference.json"
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -37,7 +38,7 @@ TEXT = """\
 relative error is at most {error}, except for two Renyi bounds of the sketch at deltas below 1e-300. Their error is
 at most {loose}.
 
-The reference values come from independent implementations in mpmath (`tests/reference`), with 14 to 50 digits. The
+The reference values come from independent implementations in mpmath (`privproj/reference`), with 14 to 50 digits. The
 settings include dimensions up to 1e6, ranks 1 and d - 1, misalignment 1e-12, epsilon 0 and 50, and up to 1e6
 releases.
 

@@ -18,7 +18,7 @@ USES = {
     "mpmath": "values outside the range of double precision: Wishart mechanisms, certificates",
     "click": "command line",
     "dp-accounting": "phases given as dp-accounting events; other queries do not need it",
-    "numba": "compiled code for tables with thousands of queries",
+    "numba": "compiled code for tables of 400 or more rows, such as the optimization over `tau`",
 }
 
 # first query of each kind

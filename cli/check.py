@@ -22,17 +22,18 @@ NO_FILE = "this folder contains none. Name the files, or rename them"  # remedy 
     "check",
     file_argument(nargs=-1),
     option("--update", "Rewrite expect and bound_version with the current values.", is_flag=True),
+    option("--reference", "Compare each result of one release with its value in mpmath, too.", is_flag=True),
     Once(["--junit"], help="Write a JUnit report to a file.", metavar="FILE"),
     json_option(),
     requirements_option(),
 )
-def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool, verbose: bool) -> int:
+def command(file: tuple[str, ...], update: bool, reference: bool, junit: str | None, json: bool, verbose: bool) -> int:
     """Evaluate every query of the files again, and compare the results with the expected values.
 
     In a folder, privproj checks all files that match *bounds.toml.
 
     The exit code is 1 if an entry is out of its tolerance, exceeds its limit, has another status than the expected one,
-    or has no result. It is 2 if a file is malformed.
+    has no result, or differs from mpmath. It is 2 if a file is malformed.
 
     \b
     An entry:
@@ -57,7 +58,7 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool, 
         if update and not name.endswith(".toml"):
             raise InvalidParameterError("FILE", name, "a TOML file if --update is given")
         check_not_same_file("--junit", junit, name)
-    entries, errors = checked(names, junit)
+    entries, errors = checked(names, junit, reference)
     if update and not errors:
         for name, text in [(name, updated(name, entries)) for name in names]:
             write_text(name, text)
@@ -67,7 +68,9 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool, 
     elif entries:
         write(as_text(entries, named=len(names) > 1, update=update and not errors, verbose=verbose))
         rewritten = " (changed values were rewritten)" if update and not errors else ""
-        write(f"{sum(held)} of {len(held)} entries pass{rewritten}")
+        agreeing = sum(entry.compared == "agrees" for entry in entries)
+        with_mpmath = f"; {agreeing} agree with mpmath" if reference else ""
+        write(f"{sum(held)} of {len(held)} entries pass{rewritten}{with_mpmath}")
     codes = [complain(sentence, 2) for sentence in errors.values()]
     return max(codes, default=0 if all(held) else 1)
 
@@ -85,7 +88,7 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(files))
 
 
-def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dict[str, str]]:
+def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) -> tuple[list[Entry], dict[str, str]]:
     """Return the checked entries of all files and the errors of malformed files, and write the report of both.
 
     A report of an unfinished check is written first, so that an earlier report is not mistaken for that of this call.
@@ -99,7 +102,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
         except InvalidParameterError as error:
             errors[name] = one_line(str(error))
             continue
-        verdicts += [entry.checked() for entry in entries]
+        verdicts += [entry.checked(reference) for entry in entries]
     if junit is not None:
         write_text(junit, as_junit(verdicts, errors))
     return verdicts, errors
@@ -131,6 +134,8 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
         arguments = ", ".join(f"{key}={value}" for key, value in query.items() if key != "mechanism")
         yield "problem", entry.problem
         yield "query", f"{entry.query} of {query['mechanism']}, {arguments}"
+    if entry.compared.startswith("not compared"):
+        yield "mpmath", entry.compared
     for key, now in entry.rewritten.items() if update else ():
         old = entry.expected.get(key)
         by = f" ({change_text(old, now)})" if key == "expect" and old is not None else ""
@@ -142,7 +147,7 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
 
 def records(entries: list[Entry]) -> list[dict[str, Any]]:
     """Return the verdicts as plain values."""
-    names = ("file", "name", "holds", "problem", "query", "expected", "seconds")
+    names = ("file", "name", "holds", "problem", "query", "expected", "seconds", "compared")
     return [
         {**{name: getattr(entry, name) for name in names}, "parameters": entry.parameters, "result": entry.result}
         for entry in entries

@@ -130,7 +130,7 @@ def data(name: str) -> dict[str, Any]:
     json_option(),
 )
 def explain_command(word: tuple[str, ...], json: bool) -> int:
-    """Explain a term: a label, requirement, warning, exit code, mechanism, bound, claim, or published method.
+    """Explain a term: a label, requirement, warning, exit code, mechanism, bound, claim, method or theorem of a paper.
 
     Case, hyphens and spaces do not matter. Without a term, the command lists all of them.
 
@@ -141,6 +141,7 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
       privproj explain poisson-sampling
       privproj explain DP-SGD
       privproj explain C5
+      privproj explain "Theorem 5"
     """
     groups = word_groups()
     chosen = entries(groups, " ".join(word)) if word else all_entries(groups)
@@ -157,14 +158,17 @@ def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
-    """Return every entry and every bound of this name; raises with a suggestion if there is none.
+    """Return every entry, bound, claim and item of a paper of this name; raises with a suggestion if there is none.
 
     The text of a warning leads to its entry too.
     """
+    from .papers import paper_entries
+
     wanted, every = spelling(word), all_entries(groups)
     matches = [entry for entry in every if wanted in spellings([entry])]
     matches += [bound_entry(*line) for line in bound_names() if wanted in (spelling(line[1]), spelling(".".join(line)))]
     matches += [claim_entry(name, claim) for name, claim in claims().items() if wanted == spelling(name)]
+    matches += paper_entries(word)
     matches = matches or [entry for entry in every if any(spelling(text) in wanted for text in entry.get("texts", ()))]
     if not matches:
         names = [name for name in known_names(groups) if ("." in name) == ("." in word)]
@@ -174,8 +178,11 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 
 def known_names(groups: list[dict[str, Any]]) -> list[str]:
     """Return every name that has an explanation."""
+    from .papers import item_names, paper_names
+
     names = [name for entry in all_entries(groups) for name in (entry["name"], *entry.get("also", ()))]
-    return list(dict.fromkeys([*names, *(name for _, name in bound_names()), *map(".".join, bound_names()), *claims()]))
+    bounds = [*(name for _, name in bound_names()), *map(".".join, bound_names())]
+    return list(dict.fromkeys([*names, *bounds, *claims(), *paper_names(), *item_names()]))
 
 
 def claims() -> dict[str, str]:
@@ -211,8 +218,9 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
 
 
 def text(entry: dict[str, Any]) -> str:
-    """Return an entry as text: name and kind, meaning, details, cases with remedies, related entries."""
+    """Return an entry as text: name and kind, meaning, details, lines, cases with remedies, related entries."""
     lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"], entry.get("more", ""))]
+    lines += entry.get("lines", ())
     for case in entry.get("cases", ()):
         lines += render.wrap_line("  - when ", f"{case['when']}:")
         lines += render.wrap_line("         ", case["instead"])
@@ -223,6 +231,7 @@ def overview(groups: list[dict[str, Any]]) -> str:
     """Return the names of all entries by group."""
     named = {group["title"]: ", ".join(entry["name"] for entry in group["word"]) for group in groups}
     named |= {"Bounds": "any name that `privproj bounds` lists", "Claims of the proofs": "C1, C2, ..."}
+    named |= {"Papers": "any number or item that `privproj papers` lists, such as Theorem 5"}
     lines = [line for title, names in named.items() for line in (title, *render.wrap_line("  ", names))]
     return "\n".join([*lines, "", "`privproj explain WORD` explains one."])
 

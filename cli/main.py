@@ -44,6 +44,7 @@ GROUPS = {
     "Reports": {
         "explain": "Explain a term, requirement, warning, bound or exit code.",
         "bounds": "List the bounds with formula, source, status and requirements.",
+        "papers": "List theorems and figures of the source papers with commands.",
     },
     "Training and audits": {
         "train": "Train a small model privately, and report epsilon.",

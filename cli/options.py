@@ -159,6 +159,11 @@ def json_option() -> Once:
     return option("--json", "Print JSON instead of text.", is_flag=True)
 
 
+def csv_option() -> Once:
+    """Return the option for CSV."""
+    return option("--csv", "Print CSV with all digits instead of text.", is_flag=True)
+
+
 def verbose_option() -> Once:
     """Return the option for details."""
     help_text = "Print also the lower bound, other bounds, utility, numerics and source, and explain each requirement."

@@ -27,6 +27,7 @@ from .options import (
     Once,
     SectionedCommand,
     completing,
+    csv_option,
     json_option,
     option,
     option_of,
@@ -56,7 +57,7 @@ def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
 # exit code by outcome
 EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.UNSUPPORTED: 0, Outcome.VACUOUS: 4}
 
-COMPUTED = ("discretization", "split")  # options of the computation, not of the run
+COMPUTED = ("discretization", "split", "tau")  # options of the computation, not of the run
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
@@ -207,13 +208,17 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
 
 def evaluate_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
-    **options: Any,
+    digits: float | None = None, **options: Any,
 ) -> int:  # fmt: skip
     """Evaluate a quantity of the mechanism at the target among the options, print it, and return the exit code.
 
     Lower bound, utility and other bounds are further queries, for JSON and with ``--verbose`` only.
     """
     result = getattr(privproj, quantity)(mechanism, **options, **run)
+    if digits is not None:
+        from privproj.accounting.digits import with_digits
+
+        result = with_digits(result, digits)
     return show_result(result, mechanism, run, clip, json, verbose)
 
 
@@ -325,15 +330,20 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
     return replace(result, noise_std=mechanism.deviation_over_scale * result.noise_multiplier * norm * factor)
 
 
-def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, verbose: bool, **target: Any) -> int:
+def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool, verbose: bool, **target: Any) -> int:
     """Evaluate every bound of a mechanism and sort the results.
 
     Bounds without an assumption on the data come first, and tighter bounds come before looser ones.
     """
+    if json and csv:
+        raise InvalidParameterError("--csv", "and --json", "given without --json")
     rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
-    write(render.as_json(records) if json else render.comparison_text(rows, verbose))
+    if csv:
+        write(render.as_csv([row.as_row() for row in rows]))
+    else:
+        write(render.as_json(records) if json else render.comparison_text(rows, verbose))
     if not any(row.result and row.result.value is not None for row in rows):
         complain(f"no bound supports this query. The first of them: {rows[0].reason}", 0)
     outcomes = {row.result.outcome if row.result else Outcome.UNSUPPORTED for row in rows}
@@ -344,10 +354,13 @@ def _query_group(quantity: str) -> QueryGroup:
     """Build the command of a quantity that is one number."""
     clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
+    if quantity in ("epsilon", "delta"):
+        help_text = "Print the value of the bound to N digits by mpmath, for one release on the whole dataset."
+        options.append(option("--digits", help_text, metavar="N", is_rare=True))
     return QueryGroup(quantity, partial(evaluate_query, quantity), options)
 
 
 COMMANDS = {
     **{quantity: _query_group(quantity) for quantity in QUANTITIES},
-    "compare": QueryGroup("compare", compare_bounds, [json_option(), requirements_option()]),
+    "compare": QueryGroup("compare", compare_bounds, [json_option(), csv_option(), requirements_option()]),
 }

@@ -42,6 +42,18 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False, default=plain)
 
 
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV, with the keys in the first line."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
+    return text.getvalue().rstrip("\n")
+
+
 def delta_shown(value: float) -> str:
     """Return a delta as text, ``< 1e-300`` if it is smaller."""
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
@@ -58,6 +70,7 @@ def as_text(
         "other bounds": other_bounds_text(result, others or {}),
         "utility": utility_text(utility) if utility is not None and utility.projection_error > 0.0 else (),
         "noise": noise_text(result),
+        "mpmath": digits_text(result),
     }
     return answer_text(result, parts, verbose=verbose)
 
@@ -215,6 +228,8 @@ def numerics_text(result: Result) -> str:
     bounded = "all its errors are bounded and included"
     if proof is not None and "grid_step" in proof:
         return ""
+    if composer is None and "tau" in numerics:
+        return f"tau = {numerics['tau']:.6g}, the threshold of the captured energy"
     if composer is None:
         return f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; {bounded}" if "epoch" in numerics else ""
     if "orders" in numerics:
@@ -226,6 +241,12 @@ def numerics_text(result: Result) -> str:
     if "added_to_delta" in numerics:
         bounded = f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     return f"{grid}, composed by {composer}; {bounded}"
+
+
+def digits_text(result: Result) -> str:
+    """Return the value of the bound in mpmath; empty if it was not computed."""
+    record: Any = result.numerics.get("mpmath")
+    return f"{record['value']} ({record['digits']} digits)" if record else ""
 
 
 def certified_text(result: Result) -> str:

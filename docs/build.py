@@ -2,7 +2,8 @@
 
 ``docs/bounds`` comes from the registry and ``docs/notes.toml``, ``docs/api`` from the docstrings (with griffe, of
 the extra ``docs``), ``explain.md``, ``requirements.md``, ``glossary.md`` and ``published-methods.md`` from the entries
-of ``privproj explain``, and ``privproj/run_schema.json`` from the declarations of parameters. These four pages, the
+of ``privproj explain``, ``papers.md`` from ``cli/papers.toml``, and ``privproj/run_schema.json`` from the declarations
+of parameters. These five pages, the
 indices and the two data files are kept in git; other pages are not, and ``mkdocs`` writes them before it makes the
 site.
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pages_of_bounds import bound_pages
+from pages_of_papers import paper_pages
 from pages_of_schema import schema_pages
 from pages_of_words import word_pages
 
@@ -30,6 +32,7 @@ def api_pages() -> dict[Path, str]:
 SOURCES: dict[str, Callable[[], dict[Path, str]]] = {
     "bounds": bound_pages,
     "words": word_pages,
+    "papers": paper_pages,
     "api": api_pages,
     "schema": schema_pages,
 }

@@ -279,7 +279,7 @@ class DataAssumption(Enum):
     FROBENIUS_NORM = "|Q|_F <= {limit} for every dataset"
     RECORD_IS_COLUMN = "one record is one column of Q, so Q Q^T - Q' Q'^T has rank one"
     EIGENVALUE_RATIO_OF_COLUMN = (
-        "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least} for every dataset, where B_S bounds the norm of "
+        "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least} for both neighbors, where B_S bounds the norm of "
         "the column that is added or removed"
     )
     RECORDS_PER_USER = "one user contributes at most {count} records, each {handled} independently"

@@ -63,6 +63,8 @@ class RunOptions(TypedDict):
         discretization: The step of the grid of losses in a composition, from 1e-12 to 1; by default privproj chooses.
         split: For a bound that divides delta between two events, the share of the first one: a number above 0 and
             below 1, "even" or "optimal".
+        tau: For the Beta-tail bound, its threshold of the captured energy, above 0 and at most 1; the best one by
+            default.
         allow_refuted: True to evaluate refuted bounds too; their values are marked as not being guarantees.
         public_size: True if rate or steps were computed from a number of records that is public.
 
@@ -86,6 +88,7 @@ class RunOptions(TypedDict):
     group_size: NotRequired[int]
     discretization: NotRequired[float | None]
     split: NotRequired[float | Literal["even", "optimal"] | None]
+    tau: NotRequired[float | None]
     allow_refuted: NotRequired[bool]
     public_size: NotRequired[bool]
 
@@ -156,6 +159,12 @@ class Run:
     )
     split: float | str | None = parameter(
         SHARE, "Share of delta for the first event: even, optimal or a number.", "S", is_rare=True
+    )
+    tau: float | None = parameter(
+        number("a number above 0 and at most 1", 0.0, 1.0, open_low=True),
+        "Threshold of the Beta-tail bound.  [default: the best]",
+        "TAU",
+        is_rare=True,
     )
     public_size: bool = flag()
     notes: tuple[str, ...] = ()

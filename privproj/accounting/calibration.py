@@ -18,7 +18,7 @@ from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing, largest_integer, minimize
 from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE, arguments_by_name
-from privproj.profiles.conversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before
+from privproj.profiles.conversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before, resolved_at
 from privproj.profiles.gaussian import find_noise
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.profiles.tradeoff import gaussian_mu_of_risk, risk_of
@@ -278,8 +278,13 @@ class Search:
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
         self.query_at, self.target = query_at, target
         # The last checks of a search evaluate up to eight curves again.
-        self.curve = lru_cache(maxsize=8)(lambda x: query_at(x).curve())
+        self.curve = lru_cache(maxsize=8)(self._curve)
         self.excess = cache(self._excess)
+
+    def _curve(self, x: Any) -> Curve:
+        """Return the curve at ``x``, in its form for small deltas if the target needs it."""
+        curve = self.query_at(x).curve()
+        return curve if isinstance(self.target, RiskTarget) else resolved_at(curve, self.target.log_delta)
 
     def _margin(self, x: Any, margin: float) -> float:
         """Return the margin below the target epsilon if the run at ``x`` is composed numerically, else 0."""

@@ -92,7 +92,8 @@ def compare(
     rows = []
     for bound in bounds_of(type(mechanism)):
         phase = phase_for(mechanism, bound, run)
-        rows.append(_compare_one(phase if "split" in bound.supports else phase.with_run(split=None), quantity, target))
+        others = {name: None for name in ("split", "tau") if name not in bound.supports}
+        rows.append(_compare_one(phase.with_run(**others), quantity, target))
     return Rows(sorted(rows, key=_comparison_order))
 
 
@@ -154,7 +155,7 @@ def compare_with_baselines(
         try:
             value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
             if not value:
-                query = composition_of(setting, bound, {**run, "split": baseline.split})
+                query = composition_of(setting, bound, {**run, "split": baseline.split, "tau": None})
                 value = solve(query, target_from(target, result.quantity)).value
         except (QueryError, InvalidParameterError):
             continue

@@ -121,10 +121,7 @@ class Phase:
             raise UnsupportedError(
                 f"the bound {bound.name} is not proved under relation={relation}, only under {allowed}{better}"
             )
-        if self.run.split is not None and "split" not in bound.supports:
-            raise InvalidParameterError(
-                "split", self.run.split, f"omitted for the bound {bound.name}, which does not divide delta"
-            )
+        self._check_free_parameters()
         bound.check(self.mechanism)
         if self.run.is_planned and self.reuses_projection:
             many = "every batch of an epoch" if scheme.counts_epochs else f"each of the {self.run.steps} releases"
@@ -132,6 +129,18 @@ class Phase:
                 f"the bound {bound.name} needs a fresh projection for {many}. "
                 f"{remedy_for_fixed_projection(self.mechanism)}"
             )
+
+    def _check_free_parameters(self) -> None:
+        """Raise :class:`InvalidParameterError` if the run has a parameter of a theorem that the bound does not have."""
+        bound, split, tau = self.bound, self.run.split, self.run.tau
+        if split is not None and "split" not in bound.supports:
+            raise InvalidParameterError(
+                "split", split, f"omitted for the bound {bound.name}, which does not divide delta"
+            )
+        if tau is not None and "tau" not in bound.supports:
+            raise InvalidParameterError("tau", tau, f"omitted for the bound {bound.name}, which has no tau")
+        if tau is not None and self.run.group_size > 1:
+            raise InvalidParameterError("tau", tau, "omitted if group_size is above 1")
 
     def _advice_without_poisson(self) -> str:
         """Return advice for a mechanism without a theorem for batches of varying size."""
@@ -189,7 +198,12 @@ class Phase:
             if self.run.in_batches and not self._adds_shifts and isinstance(form, PrivacyProfile):
                 return self._group_release(form)
         mechanism, run = self.for_relation()
-        return _represent(self.bound, mechanism, several=self.run.group_size > 1), run
+        return self._at_tau(_represent(self.bound, mechanism, several=self.run.group_size > 1)), run
+
+    def _at_tau(self, form: Representation) -> Representation:
+        """Return the profile at the ``tau`` of the run; the same form if none is given, or if it does not matter."""
+        free = form.free if self.run.tau is not None and isinstance(form, PrivacyProfile) else None
+        return form if free is None or self.run.tau is None else free.at(self.run.tau)
 
     def check_group(self) -> None:
         """Raise an error unless the bound and the sampling scheme support groups of records."""
@@ -323,7 +337,7 @@ class Phase:
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file."""
         parameters = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
-        run = {**self.run.parameters(), "split": self.run.split}.items()
+        run = {**self.run.parameters(), "split": self.run.split, "tau": self.run.tau}.items()
         options = {key: value for key, value in run if value is not None and OMITTED.get(key) != value}
         options |= {"planned": True} if self.planned else {}
         return {"name": self.name, "mechanism": self.mechanism.name, **parameters, "bound": self.bound.name, **options}

@@ -15,8 +15,16 @@ from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import bounds_of
 from privproj.numerics.interval import UNKNOWN, Enclosure, LazyEnclosure
 from privproj.parameters import arguments_by_name, integer
-from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, meets, read_epsilon, read_log_delta
-from privproj.profiles.privacy_profile import Curve
+from privproj.profiles.conversion import (
+    LEAST_LOG_VALUE,
+    delta_value,
+    log10_value,
+    meets,
+    read_epsilon,
+    read_log_delta,
+    resolved_at,
+)
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.result import Outcome, Result, Side, Status
 from privproj.run import Run, RunOptions
 from privproj.targets import (
@@ -443,6 +451,9 @@ def build_result(
         **({} if curve is None else {"numerics": numerics_of(curve)}),
         **fields,
     }
+    free = curve.free if isinstance(curve, PrivacyProfile) else None
+    if free is not None and 0.0 < (eps := fields.get("epsilon") or 0.0) < math.inf:
+        result["numerics"] = {**result["numerics"], free.name: free.best(eps)}
     warnings, numerics = [*result["warnings"]], result.get("numerics")
     if numerics is not None and value is not None:
         if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["data_assumptions"]:
@@ -532,7 +543,7 @@ def evaluate_epsilon(query: Composition, target: Target) -> Result:
 @query_of("epsilon")
 def solve_epsilon(query: Composition, target: Target) -> Result:
     """Return the epsilon of a composition at a target delta, as a result without its query."""
-    curve = query.curve()
+    curve = resolved_at(query.curve(), target.log_delta)
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
@@ -595,6 +606,8 @@ def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
             "a Renyi bound (mixture-rdp or rdp)"
         )
     log_delta = read_log_delta(curve, epsilon)
+    if (resolved := resolved_at(curve, log_delta.upper)) is not curve:
+        log_delta = read_log_delta(resolved, epsilon)
     value = delta_value(log_delta.upper)
 
     def lower() -> float:

@@ -23,7 +23,7 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
                 f"the bound {phase.bound.name} of {phase.mechanism.name} has no Renyi curve, "
                 f"which is needed here. Use a Renyi bound, such as rdp"
             )
-        phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
+        phase = replace(phase, bound=bound, run=replace(phase.run, split=None, tau=None))
     curve = phase.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):
         raise UnsupportedError("max_batch_size is not supported by Renyi accounting. Omit max_batch_size")

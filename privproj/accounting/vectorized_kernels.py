@@ -137,7 +137,7 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     run, bound, kernel_row = phase.run, phase.bound, row_function(phase.bound)
     if kernel_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
-    if run.discretization is not None or run.scheme.is_shuffled or run.allocates:
+    if run.discretization is not None or run.tau is not None or run.scheme.is_shuffled or run.allocates:
         return None
     if not bound.guarantees(phase.mechanism):
         return None

@@ -30,7 +30,8 @@ class Entry:
     """An entry ``[[bound]]`` of a regression file: a query, and the ``expected`` value, limit and status.
 
     After :meth:`checked`, ``result`` is the result if it is finite, ``problem`` describes the failure (empty if there
-    is none), and ``seconds`` is the duration of the query.
+    is none), and ``seconds`` is the duration of the query. ``compared`` says whether the result was compared with
+    mpmath; it is empty if that was not requested.
     """
 
     file: str
@@ -42,6 +43,7 @@ class Entry:
     result: Result | None = None
     problem: str = ""
     seconds: float = 0.0
+    compared: str = ""
 
     @property
     def holds(self) -> bool:
@@ -60,8 +62,11 @@ class Entry:
         with within(self.place):
             return spec.evaluate_entry(self.query, self.keys)
 
-    def checked(self) -> "Entry":
-        """Return the entry compared with its result, which must be finite and of the expected status and value."""
+    def checked(self, reference: bool = False) -> "Entry":
+        """Return the entry compared with its result, which must be finite and of the expected status and value.
+
+        With ``reference``, the result is also compared with its value in mpmath, if there is one.
+        """
         began, result = time.perf_counter(), None
         try:
             current = self.ask()
@@ -70,7 +75,24 @@ class Entry:
                 result, problem = current, self._problem_with(current, self.expected)
         except QueryError as error:
             problem = f"no answer: {error}"
-        return replace(self, result=result, problem=problem, seconds=round(time.perf_counter() - began, 3))
+        entry = replace(self, result=result, problem=problem, seconds=round(time.perf_counter() - began, 3))
+        return entry._compared() if reference and result is not None else entry
+
+    def _compared(self) -> "Entry":
+        """Return the entry with the comparison of its result with mpmath; a difference is a failure."""
+        from privproj.accounting.digits import difference, reference_value
+
+        assert self.result is not None
+        if self.query not in ("epsilon", "delta"):
+            return replace(self, compared=f"not compared: mpmath does not compute {self.query}")
+        try:
+            value = reference_value(
+                spec.composition_from(self.keys, self.query), spec.target_from(self.keys, self.query)
+            )
+        except QueryError as error:
+            return replace(self, compared=f"not compared: {error}")
+        problem = difference(self.result, value)
+        return replace(self, compared="differs" if problem else "agrees", problem=self.problem or problem)
 
     def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:
         """Return the failure of a finite result, as text; empty if there is none."""

@@ -37,7 +37,7 @@ OF_RANK_ONE: dict[str, Any] = {
 }
 """Fields of a bound about one record whose difference has rank one; the differences of a group have larger ranks."""
 
-Support = Literal["split", "adaptive-clipping", "fixed-projection", "shared-projection", "one-vector"]
+Support = Literal["split", "tau", "adaptive-clipping", "fixed-projection", "shared-projection", "one-vector"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,10 @@ class Bound:
         check: Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the theorem covers these
             parameters.
         relations: The neighboring relations under which the theorem holds.
-        supports: What the theorem also covers: a given division of delta between two events ("split"), the noisy
-            count of adaptive clipping (C31), one projection for all releases ("fixed-projection"), or dependent
-            projections of the layers ("shared-projection", C6). "one-vector" limits it to sketches of one vector (C14).
+        supports: What the theorem also covers: a given division of delta between two events ("split"), a given value of
+            its parameter ("tau"), the noisy count of adaptive clipping (C31), one projection for all releases
+            ("fixed-projection"), or dependent projections of the layers ("shared-projection", C6). "one-vector" limits
+            it to sketches of one vector (C14).
         version: Raised whenever a returned value may change.
         example: The options of an example command. The default is the example of the mechanism. For a claim without a
             number it is a command that uses another bound.

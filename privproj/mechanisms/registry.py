@@ -62,6 +62,7 @@ _LINES: dict[Key, Line] = {
     ("m1", "column"): Line("m1.column:COLUMN"),
     ("m1", "residual"): Line("m1.column_exact:RESIDUAL"),
     ("m1", "column-published"): Line("m1.column:COLUMN_PUBLISHED"),
+    ("m1", "residual-published"): Line("m1.column:RESIDUAL_PUBLISHED"),
     ("m2", "rank-free"): Line("m2.rank_free:RANK_FREE"),
     ("m2", "exact-rank1"): Line("m2.rank_free:EXACT_RANK1"),
     ("m2", "mixture-rdp"): Line("m2.mixture_rdp:MIXTURE_RDP", "renyi"),

@@ -80,6 +80,12 @@ def floor_log_delta(target: Target) -> float:
     return point
 
 
+def resolved_at(curve: Curve, log_delta: float) -> Curve:
+    """Return the curve, or its slower form for small deltas if this ``ln delta`` is below those that it resolves."""
+    small = curve.small_deltas if isinstance(curve, PrivacyProfile) else None
+    return small.profile if small is not None and log_delta < small.below else curve
+
+
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     """Return ``epsilon(d)`` of the module docstring, in nats, with the lower end of the curve's own inverse (C24)."""
     if leads_with_epsilon(curve):

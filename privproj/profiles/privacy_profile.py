@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from privproj.errors import ConvergenceError
 from privproj.numerics.interval import RESULT_DIGITS, Enclosure, LazyEnclosure, digits_above
@@ -67,6 +67,32 @@ class TwoSidedTable:
         return self.below(at), self.above(at)
 
 
+class SmallDeltas(NamedTuple):
+    """How deltas that doubles do not resolve are computed: slowly, by another profile of the same bound.
+
+    Attributes:
+        below: Nats; ``ln delta`` below which the other profile is used.
+        profile: The other profile.
+    """
+
+    below: float
+    profile: "PrivacyProfile"
+
+
+class FreeParameter(NamedTuple):
+    """A parameter of a theorem that holds for each of its values, such as ``tau`` of the Beta-tail bound.
+
+    Attributes:
+        name: The name.
+        best: Map from ``eps`` to the value with the smallest delta.
+        at: Map from a value to the profile that the theorem proves at this value.
+    """
+
+    name: str
+    best: Callable[[float], float]
+    at: "Callable[[float], PrivacyProfile]"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivacyProfile:
     """The privacy profile of one release on ``eps >= 0``, for both add and remove directions.
@@ -117,6 +143,12 @@ class PrivacyProfile:
     guess: Callable[[float], float | None] | None = None
     """Map from ``ln delta`` to an approximate inverse, where a search starts; None if there is none."""
 
+    small_deltas: SmallDeltas | None = None
+    """How queries compute deltas that doubles do not resolve; None if all are resolved."""
+
+    free: FreeParameter | None = None
+    """The parameter over which the bound is minimized at every ``eps``; None if there is none with a name."""
+
     guess_spread: float = 1e-13
     """Relative distance of the second evaluation of a search from a guess."""
 
@@ -146,7 +178,8 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         numerics = {**self.numerics, "subsampling": "closed form"}
-        lost: dict[str, None] = dict.fromkeys(("closed_form", "table", "with_smaller_tails", "gaussian_mu", "guess"))
+        fields = ("closed_form", "table", "with_smaller_tails", "gaussian_mu", "guess", "small_deltas", "free")
+        lost: dict[str, None] = dict.fromkeys(fields)
         return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:

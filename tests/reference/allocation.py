@@ -13,9 +13,9 @@ Laplace transform of ``W`` (any ``t``).
 
 import mpmath as mp
 
-from reference.calculus import Function, Real, integrate_below
-from reference.composition import gaussian_mu
-from reference.special import gaussian_delta, normal_density, normal_tail
+from privproj.reference.calculus import Function, Real, integrate_below
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.special import gaussian_delta, normal_density, normal_tail
 
 NEAR_NORMAL = 0.2  # shift 1/z below which the Laplace transform is integrated on the real line, with a vertical contour
 

@@ -16,8 +16,8 @@ from typing import Protocol
 
 import mpmath as mp
 
-from reference.calculus import Function, Real
-from reference.special import normal_density, normal_tail
+from privproj.reference.calculus import Function, Real
+from privproj.reference.special import normal_density, normal_tail
 
 DIGITS = 12  # decimal digits to which two sums must agree; the finer one has about twice as many
 

@@ -1,20 +1,23 @@
 """Collect the settings at which every bound is compared with its reference in mpmath.
 
-``SETTINGS`` of a file of references has one grid a line: a quantity of :func:`privproj.evaluate` and its parameters,
-every combination of their values. The quick tests compare the first point of each line with a star.
+``settings.txt``, here and in the tests of optional features, has one grid a line: a quantity of
+:func:`privproj.evaluate` and its parameters, every combination of their values. The quick tests compare the first point
+of each line with a star.
 """
 
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 
-from reference import FAMILIES
+HERE = Path(__file__).parent
+FILES = (HERE / "settings.txt", *sorted(HERE.parent.glob("contrib/*/settings.txt")))
 
 WITHOUT = {
     "wishart.early-corollary": "no formula: its constant is open",
     "wishart.rp-gd": "no formula: refuted, its constant is open",
     "wishart-matrix.early-matrix": "no formula: refuted",
 }
-REFUTED = ("m1.column-published", "sketch.lora-by-design")  # evaluated with ``allow_refuted``
+REFUTED = ("m1.column-published", "m1.residual-published", "sketch.lora-by-design")  # evaluated with ``allow_refuted``
 
 # beginnings of settings with parameters that only :func:`privproj.evaluate` has
 PARTIAL = (
@@ -66,8 +69,7 @@ def plain(text):
 
 def settings(quick=False):
     selected = []
-    grids = "".join(getattr(family, "SETTINGS", "").lstrip("\n") for family in FAMILIES)
-    for entry in grids.splitlines():
+    for entry in "".join(path.read_text() for path in FILES).splitlines():
         quantity, *assignments = entry.lstrip("* ").split()
         names = [word.split("=")[0] for word in assignments]
         values = [[plain(x) for x in word.split("=")[1].split(",")] for word in assignments]

@@ -6,14 +6,14 @@ import mpmath as mp
 import numpy as np
 import pytest
 from helpers import full_if
-
 from reference.allocation import (
     gaussian_epoch_delta,
     gaussian_epoch_delta_by_quadrature,
     lognormal_shortfall,
     two_batches_delta,
 )
-from reference.special import gaussian_delta, normal_tail
+
+from privproj.reference.special import gaussian_delta, normal_tail
 
 
 def agree(one, two, digits):

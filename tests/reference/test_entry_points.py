@@ -4,6 +4,7 @@ import json
 
 import pytest
 from helpers import full_if
+from reference.settings import REFUTED, Setting, settings
 
 import privproj
 from privproj import PrivprojError
@@ -11,7 +12,6 @@ from privproj.accounting.config import evaluate_entry
 from privproj.accounting.query import Composition
 from privproj.io.run_file import from_data
 from privproj.result import Result, as_plain_value
-from reference.settings import REFUTED, Setting, settings
 
 # fields that must be equal for all entry points
 FACTS = (

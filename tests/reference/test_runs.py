@@ -2,9 +2,9 @@
 
 import mpmath as mp
 import pytest
-
 from reference import runs
-from reference.special import gaussian_delta
+
+from privproj.reference.special import gaussian_delta
 
 
 def near(found, exact, digits=11):

@@ -7,14 +7,13 @@ import mpmath as mp
 import pytest
 from helpers import ROOT, full_if, slow_if
 
-import reference
+from privproj import reference
 from privproj.mechanisms.registry import bound_names
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-from reference_suite import RESULTS, Row, compared, margins, table, truth
-
 from reference.settings import WITHOUT, settings
+from reference_suite import RESULTS, Row, compared, margins, table, truth
 
 # references of ten seconds and more; the normal run reads them from the stored results
 STORED = ("m1.secret-projection", "wishart.early-exact-tail")

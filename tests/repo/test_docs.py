@@ -181,7 +181,7 @@ def test_docs_shell_blocks_only_install(path):
 
 def test_docs_pages_are_executed_or_generated():
     made = {DOCS / "api" / "README.md", DOCS / "bounds" / "README.md"}
-    made |= {path for path in BUILD.pages(["words"]) if path.suffix == ".md"}
+    made |= {path for path in BUILD.pages(["words", "papers"]) if path.suffix == ".md"}
     measured = {DOCS / f"{name}.md" for name in ("benchmarks", "certified", "reference", "results")}
     without_commands = {DOCS / "architecture.md", DOCS / "notation.md"}
     assert set(EVERY) - made - measured - without_commands == set(WRITTEN) - {ROOT / "README.md"}
@@ -207,13 +207,13 @@ def test_check_session_rejects_changed_number():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("source", ["bounds", "words", pytest.param("api", marks=pytest.mark.extra)])
+@pytest.mark.parametrize("source", ["bounds", "words", "papers", pytest.param("api", marks=pytest.mark.extra)])
 def test_docs_build_pages_match_their_source(source):
     needs(*(["griffe"] if source == "api" else []))
     pages = BUILD.pages([source])
     assert not BUILD.differing(pages), "run python docs/build.py"
     names = {path.relative_to(ROOT).as_posix() for path in pages if path.suffix == ".md" and not BUILD.is_kept(path)}
-    assert (names or source == "words") and all(map(FROM_ELSEWHERE.fullmatch, names))
+    assert (names or source in ("words", "papers")) and all(map(FROM_ELSEWHERE.fullmatch, names))
     if source == "bounds":
         assert names == {f"docs/bounds/{kind}-{name}.md" for kind, name in bound_names()}
 

@@ -6,12 +6,13 @@ from functools import partial
 
 from privproj_cli import render
 from privproj_cli.options import WORKERS, Once, command_with, file_argument, json_option, option, requirements_option
-from privproj_cli.output import bar, write
+from privproj_cli.output import bar, draw, write
 
 from privproj.accounting.query import build_result
+from privproj.contrib.sweep.plot import lines_of, plotted_axis, settings_of_axes
 from privproj.contrib.sweep.sweep import MOST_CORNERS, check_table, grid_from, run_sweep
 from privproj.errors import InvalidParameterError
-from privproj.io.files import read_data
+from privproj.io.files import check_not_same_file, read_data
 from privproj.io.jobs import open_pool
 
 
@@ -19,16 +20,22 @@ from privproj.io.jobs import open_pool
     "sweep",
     file_argument(),
     Once(["-o", "--output"], required=True, metavar="OUT", help="Write the table to this .csv or .parquet file."),
+    Once(["--plot"], metavar="FILE", help="Plot the values (.png, .svg or .pdf; needs matplotlib)."),
     option("--workers", "Set the number of processes.  [default: 1]", type=WORKERS, metavar="N", default=1),
     Once(["--dask"], metavar="ADDRESS", help="Use the Dask cluster with this scheduler (extra: sweep)."),
     json_option(),
     requirements_option(),
 )
-def sweep_command(file: str, output: str, workers: int, dask: str | None, json: bool, verbose: bool) -> int:
+def sweep_command(
+    file: str, output: str, plot: str | None, workers: int, dask: str | None, json: bool, verbose: bool
+) -> int:
     """Evaluate a grid of queries, and write a CSV or Parquet table.
 
     privproj appends each finished row to a journal next to the table. Run the same command again to resume an
     interrupted sweep. A query without a result has a row with the reason.
+
+    --plot draws the value against the axis of numbers with the most values, with a line for each combination of the
+    other axes.
 
     \b
     A grid file:
@@ -45,14 +52,21 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     \b
     Example:
       privproj sweep examples/grid.toml -o table.csv --workers 2
+      privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
     """
     if dask is not None and workers > 1:
         raise InvalidParameterError("--workers", workers, "omitted if --dask is given")
     grid, began = grid_from(read_data(file), file), time.monotonic()
     check_table(output)
+    check_not_same_file("--plot", plot, output, "written too")
+    axis = plotted_axis(grid) if plot is not None else ""
     with bar(len(grid), f"{len(grid)} queries") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
+    if plot is not None:
+        points, lines = lines_of(grid, output)
+        settings = settings_of_axes(points, lines)
+        draw(plot, points, lines, axis.replace("_", " "), grid.query, str(grid.fixed["mechanism"]), **settings)
     corners = {place: build_result(composition, grid.query, 1.0) for place, composition in grid.corners()}
     assumptions = {place: corner.data_assumptions for place, corner in corners.items()}
     required: dict[str, dict[str, None]] = {}

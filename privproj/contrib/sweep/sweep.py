@@ -307,7 +307,7 @@ def run_sweep(
             fill = partial(_fill_parquet, grid) if path.suffix == ".parquet" else copyfileobj
             write_atomically(path, partial(fill, table))
             journal.unlink()
-    outcomes = map(itemgetter(grid.names.index("outcome")), islice(_read_table(path), 1, None))
+    outcomes = map(itemgetter(grid.names.index("outcome")), islice(read_table(path), 1, None))
     return dict(sorted(Counter(outcomes).items()))
 
 
@@ -324,7 +324,7 @@ def check_table(out: str | Path) -> None:
 def _is_table_of(grid: Grid, path: Path) -> bool:
     """Return whether a file has the columns and points of the grid, and its result at the first point."""
     try:
-        rows = _read_table(path)
+        rows = read_table(path)
         if next(rows, None) != grid.names:
             return False
         (first,) = csv.reader([grid(range(1))])
@@ -344,7 +344,7 @@ def _is_equal_cell(cell: Any, text: str) -> bool:
     return cell_text == text or math.isclose(float(cell_text), float(text))
 
 
-def _read_table(path: Path) -> Iterator[Sequence[Any]]:
+def read_table(path: Path) -> Iterator[Sequence[Any]]:
     """Yield the names of the columns of a table, followed by its rows."""
     if path.suffix == ".parquet":
         table = _import_arrow(".parquet").ParquetFile(path)

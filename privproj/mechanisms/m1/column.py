@@ -12,6 +12,7 @@ is no residual.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,12 @@ from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import Bound, Flaw
+from privproj.mechanisms.bound import Bound, Flaw, OverRun
 from privproj.mechanisms.wishart.quantile import (
     largest_at_corners,
     log_shares,
     published_loss,
+    quantile_epsilon,
     quantiles_of,
     split_rule,
 )
@@ -200,24 +202,24 @@ OF_COLUMN: dict[str, Any] = {
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon at this log delta.
-
-    Several changed columns are a chain of equal links (C13).
-    """
-    count = mechanism.changed_columns
+    """Return epsilon at this log delta; ``inf`` if exactly one neighbor has a residual."""
     if is_distinguished(mechanism):
         return math.inf
+    return _chain(partial(_link, mechanism, split), mechanism.changed_columns, log_delta)
+
+
+def _chain(link: Callable[[float], float], count: int, log_delta: float) -> float:
+    """Return epsilon of a chain of ``count`` equal links at this log delta (C13).
+
+    ``link`` maps ``ln delta`` of one link to its epsilon.
+    """
     if count == 1:
-        return _link(mechanism, split, log_delta)
-    # The least link with eps(delta_i(link)) <= link; the chain costs count times as much (C13, chain).
-    link = find_crossing(
-        lambda e: _link(mechanism, split, chained_log_delta(log_delta, e, count)) - e,
-        1.0,
-        low=1e-9,
-        high=1e6,
-        rtol=1e-9,
+        return link(log_delta)
+    # The least epsilon with link(ln delta_i(epsilon)) <= epsilon; the chain costs count times as much (C13, chain).
+    least = find_crossing(
+        lambda e: link(chained_log_delta(log_delta, e, count)) - e, 1.0, low=1e-9, high=1e6, rtol=1e-9
     ).upper
-    return count * link
+    return count * least
 
 
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
@@ -278,20 +280,27 @@ COLUMN = Bound(
 )
 
 
+def _check_equal_norms(mechanism: M1) -> None:
+    """Raise :class:`InvalidParameterError` unless both residuals have the same norm, as in the published bounds."""
+    first, second = mechanism.norms
+    if first != second:
+        raise InvalidParameterError(
+            "other_residual_norm", second, f"{first:g}, like residual_norm, for a published bound"
+        )
+
+
 def _published_epsilon(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the published rule.
+    """Return epsilon of the published rule; several changed columns are a chain of equal links (Theorem 3)."""
+    return _chain(partial(_published_link, mechanism), mechanism.changed_columns, log_delta)
+
+
+def _published_link(mechanism: M1, log_delta: float) -> float:
+    """Return epsilon of the published rule for one changed column.
 
     The rule divides delta equally among its events.
 
     Without a residual it is ``inf`` if the Gaussian term exceeds 1, up to which the textbook rule is proved.
     """
-    if mechanism.changed_columns > 1:
-        raise InvalidParameterError("changed_columns", mechanism.changed_columns, "1 for the bound column-published")
-    first, second = mechanism.norms
-    if first != second:
-        raise InvalidParameterError(
-            "other_residual_norm", second, f"{first:g}, like residual_norm, for column-published"
-        )
     k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
     there = _has_residual(mechanism)
@@ -299,9 +308,10 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
     part = log_delta - math.log(4.0 if there else 2.0)
     # t = sqrt(2 ln(1/d0)), m = min(k, r).
     t, m = math.sqrt(-2.0 * (part - math.log(2.0))), math.sqrt(min(k, rank))
-    # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, and sqrt(2 ln(1.25/delta_C)) shift
+    # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, s that of one column, and sqrt(2 ln(1.25/delta_C)) shift
     # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
-    shift = mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
+    mu = mechanism.mu / math.sqrt(mechanism.changed_columns)
+    shift = mu * (math.sqrt(dim) + m + t) * (m + t) / rank
     gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
     # The residual is the mechanism of Theorem 1 in d - k dimensions and of rank r - k (2601.21719, Lemma 2).
     loss = published_loss(dim - k, rank - k, misalignment, part, part) if there else 0.0
@@ -318,10 +328,11 @@ def _has_wrong_radius(mechanism: M1) -> bool:
 
 COLUMN_PUBLISHED = Bound(
     name="column-published",
-    summary="published bound on one changed column; wrong if the rank exceeds the span of the other columns",
+    summary="published bound on changed columns; wrong if the rank exceeds the span of the other columns",
     formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, eps_R "
-    "that of wishart quantile at (d-k, r-k), delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
-    source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
+    "that of wishart quantile at (d-k, r-k), delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0)); c columns: a "
+    "chain",
+    source="arXiv 2601.21719, Theorems 3 and 4 and Lemma 14, reconstructed from their proofs",
     example="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
     representation=lambda mechanism: EpsilonDeltaRule(partial(_published_epsilon, mechanism), margin=1.0),
     flaw=Flaw(
@@ -331,6 +342,45 @@ COLUMN_PUBLISHED = Bound(
         "or known-projection, which needs no assumption on the data",
         affects=_has_wrong_radius,
     ),
+    check=_check_equal_norms,
     version=5,
+    **{**OF_COLUMN, "status": Status.REFUTED},
+)
+
+
+def _residual_published(mechanism: M1) -> OverRun:
+    """Return the rule of Theorem 1 in ``d - k`` dimensions at rank ``r - k``, for the residual alone.
+
+    Raises:
+        UnsupportedError: The rank is at most the dimension of the span, so that there is no residual.
+        InvalidParameterError: Several columns change.
+    """
+    k, misalignment, *_ = mechanism.span_residual
+    dim, rank = mechanism.shape
+    if rank <= k:
+        raise UnsupportedError("the bound residual-published needs a rank above span_dim. Use column-published")
+    if mechanism.changed_columns > 1:
+        raise InvalidParameterError(
+            "changed_columns", mechanism.changed_columns, "1 for the bound residual-published", "use column-published"
+        )
+    # eps_R of (d, r) -> (d - k, r - k) (2601.21719, Lemma 2).
+    return split_rule(partial(quantile_epsilon, published_loss, dim - k, rank - k, misalignment), 0.5, margin=1e-10)
+
+
+RESIDUAL_PUBLISHED = Bound(
+    name="residual-published",
+    summary="published bound on the residual part of one changed column; no bound on the release if the others span",
+    formula="eps of wishart quantile at (d-k, r-k)",
+    source="arXiv 2601.21719, Lemma 2",
+    proof="C13",
+    example="--dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 --noise-multiplier 20",
+    representation=_residual_published,
+    flaw=Flaw(
+        "it bounds the residual part only. If the other columns span k > 0 dimensions, the release also has a "
+        "correlated part, which separates neighbors as the noise goes to 0. Use column-exact or column",
+        affects=lambda mechanism: mechanism.span_residual[0] > 0,
+    ),
+    supports=("split",),
+    check=_check_equal_norms,
     **{**OF_COLUMN, "status": Status.REFUTED},
 )

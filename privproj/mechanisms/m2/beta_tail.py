@@ -5,6 +5,7 @@ A second version has the exact Gaussian delta. Both are minimized over ``tau`` a
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from privproj.errors import InvalidParameterError
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.m2.beta_tail_kernels import (
+    beta_tail_delta,
     beta_tail_epsilon,
     beta_tail_minimum,
     beta_tail_start,
@@ -28,7 +30,7 @@ from privproj.numerics.interval import (
 )
 from privproj.numerics.root_finding import find_crossing, minimize, root_of
 from privproj.numerics.special import beta_constant, log_add, log_beta_tail
-from privproj.profiles.privacy_profile import PrivacyProfile, ProfileKernels, profile_from_kernels
+from privproj.profiles.privacy_profile import FreeParameter, PrivacyProfile, ProfileKernels, profile_from_kernels
 
 
 def rank_of_difference(mechanism: M2) -> int:
@@ -138,14 +140,37 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     two-sided tail ``T``.
     """
     mu = mechanism.mu
+    at = partial(_profile_at, mechanism, sharp)
     if mechanism.unprojected:
-        return PrivacyProfile(lambda eps: widen_outward(log_tail_profile(eps, mu, sharp), steepness=mu * mu))
+        return at(1.0)
     if mechanism.layers:
         # The scan over tau looks at the same points for every epsilon.
         tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
-        return PrivacyProfile(lambda eps: _layered_log_delta(mechanism.mu, tail, eps, sharp))
+        best = FreeParameter("tau", lambda eps: _layered_minimum(mu, tail, eps, sharp)[0], at)
+        return PrivacyProfile(lambda eps: _layered_log_delta(mu, tail, eps, sharp), free=best)
+    row = beta_tail_row(mechanism, mu, sharp)
+
+    def best_tau(eps: float) -> float:
+        a, b, k, *_ = row
+        _, t = beta_tail_delta(a, b, k, mu, eps, sharp)
+        return 1.0 / (1.0 + math.exp(-t)) if t < math.inf else 1.0
+
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return profile_from_kernels(BETA_TAIL_KERNELS, beta_tail_row(mechanism, mu, sharp))
+    return profile_from_kernels(BETA_TAIL_KERNELS, row, free=FreeParameter("tau", best_tau, at))
+
+
+def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
+    """Return the profile that the theorem proves at one ``tau`` (C16)."""
+    mu = mechanism.mu
+    # ln of the union bound on P(B > tau); nothing exceeds tau = 1.
+    log_tail = _log_union_tail(mechanism, math.log(tau) - math.log1p(-tau)) if tau < 1.0 else -math.inf
+
+    def log_delta(eps: float) -> Enclosure:
+        # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau) (C16)
+        return widen_outward(log_add(log_tail_profile(eps, mu * math.sqrt(tau), sharp), log_tail), steepness=mu * mu)
+
+    profile = PrivacyProfile(log_delta)
+    return replace(profile, free=FreeParameter("tau", lambda eps: tau, lambda other: profile))
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
@@ -153,6 +178,12 @@ def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float
 
     The lower end of the enclosure is unknown.
     """
+    value = _layered_minimum(mu, log_tail, eps, sharp)[1]
+    return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
+
+
+def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> tuple[float, float]:
+    """Return the best ``tau`` of several layers, and the log of the bound there."""
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
@@ -160,8 +191,9 @@ def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float
         return log_add(gaussian, log_tail(t))
 
     # The least over t, and tau = 1, where nothing is left out.
-    value = min(minimize(at, -30.0, 20.0, rtol=1e-8, points=101)[1], log_tail_profile(eps, mu, sharp))
-    return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
+    t, least = minimize(at, -30.0, 20.0, rtol=1e-8, points=101)
+    at_one = log_tail_profile(eps, mu, sharp)
+    return (1.0, at_one) if at_one <= least else (1.0 / (1.0 + math.exp(-t)), least)
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
@@ -215,7 +247,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
         # 5; C16).
         "representation": partial(_profile, sharp=sharp),
         "version": 4,
-        "supports": ("shared-projection",),
+        "supports": ("shared-projection", "tau"),
         **OF_CHANGE_RANK,
     }
 

@@ -117,20 +117,22 @@ def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
 
     Delta is split between ``T`` and ``W``, evenly unless the run has another split.
     """
-    return split_rule(partial(_epsilon, mechanism, loss), 0.5, margin=margin)
+    return split_rule(partial(quantile_epsilon, loss, *mechanism.shape), 0.5, margin=margin)
 
 
-def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta: float) -> float:
+def quantile_epsilon(
+    loss: LossBound, dim: int, rank: int, misalignment: float, split: float | str, log_delta: float
+) -> float:
     """Return epsilon at this log delta.
 
     ``split`` is the share of delta for ``T``; otherwise the share is optimized.
     """
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
-        return loss(*mechanism.shape, log_delta + math.log(split), log_delta + math.log1p(-split))
+        return loss(dim, rank, misalignment, log_delta + math.log(split), log_delta + math.log1p(-split))
 
     def at(odds: float) -> float:
-        return loss(*mechanism.shape, *(log_delta + share for share in log_shares(odds)))
+        return loss(dim, rank, misalignment, *(log_delta + share for share in log_shares(odds)))
 
     return minimize(at, -12.0, 12.0, rtol=1e-8)[1]
 

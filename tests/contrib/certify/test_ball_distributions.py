@@ -2,10 +2,11 @@
 
 import mpmath as mp
 import pytest
-import reference.distributions as reference
 from helpers import needs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+import privproj.reference.distributions as reference
 
 needs("flint")
 

@@ -10,13 +10,13 @@ from decimal import Decimal
 
 import mpmath as mp
 import pytest
-import reference
 from helpers import ROOT, needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj import reference
 from privproj.contrib.certify import certificate
 from privproj.contrib.certify.ball_profiles import ball_entry
 from privproj.errors import ConvergenceError

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 needs("flint")
 
 from flint import arb, ctx  # noqa: E402
-from reference import composition as one_release  # noqa: E402
 from reference import runs  # noqa: E402
-from reference.special import gaussian_delta  # noqa: E402
 
 from privproj.contrib.certify.certificate import prove_run  # noqa: E402
 from privproj.contrib.certify.composition import (  # noqa: E402
@@ -32,6 +30,8 @@ from privproj.contrib.certify.composition import (  # noqa: E402
     pair_below,
 )
 from privproj.contrib.certify.profiles import BallGaussianProfile  # noqa: E402
+from privproj.reference import composition as one_release  # noqa: E402
+from privproj.reference.special import gaussian_delta  # noqa: E402
 from privproj.schedule import from_data  # noqa: E402
 
 

@@ -3,11 +3,11 @@
 import json
 
 import mpmath as mp
-import reference
 from helpers import needs
 from unit.io.tampering import Document, edited, tampering_tests
 
 import privproj
+from privproj import reference
 from privproj.schedule import from_data
 
 needs("flint")

@@ -5,8 +5,8 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-import reference
 
+from privproj import reference
 from privproj.contrib.jl_clip.exact import InverseGamma
 from privproj.distributions.mixture_profile import any_rank_profile, rank_one_profile
 

@@ -1,5 +1,6 @@
 """Queries: JSON, batches and epochs, layers, warnings, what a plain question loads."""
 
+import csv
 import json
 import re
 import subprocess
@@ -245,6 +246,17 @@ def test_bound_that_does_not_apply_has_one_short_line(mechanism, run):
         rejected += len(missing)
         assert all(len(text) <= 100 for text in shown[1:]), line  # the headline is not wrapped in a pipe
     assert rejected or mechanism == "laplace"
+
+
+def test_compare_csv_has_all_digits(run):
+    code, out, _ = run(f"compare {M2} --delta 1e-5 --csv")
+    names, *rows = csv.reader(out.splitlines())
+    records = [dict(zip(names, row, strict=True)) for row in rows]
+    results = json.loads(run(f"compare {M2} --delta 1e-5 --json")[1])["results"]
+    assert code == 0 and [row["bound"] for row in records] == [result["bound"] for result in results]
+    values = [result["value"] for result in results]
+    assert [row["epsilon"] for row in records] == ["" if value is None else repr(value) for value in values]
+    assert run(f"compare {M2} --delta 1e-5 --csv --json")[0] == 2
 
 
 def test_compare_prints_table(run):

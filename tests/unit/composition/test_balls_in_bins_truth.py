@@ -9,11 +9,11 @@ import pytest
 from epoch_values import TRUTH
 from helpers import full_if, gaussian
 from reference.allocation import gaussian_epoch_delta
-from reference.special import gaussian_delta
 
 import privproj
 from privproj import M2, Gaussian
 from privproj.composition.balls_in_bins import allocate
+from privproj.reference.special import gaussian_delta
 from privproj.run import Run
 
 M2_OF_TWO = (("exact-rank1", 0.3, 0.3, 0.00909452782625, 0.0084207964812),)

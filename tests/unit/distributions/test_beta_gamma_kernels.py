@@ -5,7 +5,6 @@ import random
 
 import mpmath as mp
 import pytest
-import reference
 
 from privproj.distributions import beta_gamma_kernels as shift_kernels
 from privproj.distributions.beta_gamma_kernels import (
@@ -19,6 +18,7 @@ from privproj.distributions.beta_gamma_kernels import (
 )
 from privproj.errors import ConvergenceError
 from privproj.profiles.privacy_profile import profile_from_kernels
+from privproj.reference import special as reference
 
 FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8.0, 1016.0), (5e8, 5e8), (0.5, 5e8)]
 

@@ -5,13 +5,13 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from reference.m1 import _energy_density
 
 import privproj
 from privproj import M1
 from privproj.distributions.densities import ProjectedEnergy, SecretShift
 from privproj.distributions.tabulated import panels_of
 from privproj.profiles.gaussian import gaussian_deltas
+from privproj.reference.m1 import _energy_density
 
 
 @pytest.mark.parametrize(

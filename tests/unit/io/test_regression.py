@@ -261,7 +261,7 @@ def test_interrupted_check_removes_earlier_report(tmp_path, monkeypatch):
     junit = tmp_path / "junit.xml"
     assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9}], "--junit", str(junit)) == 0
 
-    def interrupted(self):
+    def interrupted(self, reference):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Entry, "checked", interrupted)

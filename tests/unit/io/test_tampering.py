@@ -5,9 +5,9 @@ or by the accountant, from the parameters in the document.
 """
 
 import mpmath as mp
-import reference
 from unit.io.tampering import Document, chained, edited, entries_of, tampering_tests
 
+from privproj import reference
 from privproj.schedule import from_data
 
 SLACK = 1e-6

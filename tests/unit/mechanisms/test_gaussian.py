@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp
-from reference import composition
 
 import privproj
 from privproj import Gaussian, InvalidParameterError, UnsupportedError
 from privproj.profiles.approximate_dp import advanced_epsilon
+from privproj.reference import composition
 
 
 def eps_of(bound, z, delta=1e-5, **run):

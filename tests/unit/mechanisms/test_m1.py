@@ -314,9 +314,32 @@ def test_operator_norm_published_is_above_exact_gaussian():
         eps_of(M1(dim=1000, rank=256, noise_multiplier=10.0), "operator-norm-published")
 
 
-def test_column_published_rejects_several_columns():
-    with pytest.raises(InvalidParameterError, match="1 for the bound column-published"):
-        privproj.epsilon(column(k=70, changed_columns=2), delta=1e-5, bound="column-published")
+def refuted(mechanism, bound, delta=1e-5):
+    return privproj.epsilon(mechanism, delta=delta, bound=bound, allow_refuted=True).value
+
+
+def test_column_published_chain_weighs_the_deltas_of_its_links():
+    given = {"dim": 1000, "rank": 64, "span_dim": 4, "residual_misalignment": 1e-6, "noise_multiplier": 1e4}
+    chain = refuted(M1(**given, changed_columns=3), "column-published")
+    # The sensitivity of one column is that of the chain over sqrt(3), so its noise multiplier is sqrt(3) times larger.
+    one = M1(**{**given, "noise_multiplier": 1e4 * math.sqrt(3.0)})
+    link = chain / 3.0
+    delta = 1e-5 / sum(math.exp(i * link) for i in range(3))
+    assert refuted(one, "column-published", delta) == pytest.approx(link, rel=1e-8, abs=0)
+    assert chain > 3.0 * refuted(one, "column-published", 1e-5 / 3.0)
+
+
+def test_residual_published_is_theorem_1_in_fewer_dimensions():
+    for k, rank in ((0, 64), (4, 64)):
+        mechanism = M1(dim=1000, rank=rank, span_dim=k, residual_misalignment=1e-6, noise_multiplier=20.0)
+        smaller = privproj.Wishart(dim=1000 - k, rank=rank - k, misalignment=1e-6)
+        assert refuted(mechanism, "residual-published") == eps_of(smaller, "quantile")
+    with pytest.raises(UnsupportedError, match="correlated part"):
+        eps_of(mechanism, "residual-published")
+    usable = eps_of(column(0), "residual-published")
+    assert eps_of(column(0), "residual") < usable
+    with pytest.raises(UnsupportedError, match="above span_dim"):
+        refuted(column(k=70), "residual-published")
 
 
 @pytest.mark.parametrize(
@@ -332,3 +355,25 @@ def test_column_assumptions_state_sensitivity(assumed, sensitivity):
     mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **assumed)
     sentence = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
     assert f"the sensitivity is {sensitivity};" in sentence
+
+
+@pytest.mark.slow
+def test_known_projection_resolves_deltas_beyond_doubles():
+    """Below e^-655 the values are those of mpmath: they continue the float values and have no floor."""
+    noises = (39.0, 39.5, 40.0, 40.5, 41.0, 50.0)
+    logs = [
+        privproj.delta(M1(dim=9, rank=59, noise_multiplier=z), epsilon=10.0, bound="known-projection-rank1").log10_delta
+        for z in noises
+    ]
+    falls = [(a - b) / (y - x) for a, b, x, y in zip(logs, logs[1:], noises, noises[1:], strict=False)]
+    assert logs[0] > -284.5 and logs[3] < -290.5 and logs[-1] < -310
+    assert falls == sorted(falls, reverse=True)
+    smallest = privproj.sigma(M1(dim=9, rank=59), epsilon=10.0, delta=1e-290, bound="known-projection-rank1").value
+    assert smallest == pytest.approx(40.1784, rel=1e-4, abs=0)
+
+
+def test_known_projection_reads_small_deltas_from_mpmath():
+    z = 40.2
+    result = privproj.delta(M1(dim=9, rank=59, noise_multiplier=z), epsilon=10.0, bound="known-projection-rank1")
+    # 7.64264431618e-291: tests of the reference at 18 digits
+    assert 7.64264431618e-291 <= 10.0**result.log10_delta * (1 + 1e-9) <= 7.6428e-291

@@ -1,11 +1,11 @@
 """M2: order of the bounds, limits, the primal form, and the mechanism itself."""
 
 import math
+from dataclasses import replace
 
 import mpmath as mp
 import numpy as np
 import pytest
-import reference
 from helpers import eps_of, m2, settings_of_m2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from privproj.mechanisms.m2.mixture_rdp import log_energy_moment
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.special import beta_constant, beta_tail_scale
 from privproj.profiles.gaussian import log_gaussian_delta
+from privproj.reference import m2 as reference
 
 
 def log_delta(bound, eps, **parameters):
@@ -320,6 +321,47 @@ def test_beta_tail_at_given_tau_is_not_below_minimum():
     found = math.exp(beta_tail_delta(8.0, 1016.0, 10.0, 1.2841916, 1.0, False)[0])
     for tau in (0.01, 0.02, 0.03, 0.05, 0.2):
         assert float(reference.beta_tail_bound(1, 1.2841916, 2048, 16, 10, tau, False)) >= found
+
+
+@pytest.mark.parametrize("bound", ["beta-tail", "beta-tail-sharp"])
+@pytest.mark.parametrize("shape", [{"dim": 2048, "rank": 16}, {"layers": (Layer(dim=64, rank=4, count=2),)}], ids=str)
+def test_tau_of_a_result_is_the_best(bound, shape):
+    mechanism = M2(**shape, change_rank=2, noise_multiplier=0.8)
+
+    def delta(**run):
+        return privproj.delta(mechanism, epsilon=1.0, bound=bound, **run)
+
+    best = delta()
+    tau = best.numerics["tau"]
+    assert delta(tau=tau).value == pytest.approx(best.value, rel=1e-6, abs=0)
+    assert all(delta(tau=tau * factor).value > best.value for factor in (0.8, 1.25))
+    at_one = privproj.delta(
+        Gaussian(noise_multiplier=0.8), epsilon=1.0, bound="two-sided" if bound == "beta-tail" else "analytic"
+    )
+    assert delta(tau=1.0).value == pytest.approx(at_one.value, rel=1e-11, abs=0)
+
+
+def test_tau_is_used_by_epsilon_and_runs():
+    mechanism = M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.7787)
+    given = {"bound": "beta-tail", "tau": 0.04}
+    epsilon = privproj.epsilon(mechanism, delta=1e-3, **given)
+    assert epsilon.numerics["tau"] == 0.04
+    assert privproj.delta(mechanism, epsilon=epsilon.value, **given).value <= 1e-3
+    noise = privproj.sigma(replace(mechanism, noise_multiplier=None), epsilon=epsilon.value, delta=1e-3, **given).value
+    assert noise == pytest.approx(0.7787, rel=1e-8, abs=0)
+    many = {"delta": 1e-2, "steps": 10}
+    assert privproj.epsilon(mechanism, **many, **given) > privproj.epsilon(mechanism, **many, bound="beta-tail")
+
+
+def test_tau_is_rejected_by_other_bounds():
+    mechanism = M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.7787)
+    with pytest.raises(InvalidParameterError, match="has no tau"):
+        privproj.delta(mechanism, epsilon=1.0, tau=0.1)
+    for tau in (0.0, 1.1):
+        with pytest.raises(InvalidParameterError, match="tau"):
+            privproj.delta(mechanism, epsilon=1.0, bound="beta-tail", tau=tau)
+    rows = {row.bound.name: row for row in privproj.compare(mechanism, epsilon=1.0, tau=0.1)}
+    assert rows["beta-tail"].result.numerics["tau"] == 0.1 and "tau" not in rows["rank-free"].result.numerics
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import random
 import mpmath as mp
 import numpy as np
 import pytest
-import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from privproj.numerics.interval import widen_outward
 from privproj.numerics.jit import compile_kernel
 from privproj.numerics.special import log_beta_tail
 from privproj.profiles.gaussian import log_gaussian_delta, log_two_sided
+from privproj.reference import special as reference
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)
 

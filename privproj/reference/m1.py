@@ -4,10 +4,10 @@ from functools import lru_cache
 
 import mpmath as mp
 
-from reference import composition, wishart
-from reference.calculus import Function, Real, integrate_above, integrate_line
-from reference.composition import gaussian_mu
-from reference.distributions import (
+from privproj.reference import composition, wishart
+from privproj.reference.calculus import Function, Real, find_root, integrate_above, integrate_line
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.distributions import (
     ReferenceDistribution,
     any_rank_delta,
     beta_density,
@@ -16,8 +16,8 @@ from reference.distributions import (
     gaussian_delta_of_square,
     log_gamma,
 )
-from reference.sketch_public import epsilon_at_split, least_over_radius
-from reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
+from privproj.reference.sketch_public import epsilon_at_split, least_over_radius
+from privproj.reference.special import chi2_quantile, gaussian_delta, normal_density, student_quantile
 
 
 @lru_cache(maxsize=64)
@@ -288,21 +288,50 @@ def column_published(
     residual_misalignment: Real,
     span_dim: int,
     residual_norm: Real = 1,
+    changed_columns: int = 1,
 ) -> Real:
-    """Return the published ``eps`` of one differing column, for comparison; it is not a bound for ``r > k`` (C13).
+    """Return the published ``eps`` of differing columns, for comparison; it is not a bound for ``r > k`` (C13).
 
-    ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts, and ``m = min(k, r)``.
+    ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts, and ``m = min(k, r)``. ``c`` columns are a chain of
+    equal links with ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``, and ``eps = c eps_i``.
     """
     has_residual = rank > span_dim
-    part, m = mp.mpf(delta) / (4 if has_residual else 2), mp.sqrt(min(span_dim, rank))
-    t = mp.sqrt(2 * mp.log(2 / part))
-    # eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu, t = sqrt(2 ln(1/d0))
-    gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
-    misalignment = mp.mpf(residual_misalignment)
+    m = mp.sqrt(min(span_dim, rank))
+    mu = gaussian_mu(noise_multiplier) / mp.sqrt(changed_columns)
     # eps_R is the loss of Theorem 1 in d - k dimensions at rank r - k (Lemma 2).
     shape = dim - span_dim, rank - span_dim
-    loss = wishart.published_loss(*shape, misalignment, part, part) if has_residual else mp.mpf(0)
-    return loss + gauss * gaussian_mu(noise_multiplier)
+
+    def link(delta: Real) -> Real:
+        part = delta / (4 if has_residual else 2)
+        t = mp.sqrt(2 * mp.log(2 / part))
+        # eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt m + t)(sqrt m + t) mu, t = sqrt(2 ln(1/d0))
+        gauss = mp.sqrt(2 * mp.log(mp.mpf("1.25") / part)) * (mp.sqrt(dim) + m + t) * (m + t) / rank
+        misalignment = mp.mpf(residual_misalignment)
+        loss = wishart.published_loss(*shape, misalignment, part, part) if has_residual else mp.mpf(0)
+        return loss + gauss * mu
+
+    delta, count = mp.mpf(delta), changed_columns
+    if count == 1:
+        return link(delta)
+
+    # The root of eps_i(delta_i(x)) = x, for x = e^s.
+    def excess(s: Real) -> Real:
+        return link(delta / mp.fsum(mp.exp(i * mp.exp(s)) for i in range(count))) / mp.exp(s) - 1
+
+    return count * mp.exp(find_root(excess, mp.log(link(delta)), mp.mpf("0.1")))
+
+
+def residual_published(
+    delta: Real,
+    dim: int,
+    rank: int,
+    noise_multiplier: Real,
+    residual_misalignment: Real,
+    span_dim: int,
+    split: Real = "even",
+) -> Real:
+    """Return ``eps`` of Theorem 1 in ``d - k`` dimensions at rank ``r - k`` (Lemma 2), for the residual part alone."""
+    return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 
 
 # ``mechanism.bound -> delta(epsilon, **parameters)``
@@ -321,6 +350,7 @@ EPSILONS: dict[str, Function] = {
     "m1.operator-norm-published": operator_norm_published,
     "m1.column": column,
     "m1.column-published": column_published,
+    "m1.residual-published": residual_published,
 }
 
 COARSE_DIGITS = {
@@ -330,34 +360,3 @@ COARSE_DIGITS = {
     "m1.column-exact": 14,
     "m1.residual": 20,
 }
-
-SETTINGS = """
-* m1.known-projection.delta dim=1000 rank=64 noise_multiplier=20 epsilon=0,0.784
-  m1.known-projection.delta dim=1000 rank=1 noise_multiplier=1000 epsilon=1
-  m1.known-projection.delta dim=1000 rank=1000 noise_multiplier=1 epsilon=8
-  m1.known-projection.delta dim=1000000 rank=64 noise_multiplier=1000 epsilon=1
-* m1.known-projection-rank1.delta dim=1000 rank=64 noise_multiplier=20 epsilon=0.784,0
-  m1.known-projection-rank1.delta dim=1000 rank=1 noise_multiplier=1000 epsilon=0,1
-  m1.known-projection-rank1.delta dim=1000 rank=1000 noise_multiplier=1 epsilon=8,50
-  m1.known-projection-rank1.delta dim=1000000 rank=64,999999 noise_multiplier=1000 epsilon=0,1
-  m1.known-projection-rank1.delta dim=1 rank=1 noise_multiplier=10 epsilon=1
-* m1.operator-norm.epsilon dim=1000 rank=64 noise_multiplier=20 delta=1e-5,1e-100
-  m1.operator-norm.delta dim=1000 rank=64 noise_multiplier=20 split=optimal epsilon=0,8,50
-  m1.operator-norm.epsilon dim=1000000 rank=1,999999 noise_multiplier=1000 steps=1,1000000 delta=1e-5
-* m1.operator-norm-published.epsilon dim=1000 rank=256 noise_multiplier=100 delta=1e-5
-  m1.operator-norm-published.epsilon dim=1000000 rank=1,999999 noise_multiplier=1e9 delta=1e-100,0.5
-* m1.secret-projection.delta dim=1000 rank=1 columns=1 misalignment=1.25e-3 noise_multiplier=1 epsilon=1,0
-  m1.secret-projection.delta dim=1000 rank=64 columns=1 misalignment=1.25e-3 noise_multiplier=20 epsilon=0.18
-  m1.secret-projection.delta dim=2 rank=4 columns=1 misalignment=1e-12,1.9 noise_multiplier=1 epsilon=1
-  m1.secret-projection.delta dim=1000000 rank=1000000 columns=1 misalignment=1e-6 noise_multiplier=20 epsilon=0.2
-* m1.column-exact.delta dim=100 rank=4 span_dim=8 residual_misalignment=1e-4 noise_multiplier=50 epsilon=0.5
-  m1.column-exact.delta dim=1000 rank=64 span_dim=0 residual_misalignment=1e-12,8e-6 noise_multiplier=20 epsilon=1e-3
-* m1.column.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=8e-6 noise_multiplier=20 split=0.5,0.1 delta=1e-5
-  m1.column.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-12 noise_multiplier=20 split=0.5 delta=1e-30
-  m1.column.epsilon dim=1000000 rank=512 span_dim=4 residual_misalignment=1e-12 noise_multiplier=99 split=0.5 delta=0.01
-  m1.column.epsilon dim=40 rank=2 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 split=0.5 delta=1e-5
-* m1.residual.delta dim=1000 rank=64 span_dim=0 residual_misalignment=8e-6 noise_multiplier=20 epsilon=1,0.1
-  m1.residual.delta dim=1000 rank=1,999 span_dim=0 residual_misalignment=1e-12 noise_multiplier=20 epsilon=0.001
-* m1.column-published.epsilon dim=40 rank=2 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 delta=1e-5
-  m1.column-published.epsilon dim=1000 rank=64 span_dim=4 residual_misalignment=1e-6 noise_multiplier=1e4 delta=1e-5
-"""

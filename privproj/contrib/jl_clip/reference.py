@@ -1,9 +1,15 @@
 """Random clipping by Gaussian probes, in mpmath."""
 
 import mpmath as mp
-from reference.calculus import Function, Real, integrate_line
-from reference.distributions import ReferenceDistribution, any_rank_delta, gamma_density, gaussian_delta_of_square
-from reference.gaussian import gaussian_mu
+
+from privproj.reference.calculus import Function, Real, integrate_line
+from privproj.reference.distributions import (
+    ReferenceDistribution,
+    any_rank_delta,
+    gamma_density,
+    gaussian_delta_of_square,
+)
+from privproj.reference.gaussian import gaussian_mu
 
 
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
@@ -39,11 +45,3 @@ def _gamma_below(a: Real, scale: Real, x: Real) -> Real:
 
 
 DELTAS: dict[str, Function] = {"jl-clip.exact": exact, "jl-clip.any-records": any_records}
-
-SETTINGS = """
-* jl-clip.exact.delta probes=30 noise_multiplier=1 epsilon=1,0,50
-  jl-clip.exact.delta probes=1,10,1000000 noise_multiplier=0.1,10 epsilon=0,1
-  jl-clip.exact.delta probes=10 noise_multiplier=1 epsilon=12
-* jl-clip.any-records.delta probes=30 noise_multiplier=1 epsilon=1,0,50
-  jl-clip.any-records.delta probes=4,1000 noise_multiplier=0.1,10 epsilon=0.1,1
-"""

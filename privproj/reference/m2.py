@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import mpmath as mp
 
-from reference import composition
-from reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
-from reference.composition import gaussian_mu
-from reference.distributions import (
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real, find_root, integrate_line, root_in_bracket
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.distributions import (
     ReferenceDistribution,
     any_rank_delta,
     beta_density,
@@ -15,7 +15,7 @@ from reference.distributions import (
     expected_delta,
     shifted_distribution,
 )
-from reference.special import beta_tail, gaussian_delta, normal_density, two_sided
+from privproj.reference.special import beta_tail, gaussian_delta, normal_density, two_sided
 
 
 def _captured_distribution(
@@ -69,11 +69,13 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
     return profile(eps, mu * mp.sqrt(tau)) + k * tail
 
 
-def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool) -> Real:
-    """Return the least :func:`beta_tail_bound` over ``tau``.
+def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool, tau: Real | None = None) -> Real:
+    """Return :func:`beta_tail_bound` at ``tau``, or the least one over ``tau`` for None.
 
     It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` becomes positive.
     """
+    if tau is not None:
+        return beta_tail_bound(eps, mu, dim, rank, k, mp.mpf(tau), sharp)
     eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
 
     def derivative(s: Real) -> Real:
@@ -109,14 +111,18 @@ def _turning_points(derivative: Function, center: Real, width: Real, count: int 
     return [root_in_bracket(derivative, a, derivative(a), b, derivative(b)) for a, b in cells]
 
 
-def beta_tail_published(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
-    """Return ``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``, ``T`` the two-sided tail (C16)."""
-    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False)
+def beta_tail_published(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
+) -> Real:
+    """Return ``T(eps; mu sqrt(tau)) + k P(B > tau)`` at ``tau`` or at the best one, ``T`` the two-sided tail (C16)."""
+    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False, tau=tau)
 
 
-def beta_tail_sharp(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int) -> Real:
-    """Return ``min_tau delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)`` (C16)."""
-    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True)
+def beta_tail_sharp(
+    epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
+) -> Real:
+    """Return ``delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)`` at ``tau`` or at the best one (C16)."""
+    return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True, tau=tau)
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
@@ -203,39 +209,3 @@ DELTAS: dict[str, Function] = {
 EPSILONS: dict[str, Function] = {"m2.good-event": _good_event_split, "m2.good-event-q": _good_event_split}
 
 LARGE_DIM_DIGITS = {"m2.mixture-rdp": 16, "m2.rank-free": 25, "m2.exact-rank1": 25}
-
-SETTINGS = """
-* m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.3814 epsilon=1,0,0.05,50
-  m2.rank-free.delta dim=1000000 rank=1 noise_multiplier=0.001,1,1000 epsilon=0,1,50
-  m2.rank-free.delta dim=1000000 rank=999999 noise_multiplier=0.1,1 epsilon=0,1,50
-  m2.rank-free.delta dim=1000000 rank=64,500000 noise_multiplier=0.01 epsilon=1,50
-  m2.rank-free.delta dim=2 rank=1 noise_multiplier=0.01,1,1000 epsilon=0,1
-  m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.2 sampling_rate=0.01 epsilon=1
-  m2.rank-free.delta dim=100 rank=100 noise_multiplier=1 epsilon=1
-* m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.3814 adaptive_clipping_sigma=2,0.25 epsilon=1,0,50
-  m2.rank-free.delta dim=2 rank=1 noise_multiplier=1,1000 adaptive_clipping_sigma=0.5,100 epsilon=1,8
-  m2.rank-free.delta dim=2048 rank=16 noise_multiplier=0.2 adaptive_clipping_sigma=2 sampling_rate=0.01 epsilon=1
-* m2.exact-rank1.delta dim=2048 rank=16 noise_multiplier=0.3814 epsilon=1,0,50
-  m2.exact-rank1.delta dim=1000000 rank=1 noise_multiplier=0.001,1,1000 epsilon=0,1,50
-  m2.exact-rank1.delta dim=1000000 rank=999999 noise_multiplier=0.1 epsilon=0,50
-  m2.exact-rank1.delta dim=1000000 rank=64,500000 noise_multiplier=0.01 epsilon=50
-  m2.exact-rank1.delta dim=2 rank=1 noise_multiplier=0.01,1000 epsilon=0,1
-  m2.exact-rank1.delta dim=2048 rank=16 noise_multiplier=0.3814,0.02 adaptive_clipping_sigma=2,20 epsilon=1,0,50
-* m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=0.3814 epsilon=1,8,50
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=10 steps=1000000 epsilon=50,1000
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=0.3814 sampling_rate=1e-4 steps=1000000 epsilon=1,8
-  m2.mixture-rdp.delta dim=1000000 rank=64,999999 noise_multiplier=0.5 steps=1 epsilon=8
-  m2.mixture-rdp.delta dim=1000 rank=1 noise_multiplier=0.5 steps=1000 epsilon=8
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=0.3814 adaptive_clipping_sigma=2 epsilon=8
-  m2.mixture-rdp.delta dim=2048 rank=16 noise_multiplier=1 adaptive_clipping_sigma=5 sampling_rate=0.1 steps=9 epsilon=1
-  m2.gaussian.delta dim=100 rank=10 noise_multiplier=1 adaptive_clipping_sigma=1 steps=10 epsilon=8
-* m2.good-event-q.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=10 epsilon=4
-  m2.good-event-q.epsilon dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=10,1000000 split=even delta=1e-5
-* m2.good-event.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.3814 steps=1,1000 epsilon=4,50
-  m2.good-event.epsilon dim=1000000 rank=1,64 change_rank=10 noise_multiplier=0.1 steps=1,1000000 split=even delta=1e-5
-* m2.beta-tail-sharp.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.7787 epsilon=1,0,50
-  m2.beta-tail-sharp.delta dim=1000000 rank=1,64,999999 change_rank=1 noise_multiplier=0.1 epsilon=0,1,50
-* m2.beta-tail.delta dim=2048 rank=16 change_rank=10 noise_multiplier=0.7787 epsilon=1,50
-  m2.beta-tail.delta dim=1000000 rank=1,64,999999 change_rank=1 noise_multiplier=0.1 epsilon=1,50
-* m2.gaussian.delta dim=2048 rank=16 noise_multiplier=1 epsilon=1,0,50
-"""

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import mpmath as mp
 
-from reference.calculus import Function, Real, find_root, integrate_below, integrate_line, root_in_bracket
-from reference.special import beta_tail, gamma_upper, gaussian_delta, normal_density
+from privproj.reference.calculus import Function, Real, find_root, integrate_below, integrate_line, root_in_bracket
+from privproj.reference.special import beta_tail, gamma_upper, gaussian_delta, normal_density
 
 
 @dataclass(frozen=True)

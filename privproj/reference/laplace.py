@@ -2,8 +2,8 @@
 
 import mpmath as mp
 
-from reference.calculus import Function, Real
-from reference.composition import gaussian_mu
+from privproj.reference.calculus import Function, Real
+from privproj.reference.composition import gaussian_mu
 
 
 def exact(epsilon: Real, noise_multiplier: Real) -> Real:
@@ -12,8 +12,3 @@ def exact(epsilon: Real, noise_multiplier: Real) -> Real:
 
 
 DELTAS: dict[str, Function] = {"laplace.exact": exact}
-
-SETTINGS = """
-* laplace.exact.delta noise_multiplier=1 epsilon=0,0.5,1,50
-  laplace.exact.delta noise_multiplier=0.01,1e6 epsilon=0,1e-9,50
-"""

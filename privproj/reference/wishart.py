@@ -6,9 +6,9 @@ Here it is the mean over ``A`` of the conditional hockey-stick divergence of a p
 
 import mpmath as mp
 
-from reference import composition
-from reference.calculus import Function, Real, find_minimum, find_root, integrate_above, integrate_line
-from reference.special import (
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real, find_minimum, find_root, integrate_above, integrate_line
+from privproj.reference.special import (
     beta_tail,
     chi2_below,
     chi2_quantile,
@@ -294,25 +294,3 @@ COARSE_DIGITS = {"wishart.early": 14, "wishart.early-exact-tail": 14, "wishart.e
 LOOSE = {"wishart.exact.delta dim=20 rank=4 misalignment=0.001 norm_ratio": 2.5e-3}
 
 OTHER_QUANTITIES: dict[str, Function] = {"wishart.preprocess.gain": preprocessing_gain}
-
-SETTINGS = """
-* wishart.exact.delta dim=768 rank=16 misalignment=1e-4 epsilon=8,0
-  wishart.exact.delta dim=1000000 rank=64 misalignment=1e-12 epsilon=5e-4,5e-3
-  wishart.exact.delta dim=1000000 rank=1,999999 misalignment=1e-12 epsilon=0.001
-  wishart.exact.delta dim=1000 rank=1,16,999 misalignment=1e-12,8e-6 epsilon=1e-4,1
-  wishart.exact.delta dim=2 rank=1 misalignment=1e-12,1e-3,1.5 epsilon=0,50
-  wishart.exact.delta dim=50 rank=2000 misalignment=1e-4 epsilon=0.1
-  wishart.exact.delta dim=20 rank=4 misalignment=1e-3 norm_ratio=1.1 epsilon=1
-* wishart.quantile.epsilon dim=1000 rank=16 misalignment=8e-6 delta=1e-5,1e-100
-  wishart.quantile.epsilon dim=1000000 rank=1,64,999999 misalignment=1e-12 delta=1e-5
-  wishart.quantile.epsilon dim=1000 rank=64 misalignment=1e-12 steps=1000000 delta=1e-5
-  wishart.quantile.epsilon dim=1000 rank=16 misalignment=8e-6 split=optimal delta=1e-5
-* wishart.quantile-sharp.epsilon dim=1000 rank=16 misalignment=8e-6 delta=1e-5,1e-100
-  wishart.quantile-sharp.epsilon dim=1000000 rank=1,64,999999 misalignment=1e-12 delta=1e-5
-  wishart.quantile-sharp.epsilon dim=1000 rank=16 misalignment=8e-6 split=optimal delta=1e-5
-* wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 t=8 eta=0.001 R=260
-  wishart.early.delta dim=50 rank=40 misalignment=1e-12 t=8 eta=0.001 R=260,400
-  wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 delta=1e-5
-* wishart.early-exact-tail.epsilon dim=50 rank=40 misalignment=1e-12 delta=1e-5
-* wishart.preprocess.gain dim=1000000 misalignment=0.9 gamma=1 beta=1e-6
-"""

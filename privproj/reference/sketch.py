@@ -2,9 +2,9 @@
 
 import mpmath as mp
 
-from reference import composition
-from reference.calculus import Function, Real
-from reference.special import chi2_above, chi2_below
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real
+from privproj.reference.special import chi2_above, chi2_below
 
 
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
@@ -145,26 +145,3 @@ DELTAS: dict[str, Function] = {
 LOOSE = {"sketch.rdp-best": 1e-5, "sketch.rdp-tight": 1e-5}
 
 OTHER_QUANTITIES: dict[str, Function] = {"sketch.rdp": divergence_at_order}
-
-SETTINGS = """
-* sketch.rdp-best.delta rank=16 gamma=1000 epsilon=0.05,1
-  sketch.rdp-best.delta rank=16 gamma=3,1e6 epsilon=8
-  sketch.rdp-best.delta rank=1,1000000 gamma=1e5 epsilon=0.01
-  sketch.rdp-best.delta rank=16 gamma=1e6 steps=1000000 epsilon=0.1
-* sketch.exact-rank1.delta rank=16 gamma=1000 epsilon=0.05,0,1
-  sketch.exact-rank1.delta rank=1,1000000 gamma=0.1,1e6 epsilon=0,0.01
-  sketch.exact-rank1.delta rank=1 gamma=1e4 steps=1000000 epsilon=0.5,50
-* sketch.one-vector.delta rank=1000 frobenius_bound=1 sketch_sigma=1 noise_sigma=40 epsilon=0,0.05
-  sketch.one-vector.delta rank=1000 sensitivity=1 sketch_sigma=1 noise_sigma=30,300 epsilon=0.1,3
-  sketch.one-vector.delta rank=16 sensitivity=1 frobenius_bound=0.5,1.5,9 sketch_sigma=0.5 noise_sigma=2 epsilon=0.3,4
-* sketch.rdp-tight.delta rank=16 gamma=1000 epsilon=0.05,1
-  sketch.rdp-tight.delta rank=1,1000000 gamma=1.5,1e6 epsilon=8
-* sketch.rdp.delta rank=16 gamma=1000 eigenvalues=768 epsilon=1,8
-  sketch.rdp order=2,50,999 rank=16 gamma=1000 eigenvalues=768
-* sketch.tcdp.delta rank=16 gamma=1000 eigenvalues=768 epsilon=1,8
-  sketch.tcdp.delta rank=16 gamma=3 eigenvalues=1 epsilon=1,50
-  sketch.tcdp.delta rank=16 gamma=1e6 eigenvalues=768 steps=1000000 epsilon=1
-* sketch.lora-one-step.delta rank=16 frobenius_bound=1 sensitivity=0.01 noise_sigma=1 epsilon=0.05,1
-* sketch.lora-by-design.delta rank=9 frobenius_bound=2 sensitivity=0.01 noise_sigma=1 step_smoothness=1 \
-  eigenvalues=1,12 steps=2 epsilon=1
-"""

@@ -1,8 +1,9 @@
 """References for Gaussian mixing in mpmath (C33)."""
 
 import mpmath as mp
-from reference.calculus import Function, Real
-from reference.special import chi2_above, chi2_below, normal_density, normal_tail
+
+from privproj.reference.calculus import Function, Real
+from privproj.reference.special import chi2_above, chi2_below, normal_density, normal_tail
 
 WIDTH = 3
 """Width of a panel in deviations of the eigenvalue's noise."""
@@ -73,8 +74,3 @@ DELTAS: dict[str, Function] = {"mixing.two-stage": two_stage}
 COARSE_DIGITS: dict[str, int] = {"mixing.two-stage": 12}
 
 LOOSE: dict[str, float] = {"mixing.two-stage.delta": 2.0**-26}
-
-SETTINGS = """
-* mixing.two-stage.delta rank=100 gamma=65 eigen_noise=7 epsilon=1,0
-  mixing.two-stage.delta rank=20 gamma=8 eigen_noise=1,6 epsilon=0.5
-"""

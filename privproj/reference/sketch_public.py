@@ -2,11 +2,11 @@
 
 import mpmath as mp
 
-from reference import composition
-from reference.calculus import Function, Real, find_minimum
-from reference.composition import gaussian_mu
-from reference.distributions import any_rank_delta, expected_delta, gamma_distribution
-from reference.special import gaussian_delta
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real, find_minimum
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.distributions import any_rank_delta, expected_delta, gamma_distribution
+from privproj.reference.special import gaussian_delta
 
 
 def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
@@ -64,13 +64,3 @@ DELTAS: dict[str, Function] = {
 }
 
 EPSILONS: dict[str, Function] = {"sketch-public.operator-norm": _operator_norm_epsilon}
-
-SETTINGS = """
-* sketch-public.rank-free.delta rank=16 noise_multiplier=1 epsilon=1,0,50
-  sketch-public.rank-free.delta rank=1,1000000 noise_multiplier=0.1,10 epsilon=0,1
-* sketch-public.exact-rank1.delta rank=16 noise_multiplier=1 epsilon=1,0,50
-  sketch-public.exact-rank1.delta rank=1,1000000 noise_multiplier=0.1,10 epsilon=0,1
-* sketch-public.operator-norm.epsilon rank=16 noise_multiplier=1 delta=1e-5
-  sketch-public.operator-norm.delta rank=16 noise_multiplier=1 split=optimal epsilon=1,50
-  sketch-public.operator-norm.epsilon rank=1,1000000 noise_multiplier=100 steps=1,1000000 delta=1e-5
-"""

@@ -2,10 +2,10 @@
 
 import mpmath as mp
 
-from reference import composition
-from reference.calculus import Function, Real
-from reference.composition import gaussian_mu
-from reference.special import gaussian_delta, two_sided
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real
+from privproj.reference.composition import gaussian_mu
+from privproj.reference.special import gaussian_delta, two_sided
 
 
 def analytic(
@@ -104,30 +104,3 @@ EPSILONS: dict[str, Function] = {
     "gaussian.rdp": rdp_epsilon,
     "gaussian.zcdp": zcdp_epsilon,
 }
-
-SETTINGS = """
-* gaussian.analytic.delta noise_multiplier=1 epsilon=1,0,50
-  gaussian.analytic.delta noise_multiplier=0.001,0.1,100,1e6 epsilon=0,1e-9,50
-  gaussian.analytic.delta noise_multiplier=1000 steps=1000000 epsilon=0,1,50
-  gaussian.analytic.delta noise_multiplier=1 sampling_rate=0.01 epsilon=1
-  gaussian.analytic.epsilon noise_multiplier=1,100 delta=1e-5,1e-100
-  gaussian.analytic.delta noise_multiplier=1 adaptive_clipping_sigma=0.5,20 epsilon=1,50
-  gaussian.analytic.delta noise_multiplier=1 adaptive_clipping_sigma=2 sampling_rate=0.01 epsilon=1
-* gaussian.gdp.delta noise_multiplier=1000 steps=1000000 epsilon=1,0,50
-  gaussian.gdp.delta noise_multiplier=0.01,1e5 epsilon=0,50
-* gaussian.two-sided.delta noise_multiplier=1 epsilon=1,0,50
-  gaussian.two-sided.delta noise_multiplier=0.01,100 epsilon=1e-9,1,50
-* gaussian.classical.epsilon noise_multiplier=10 delta=1e-5,1e-12
-  gaussian.classical.delta noise_multiplier=10,1000 epsilon=0.5
-  gaussian.classical.epsilon noise_multiplier=1e5 steps=1000,1000000 delta=1e-5
-* gaussian.classical-2.epsilon noise_multiplier=10 delta=1e-5,1e-12
-  gaussian.classical-2.epsilon noise_multiplier=1e5 steps=1000000 delta=1e-5
-* gaussian.rdp.delta noise_multiplier=1 epsilon=4,50
-  gaussian.rdp.delta noise_multiplier=0.1,100 epsilon=1,50
-  gaussian.rdp.delta noise_multiplier=1000,10000 steps=1000000 epsilon=1,50
-  gaussian.rdp.epsilon noise_multiplier=1,1e5 delta=1e-5,1e-100
-  gaussian.rdp.epsilon noise_multiplier=1000,0.001 steps=1000000 delta=1e-5
-  gaussian.rdp.delta noise_multiplier=1 sampling_rate=1e-4 steps=1000000 epsilon=1,8
-* gaussian.zcdp.delta noise_multiplier=1000 steps=1000000 epsilon=4,50
-  gaussian.zcdp.epsilon noise_multiplier=0.001,1,1e6 steps=1,1000000 delta=1e-5
-"""

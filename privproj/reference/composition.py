@@ -2,7 +2,7 @@
 
 import mpmath as mp
 
-from reference.calculus import Function, Real, find_minimum, find_root
+from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
@@ -189,8 +189,3 @@ OTHER_QUANTITIES: dict[str, Function] = {
     "rule.basic-composition.epsilon": basic_composition,
     "rule.advanced-composition.epsilon": advanced_composition,
 }
-
-SETTINGS = """
-* rule.basic-composition.epsilon epsilon=0.001 steps=1000000
-* rule.advanced-composition.epsilon epsilon=0.001,1e-9,1 steps=1000000 slack=1e-6
-"""

@@ -5,7 +5,7 @@
 
 import mpmath as mp
 
-from reference.calculus import Real, find_root
+from privproj.reference.calculus import Real, find_root
 
 
 def normal_tail(x: Real) -> Real:

@@ -1,7 +1,7 @@
 """Compute the quantities of privproj in mpmath at any precision: slow, and independent of its kernels.
 
-Each formula has three implementations that share no code: floats with an outward margin in :mod:`privproj`, ball
-arithmetic in the feature that certifies, and mpmath at any precision here.
+Each formula has three implementations that share no code: floats with an outward margin, ball arithmetic in the feature
+that certifies, and mpmath at any precision here.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. It is written from the formula in its
 docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound
@@ -9,47 +9,31 @@ implements this bound of :mod:`privproj.mechanisms`, and takes the same paramete
 for :func:`privproj.evaluate`. No error is proved here; a higher precision confirms the digits.
 """
 
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import mpmath as mp
 
-from privproj.mechanisms.registry import mechanism_names
-from reference import composition
-from reference.calculus import Function, Real, evaluate_until_settled
-from reference.m2 import beta_tail_bound, expected_profile
-from reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
+from privproj.plugins import plugins
+from privproj.reference import composition
+from privproj.reference.calculus import Function, Real, evaluate_until_settled
 
-__all__ = [
-    "COARSE_DIGITS",
-    "DELTAS",
-    "EPSILONS",
-    "LOOSE",
-    "Real",
-    "beta_lower",
-    "beta_tail",
-    "beta_tail_bound",
-    "expected_profile",
-    "gaussian_delta",
-    "normal_tail",
-    "two_sided",
-    "value",
-]
-
-TESTS = Path(__file__).parents[1]
-# The composition rules stand where the stored results of benchmarks/reference_suite.py have them.
-_NAMES = dict.fromkeys(("gaussian", "laplace", "composition", *mechanism_names()))
-_FILES = [TESTS / "reference" / f"{name.replace('-', '_')}.py" for name in _NAMES]
+# The order of the stored results of benchmarks/reference_suite.py. The files of optional features come last.
+_NAMES = ("gaussian", "laplace", "composition", "m1", "m2", "wishart", "sketch", "sketch_public")
+_FEATURES = [plugin for plugin in plugins() if Path(plugin.__file__).with_name("reference.py").exists()]
 FAMILIES = [
-    import_module(".".join(path.relative_to(TESTS).with_suffix("").parts))
-    for path in (*_FILES, *sorted(TESTS.glob("contrib/*/reference.py")))
-    if path.exists()
+    import_module(name)
+    for name in (
+        *(f"privproj.reference.{name}" for name in _NAMES),
+        *(f"{plugin.__package__}.reference" for plugin in _FEATURES),
+    )
 ]
-"""The references of each mechanism, found by its name, and those of optional features.
+"""The references of each mechanism, and those of optional features.
 
-A file may define any of ``DELTAS``, ``EPSILONS``, ``OTHER_QUANTITIES``, ``COARSE_DIGITS``, ``LARGE_DIM_DIGITS``,
-``LOOSE`` and ``SETTINGS``.
+A file may define any of ``DELTAS``, ``EPSILONS``, ``OTHER_QUANTITIES``, ``COARSE_DIGITS``, ``LARGE_DIM_DIGITS`` and
+``LOOSE``.
 """
 
 
@@ -77,6 +61,17 @@ def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
     return evaluate_until_settled(
         lambda: _evaluate_once(name, target, parameters), aim, *((6, 4) if aim <= 25 else (8, 15))
     )
+
+
+def parameters_of(quantity: str) -> set[str] | None:
+    """Return the parameters that :func:`value` takes for this quantity; None if there is no reference.
+
+    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``. A reference for the other one is inverted.
+    """
+    name, _, target = quantity.rpartition(".")
+    direct, inverse = (DELTAS, EPSILONS) if target == "delta" else (EPSILONS, DELTAS)
+    function = direct.get(name) or inverse.get(name)
+    return None if function is None else set(inspect.signature(function).parameters) - {"epsilon", "delta"}
 
 
 def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:

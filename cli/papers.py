@@ -1,0 +1,167 @@
+"""Implement ``privproj papers``: the items of the source papers, from ``papers.toml`` and the records of bounds."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from privproj.errors import unknown_name
+from privproj.mechanisms.registry import find_bound, mechanism_named
+
+from . import render
+from .explain import data, spelling
+from .options import command_with, completing, json_option
+
+# what an item says about a bound whose status this is
+VERDICTS = {
+    "proved": "proved",
+    "conditional": "conditional",
+    "asymptotic": "constant not given",
+    "refuted": "refuted",
+}
+
+
+def papers() -> list[dict[str, Any]]:
+    """Return the papers, each with its items; the verdict of an item may come from the record of its bound."""
+    return [{**paper, "item": [*map(completed, paper["item"])]} for paper in data("papers")["paper"]]
+
+
+def completed(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item with the verdict, the reason and the proof of its bound, and the command of the improved bound."""
+    complete = dict(item)
+    if "bound" in item:
+        mechanism, _, name = item["bound"].partition(".")
+        bound = find_bound(mechanism_named(mechanism), name)
+        of_bound = {"verdict": VERDICTS[bound.status], "reason": bound.reason, "proof": bound.proof}
+        complete = {**{name: text for name, text in of_bound.items() if text}, **complete}
+    if "improved" in item:
+        complete["improved_command"] = improved_command(item["command"], item["improved"])
+    return complete
+
+
+def improved_command(command: str, bound: str) -> str:
+    """Return a command with another bound, without the options that only the published bound has."""
+    return re.sub(r" --(allow-refuted|split \S+|tau \S+)", "", re.sub(r"--bound \S+", f"--bound {bound}", command))
+
+
+def find_papers(name: str) -> list[dict[str, Any]]:
+    """Return the papers of this arXiv number, title or other name; all versions have the number of the first."""
+    wanted = spelling(name).removeprefix("arxiv").removeprefix(":")
+    return [
+        paper
+        for paper in papers()
+        if wanted in map(spelling, (paper["number"], paper["title"], *paper["also"]))
+        or spelling(paper["number"]).startswith(f"{wanted}early")
+    ]
+
+
+def paper_names() -> list[str]:
+    """Return every name of every paper."""
+    return [name for paper in data("papers")["paper"] for name in (paper["number"], *paper["also"], paper["title"])]
+
+
+def item_names() -> list[str]:
+    """Return the name of every item once."""
+    return list(dict.fromkeys(item["name"] for paper in data("papers")["paper"] for item in paper["item"]))
+
+
+def paper_entries(word: str) -> Iterator[dict[str, Any]]:
+    """Yield the papers and the items of this name as entries of ``privproj explain``.
+
+    An item is also found as ``2601.21719 Theorem 5``.
+    """
+    for paper in find_papers(word):
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts(paper)).items())
+        means = f"{paper['title']}. Items: {counts}. `privproj papers {paper['number']}` lists them with commands."
+        yield {"kind": "paper", "name": paper["number"], "means": f"{means} The page is docs/papers.md."}
+    wanted = spelling(word)
+    for paper in papers():
+        for item in paper["item"]:
+            name = spelling(item["name"])
+            if wanted in (name, *(spelling(other) + name for other in (paper["number"], *paper["also"]))):
+                yield item_entry(paper, item)
+
+
+def item_entry(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item as an entry of ``privproj explain``."""
+    see = [name for name in (item.get("bound"), item.get("proof")) if name]
+    name = f"{paper['number']} {item['name']}"
+    return {"kind": "paper", "name": name, "means": item["subject"], "lines": item_lines(item), "see": see}
+
+
+def verdicts(paper: dict[str, Any]) -> list[str]:
+    """Return the verdict of every item of a paper."""
+    return [item["verdict"] for item in paper["item"]]
+
+
+def item_parts(item: dict[str, Any]) -> dict[str, str]:
+    """Return the labeled texts of an item; those without a text are left out."""
+    parts = {
+        "verdict": item["verdict"] + (f" (docs/proofs.md, {item['proof']})" if "proof" in item else ""),
+        "reason": item.get("reason", ""),
+        "command": item.get("command", ""),
+        "value": f"{item['value']:.7g}" if "value" in item else "",
+        "improved": f"{item['improved_value']:.7g} by {item['improved']}: {item['improved_command']}"
+        if "improved" in item
+        else "",
+        "deviation": item.get("deviation", ""),
+    }
+    return {label: text for label, text in parts.items() if text}
+
+
+def paper_text(paper: dict[str, Any]) -> str:
+    """Return the items of a paper as text."""
+    lines = [f"arXiv {paper['number'].partition('-')[0]}  {paper['title']}"]
+    lines += render.wrap_line("", paper.get("note", ""))
+    for item in paper["item"]:
+        lines += ["", *render.wrap_line(f"{item['name']}: ", item["subject"]), *item_lines(item)]
+    return "\n".join(lines)
+
+
+def item_lines(item: dict[str, Any]) -> list[str]:
+    """Return the labeled texts of an item; a command stays on one line, so that it can be copied."""
+    lines = []
+    for label, text in item_parts(item).items():
+        named = f"  {label + ':':<10} "
+        lines += [named + text] if label in ("command", "improved") else render.wrap_line(named, text)
+    return lines
+
+
+def overview() -> str:
+    """Return a table of the papers with the number of their items by verdict."""
+    rows = [
+        (paper["number"], str(len(paper["item"])), str(Counter(verdicts(paper))["refuted"]), paper["title"])
+        for paper in papers()
+    ]
+    table = render.table_lines("<><", [("arXiv", "items", "refuted", "title"), *rows])
+    return "\n".join([*table, "", "`privproj papers NUMBER` lists the items of one paper with commands."])
+
+
+@command_with(
+    "papers",
+    click.Argument(["paper"], required=False, metavar="[PAPER]", shell_complete=completing(lambda _: paper_names())),
+    json_option(),
+)
+def papers_command(paper: str | None, json: bool) -> int:
+    """List theorems, figures and algorithms of the source papers with commands, values and verdicts.
+
+    PAPER is an arXiv number or a name, such as PRISM. Without it, the command lists the papers.
+
+    \b
+    Examples:
+      privproj papers 2601.21719
+      privproj explain "Theorem 5"
+    """
+    chosen = papers() if paper is None else find_papers(paper)
+    if not chosen:
+        raise unknown_name("PAPER", paper, "paper", paper_names(), "`privproj papers` lists them")
+    if json:
+        click.echo(render.as_json({"results": chosen}))
+    else:
+        click.echo(overview() if paper is None else "\n\n".join(map(paper_text, chosen)))
+    return 0
+
+
+COMMANDS = {"papers": papers_command}

@@ -1,0 +1,142 @@
+"""Values to many digits by mpmath: ``--digits`` of a query and ``check --reference``."""
+
+import json
+import math
+from dataclasses import replace
+
+import mpmath as mp
+import pytest
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameterError, UnsupportedError
+from privproj.accounting.digits import difference, reference_value, with_digits
+from privproj.accounting.query import composition_of
+from privproj.errors import ConvergenceError
+from privproj.targets import epsilon_target
+
+
+def digits_of(result, digits):
+    return with_digits(result, digits).numerics["mpmath"]["value"]
+
+
+def gaussian_delta_at_60_digits(eps, mu):
+    """Balle, Wang 2018, Theorem 8, from the complementary error function."""
+    eps, mu = mp.mpf(eps), mp.mpf(mu)
+    return (mp.erfc((eps / mu - mu / 2) / mp.sqrt(2)) - mp.exp(eps) * mp.erfc((eps / mu + mu / 2) / mp.sqrt(2))) / 2
+
+
+@pytest.mark.parametrize("z", [0.05, 0.3, 1.0, 7.0, 1e3])
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 1.0, 40.0])
+def test_digits_of_gaussian_delta_match_erfc(z, eps):
+    with mp.workdps(400):
+        exact = gaussian_delta_at_60_digits(eps, 1 / mp.mpf(z))
+        found = mp.mpf(digits_of(privproj.delta(Gaussian(noise_multiplier=z), epsilon=eps), 40))
+        assert abs(found - exact) <= abs(exact) * mp.mpf(10) ** -39
+
+
+@pytest.mark.parametrize("log10_delta", [-5, -320, -1000])
+def test_digits_of_epsilon_are_inverse_to_delta(log10_delta):
+    found = digits_of(privproj.epsilon(Gaussian(noise_multiplier=1.0), log10_delta=log10_delta), 40)
+    with mp.workdps(2000):
+        assert abs(mp.log10(gaussian_delta_at_60_digits(mp.mpf(found), 1)) - log10_delta) < mp.mpf(10) ** -35
+
+
+def test_digits_of_m2_match_a_quadrature():
+    found = digits_of(privproj.delta(M2(dim=20, rank=4, noise_multiplier=0.5), epsilon=1.0, bound="exact-rank1"), 40)
+    with mp.workdps(60):
+
+        def density(b):
+            return b * (1 - b) ** 7 / mp.beta(2, 8) * gaussian_delta_at_60_digits(1, 2 * mp.sqrt(b))
+
+        exact = mp.quad(density, [0, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
+        assert abs(mp.mpf(found) - exact) <= exact * mp.mpf(10) ** -30
+
+
+def test_digits_use_the_mechanism_of_the_relation():
+    def digits(rank, relation):
+        mechanism = M2(dim=64, rank=4, noise_multiplier=0.5, change_rank=rank)
+        return digits_of(privproj.delta(mechanism, epsilon=1.0, bound="beta-tail", relation=relation), 20)
+
+    assert digits(2, "replace") == digits(4, "add-remove") != digits(2, "add-remove")
+
+
+def test_digits_reject_composed_runs():
+    composed = privproj.epsilon(M2(dim=20, rank=4, noise_multiplier=0.5), delta=1e-5, steps=10)
+    with pytest.raises(UnsupportedError, match="one release"):
+        with_digits(composed, 20)
+    one = privproj.epsilon(M2(dim=20, rank=4, noise_multiplier=0.5), delta=1e-5)
+    for digits in (0, 1001, 2.5):
+        with pytest.raises(InvalidParameterError, match="digits"):
+            with_digits(one, digits)
+
+
+@pytest.mark.parametrize("factor, found", [(1 - 1e-9, "below"), (1 + 1e-9, "above"), (1.0, "")])
+def test_difference_finds_errors_of_1e_9(factor, found):
+    result = privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0)
+    exact = reference_value(result.query, result.target)
+    assert found in difference(result, exact / factor) and bool(found) == bool(difference(result, exact / factor))
+
+
+def test_digits_of_a_wrong_result_are_an_error(monkeypatch):
+    result = privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0)
+    object.__setattr__(result, "value", result.value * 1.001)
+    with pytest.raises(ConvergenceError, match="above"):
+        with_digits(result, 20)
+
+
+def test_digits_option_prints_a_line_and_a_json_key(run):
+    command = "delta gaussian --noise-multiplier 1 --epsilon 1 --digits 30"
+    assert "  mpmath:    0.126936737506643945" in run(command)[1]
+    found = json.loads(run(f"{command} --json")[1])["numerics"]["mpmath"]
+    assert found["digits"] == 30 and found["value"].startswith("0.126936737506643945")
+    assert run("sigma gaussian --delta 1e-5 --epsilon 1 --digits 30")[0] == 2
+
+
+ENTRIES = """
+[[bound]]
+query = "delta"
+mechanism = "m2"
+dim = 2048
+rank = 16
+noise_multiplier = 0.5
+epsilon = 1.0
+at_most = 1
+
+[[bound]]
+mechanism = "m2"
+dim = 2048
+rank = 16
+noise_multiplier = 0.5
+steps = 10
+delta = 1e-5
+at_most = 10
+"""
+
+
+@pytest.mark.parametrize("error", [-1e-9, 1e-9])
+def test_check_reference_finds_an_error_of_a_kernel(error, run, tmp_path, monkeypatch):
+    from privproj.distributions import beta_gamma_kernels
+
+    path = tmp_path / "bounds.toml"
+    path.write_text(ENTRIES)
+    code, out, _ = run(f"check --reference {path}")
+    assert code == 0 and "1 agree with mpmath" in out and "not compared" in out
+    plain = beta_gamma_kernels.BETA_GAMMA_KERNELS.log_delta
+
+    def wrong(eps, row):
+        return tuple(end + math.log1p(error) for end in plain(eps, row))
+
+    # Representations are cached, so the wrong kernel is for another release.
+    path.write_text(ENTRIES.replace("noise_multiplier = 0.5", f"noise_multiplier = {0.6 + 1e7 * error}"))
+    kernels = replace(beta_gamma_kernels.BETA_GAMMA_KERNELS, log_delta=wrong)
+    monkeypatch.setattr("privproj.distributions.mixture_profile.BETA_GAMMA_KERNELS", kernels)
+    assert run(f"check {path}")[0] == 0  # within the limit of the entry
+    code, out, _ = run(f"check --reference {path}")
+    assert code == 1 and ("below" if error < 0 else "above") in out and "(mpmath)" in out
+
+
+def test_reference_value_rejects_two_phases():
+    query = composition_of(Gaussian(noise_multiplier=1.0), None, {})
+    two = type(query)((query.phases[0].with_run(steps=2), query.phases[0]))
+    with pytest.raises(UnsupportedError, match="several phases"):
+        reference_value(two, epsilon_target(1.0))
