@@ -91,7 +91,7 @@ def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
         power = f"10^{math.ceil(log_cut / math.log(10.0))}"
         most = round_outward(math.exp(log_cut)) if log_cut > LEAST_LOG_VALUE else power
         return f"{taken} takes all of delta: its probability is up to {most}"
-    return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
+    return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'at most {100.0 * share:.0f}'} % of delta"
 
 
 def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
