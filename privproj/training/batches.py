@@ -66,8 +66,11 @@ class Batch:
 
     def __iter__(self) -> NoReturn:
         raise TypeError(
-            "a private batch cannot be unpacked. Pass it to optimizer.step_on, and unpack the loss's argument"
+            "a private batch cannot be unpacked. Pass it to optimizer.step_on, and unpack the argument of loss_fn"
         )
+
+    def __getitem__(self, key: object) -> NoReturn:
+        self.__iter__()
 
     def __repr__(self) -> str:
         return "Batch(use it in optimizer.step_on)"
@@ -103,7 +106,9 @@ class BatchState:
         if self.batch is None or batch is not self.batch or (self.taken and batch._groups):
             expected = "the last batch of the private loader, used once"
             remedy = "pass the batch to step_on as it is, and unpack it inside the loss function"
-            what = "a batch that was used before" if isinstance(batch, Batch) else type(batch).__name__
+            what = type(batch).__name__
+            if isinstance(batch, Batch):
+                what = "a batch that was used before" if batch is self.batch else "a batch that was not drawn last"
             raise InvalidParameterError("batch", what, expected, remedy)
         return batch._groups
 

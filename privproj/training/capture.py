@@ -263,8 +263,8 @@ class AllRecords(_Pass):
     ) -> Tensor:  # fmt: skip
         """Multiply by a trained matrix and add a bias, which is part of the matrix, frozen, or any other tensor.
 
-        ``factors`` makes the factors ``(g, x)`` (records x tokens x width) of what went in and of the gradient of what
-        came out. Where the matrix has a bias, ``x`` gets a column more: of ones, or of zeros for a use without it.
+        ``factors`` returns ``(g, x)``, each records x tokens x width: the gradient of the output, and the input. If the
+        matrix has a bias, ``x`` has one more column: of ones, or of zeros for a use without the bias.
         """
         owner, parameter = self.copies.get(id(bias), (None, None))
         is_own = owner is trained

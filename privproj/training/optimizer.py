@@ -286,6 +286,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 one record alone, as far as that can be seen.
             UnsupportedError: ``torch.vmap`` cannot run the loss function.
         """
+        if not callable(loss_fn):
+            remedy = "pass a function, such as lambda record: cross_entropy(module(record[0]), record[1])"
+            raise InvalidParameterError("loss_fn", type(loss_fn).__name__, "a function of one record", remedy)
         groups, recorder = self._turn.groups_of(batch), self._recorder
         records = sum(group.records for group in groups)
         size = max(1, records) if micro_batch_size is None else micro_batch_size
@@ -356,7 +359,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "compute the loss from one record, and do not detach it. A loss that compares the records of a batch, "
                 "such as a contrastive one, is constant for a single record"
             )
-            actual = f"gradients that are exactly zero for all records of the first {SILENT_BATCHES} batches"
+            actual = (
+                f"gradients that are exactly zero, or not finite, for all records of the first {SILENT_BATCHES} batches"
+            )
             raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)
 
     def _advise(self, groups: list[Group], records: int, one_by_one: bool) -> None:
@@ -479,8 +484,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         held = {*self._held()}
         for view in self._views:
             if not held.issuperset(view.parameters):
-                remedy = "build it after the model is wrapped and moved, or freeze these tensors"
-                expected, actual = "an optimizer over every trained tensor", f"one without the tensors of {view.name}"
+                remedy = f"build it from module.parameters() after all changes to the module, or freeze {view.name}"
+                expected, actual = "an optimizer over every trained tensor", f"one without {view.name}"
                 raise InvalidParameterError("optimizer", actual, expected, remedy)
         for parameter in held.difference(*(view.parameters for view in self._views)):
             if parameter.requires_grad:

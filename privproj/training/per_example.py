@@ -237,7 +237,7 @@ def precise() -> AbstractContextManager[None]:
 
 
 def _precision_restores() -> list[Callable[[], object]]:
-    """What brings back how matrices are multiplied, by torch's older setting and by its newer ones, one a backend."""
+    """Return functions that restore the precision of matrix products, for torch as a whole and for each backend."""
     restores: list[Callable[[], object]] = []
     # Reading the older one raises where the newer ones say otherwise.
     with suppress(RuntimeError):

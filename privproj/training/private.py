@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from inspect import signature
 from secrets import token_hex
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from privproj.errors import InvalidParameterError
+from privproj.errors import InvalidParameterError, unknown_name
 from privproj.io.ledger import Account, Ledger, read_ledger
 from privproj.parameters import integer, real
 from privproj.sampling import SCHEMES, NeighboringRelation, Sampling, member_named
@@ -153,11 +154,14 @@ def make_private(
     >>> len(loader), 3.99 < optimizer.epsilon(1e-5).value <= 4.0
     (0, True)
     """
-    if not set(unknown).isdisjoint(OPACUS_NAMES):
-        name = next(iter(set(unknown) & set(OPACUS_NAMES)))
-        raise InvalidParameterError(name, unknown[name], "omitted", f"{name} of Opacus is {OPACUS_NAMES[name]} here")
+    for name in OPACUS_NAMES:
+        if name in unknown:
+            remedy = f"{name} of Opacus is {OPACUS_NAMES[name]} here"
+            raise InvalidParameterError(name, unknown[name], "omitted", remedy)
     if unknown:
-        raise TypeError(f"make_private() got an unexpected keyword argument {next(iter(unknown))!r}")
+        name, value = next(iter(unknown.items()))
+        allowed = [key for key in signature(make_private).parameters if key != "unknown"]
+        raise unknown_name("argument", value, "argument of make_private", allowed, word=name)
     if isinstance(data_loader, PrivateLoader):
         data_loader = data_loader.original
     optimizer = _unwrapped_optimizer(optimizer)
@@ -230,7 +234,7 @@ class _Start:
     processes: Processes = field(default_factory=current_processes)
 
     def stamps(self, account: Account, name: str | None = None) -> Stamps:
-        """Return the stamps of a run with this account, and with the ledger of this name."""
+        """Return the :class:`Stamps` of a run with this account; ``name`` is the random name of its ledger, or None."""
         return Stamps(self.module, self.trained, self.optimizer, account, name, self.ledger)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
@@ -239,7 +243,10 @@ class _Start:
 
     @property
     def begins_anew(self) -> bool:
-        """True if a plan of which all steps are made is begun anew: as told, else where a run has released before."""
+        """Whether a plan whose steps are all made starts again.
+
+        ``again`` decides. If it is None, the plan starts again where an earlier run has released from this module.
+        """
         return any(self.stamps(Account()).earlier()) if self.again is None else self.again
 
     @property
@@ -482,13 +489,13 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     if clipping == "per-layer":
         return (1.0 / tensors,) * tensors
     if not isinstance(clipping, tuple | list):
-        expected = "joint, per-layer, a share for each trained tensor, or AdaptiveClipping"
+        expected = "joint (one clip for all tensors), per-layer, a share for each trained tensor, or AdaptiveClipping"
         raise InvalidParameterError("clipping", clipping, expected)
     expected = "a tuple of shares above 0 and at most 1"
     shares = tuple(real("clipping", share, expected, 0.0, 1.0, open_low=True) for share in clipping)
     if len(shares) != tensors or abs(sum(shares) - 1.0) > LARGEST_SUM_ERROR:
         raise InvalidParameterError(
-            "clipping", clipping, f"{tensors} shares that sum to 1, one for each trained tensor"
+            "clipping", clipping, f"one share for each of the {tensors} trained tensors, which sum to 1"
         )
     return shares
 

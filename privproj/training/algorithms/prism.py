@@ -368,7 +368,10 @@ class _TangentView(View):
         self.written = [parameter._version for parameter in self.trained.parameters]
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm ``|P_T(G_j)|^2`` of each record, overstated by as much as rounded bases can hide."""
+        """Return an upper bound of ``|P_T(G_j)|^2`` for each record; None without captured gradients.
+
+        It includes what the rounding of the bases can hide.
+        """
         captured = self.trained.take()
         if captured is None:
             return None
