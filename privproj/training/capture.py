@@ -25,12 +25,13 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
     is_batchedtensor,
     maybe_get_bdim,
 )  # fmt: skip
+from torch._functorch.autograd_function import custom_function_call
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from privproj.errors import InvalidParameterError, UnsupportedError
+from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedError
 from privproj.training.per_example import LookedUp
 from privproj.training.trained import Trained
 
@@ -79,6 +80,7 @@ class _Pass(TorchFunctionMode):
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
+        self.errors: list[BaseException] = []
         self.computed_tensors: list[ref[Any]] = []
         self.is_running = True
 
@@ -91,6 +93,31 @@ class _Pass(TorchFunctionMode):
         if func == SET_DATA:
             what, remedy = "an assignment to the data of a tensor", "assign a new tensor"
             raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        try:
+            return self.intercept(func, args, kwargs or {})
+        except BaseException as error:
+            # The program may catch it.
+            self.errors.append(error)
+            raise
+
+    def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch for the program."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """End the pass; raise errors that the program has caught although it must not."""
+        self.is_running = False
+        errors, self.errors = self.errors, []
+        for error in errors:
+            error.__traceback__ = None
+            if isinstance(error, PrivprojError | Split):
+                raise error
+            self.check_caught(error)
+
+    def check_caught(self, error: BaseException) -> None:
+        """Raise if records may go on in different ways after an error that the program has caught."""
 
     def leaks(self) -> bool:
         """Return True if a tensor that was computed from records is still alive."""
@@ -113,8 +140,8 @@ class OneRecord(_Pass):
             self.computed_tensors.append(ref(value))
             self.computed[id(value)] = self.computed_tensors[-1]
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
+    def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch for the program."""
         self.check(func, kwargs)
         depends = any(
             (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
@@ -124,7 +151,7 @@ class OneRecord(_Pass):
         # Writes to the result of detach count as writes to the tensor; those to its data would not.
         out = args[0].detach() if func == DATA else func(*args, **kwargs)
         if depends:
-            self.note(out)
+            self.note(args[0] if func is Tensor.__setitem__ else out)
         return out
 
 
@@ -142,22 +169,33 @@ class AllRecords(_Pass):
         self.copies, self.switch, self.switches = copies, switch, switches
         self.plain: dict[int, ref[Tensor]] = {}
 
-    def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
+    def check_caught(self, error: BaseException) -> None:
+        """Divide a group where an operation failed, perhaps for some of its records only."""
+        records = len(self.switch)
+        if records == 1 or not isinstance(error, Exception) or unsupported_by_vmap(error) is not None:
+            return
+        if self.recorder.has_drawn():
+            raise UnsupportedError(
+                f"the loss function catches an error that some records may cause ({str(error)[:80]}), after it drew "
+                "random numbers. Pass one_by_one=True to step_on, or remove the handler."
+            )
+        raise Split([record < records // 2 for record in range(records)])
+
+    def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch for the program."""
         self.check(func, kwargs)
         rule = RULES.get(func)
         out = NotImplemented if rule is None else rule(self, *args, **kwargs)
         if out is NotImplemented:
             out = self.call(func, args, kwargs)
+        if self.plain and _writes(func, kwargs) and (_draws(func) or not self.is_plain((args, kwargs))):
+            # Other tensors may be views of what was written.
+            self.plain.clear()
         if isinstance(out, Tensor):
             if is_batchedtensor(out):
                 self.computed_tensors.append(ref(out))
                 if not out.is_floating_point() and self.is_plain((args, kwargs)) and not _draws(func):
                     self.plain[id(out)] = self.computed_tensors[-1]
-                else:
-                    self.plain.pop(id(out), None)
-        elif func is Tensor.__setitem__:
-            self.plain.pop(id(args[0]), None)
         elif isinstance(out, tuple | list):
             self.computed_tensors += [ref(tensor) for tensor in _tensors(out) if is_batchedtensor(tensor)]
         return out
@@ -178,6 +216,13 @@ class AllRecords(_Pass):
             remedy = "use torch.func.grad, or pass one_by_one=True to step_on"
             what = "a call of torch.autograd.grad, which sees the gradients of all records"
             raise InvalidParameterError("loss_fn", what, "a function of one record", remedy)
+        if (
+            func is custom_function_call
+            and args[0] not in OWN_FUNCTIONS
+            and args[0].vmap is not torch.autograd.Function.vmap
+        ):
+            actual, remedy = f"{args[0].__name__} with a vmap method", "set generate_vmap_rule = True instead"
+            raise InvalidParameterError("loss_fn", actual, "a function of one record", remedy)
         if isinstance(func, types.FunctionType) and func in COMPOSED:
             with self:
                 return COMPOSED[func](*args, **kwargs)
@@ -309,6 +354,16 @@ class _Kept(torch.autograd.Function):
 
 _keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ignore
 """``_Kept.apply`` outside of transforms, without looking for default values."""
+
+
+OWN_FUNCTIONS: set[Any] = {_Kept}
+"""Functions of this package whose ``vmap`` method keeps records apart."""
+
+
+def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Return True if a function writes to one of its arguments, by its name."""
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
 
 
 def _draws(func: Any) -> bool:
@@ -468,6 +523,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear, torch.addmm: _addmm, functional.embedding: _embedding,
     functional.scaled_dot_product_attention: _attention, torch.equal: _equal,
     Tensor.__contains__: _contains,
+    torch._is_all_true: lambda during, input: input.all(),  # pyright: ignore[reportPrivateImportUsage]
+    torch._is_any_true: lambda during, input: input.any(),  # pyright: ignore[reportPrivateImportUsage]
+    Tensor._is_all_true: lambda during, input: input.all(),
+    Tensor._is_any_true: lambda during, input: input.any(),
     **{function: _convolution(function, dimensions) for function, dimensions in SPATIAL.items()},
 }  # fmt: skip
 """Functions that are not left to vmap. A rule that returns ``NotImplemented`` leaves a call to vmap after all."""

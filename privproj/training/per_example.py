@@ -19,7 +19,12 @@ import torch
 from torch import Tensor
 
 CANCELLATION = 16.0  # soundness: where tokens cancel, a norm must not be too small
-"""A bound on the rounding error of a Gram form, in units of the machine epsilon and of ``(sum_t |g_t| |x_t|)^2``."""
+"""A part of the bound on the rounding error of a squared norm, in units of the machine epsilon and of
+``(sum_t |g_t| |x_t|)^2``."""
+
+GRAM_BLOCK = 256
+"""The number of products that are added in their own precision in a Gram matrix. Each sum of them has a relative error
+of at most half as many machine epsilons; the sums themselves are added in double precision."""
 
 BLOCK = {"cpu": 2**18, "other": 2**24}
 """How many entries of gradients are formed or turned to double precision at once. On a CPU they stay in its cache,
@@ -81,16 +86,18 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     if isinstance(g, LookedUp):
         # Numbers far apart stand in one Gram matrix here; but they are summed in their own type.
         x = to_double(x)
-        grams = [g.gram(), x @ x.mT]
+        grams, added = [g.gram(), gram_matrix(x)], GRAM_BLOCK + tokens
     elif tokens == 1:
         # One token: |g_j x_j^T|_F^2 = |g_j|^2 |x_j|^2.
         return row_norms(g) * row_norms(x)
     elif is_smaller_formed(tokens, outputs, inputs):
         # |sum_t g_jt x_jt^T|_F^2, with the gradient formed.
         sizes = [torch.linalg.vector_norm(part, dim=2) for part in (g, x)]
-        return torch.cat([row_norms(block) for _, block in formed_blocks(g, x)]) + _rounding(g, *sizes)
+        # The blocks whose norms are taken are those that clipped_sum adds, or else their error counts.
+        added = 0 if is_summed_formed(g) else tokens
+        return torch.cat([row_norms(block) for _, block in formed_blocks(g, x)]) + _rounding(g, *sizes, added=added)
     else:
-        grams = [part @ part.mT for part in (g, x)]
+        grams, added = [gram_matrix(part) for part in (g, x)], GRAM_BLOCK + tokens
     # |G_j|_F^2 = <g_j g_j^T, x_j x_j^T>: the sum over pairs of tokens of (g_jt . g_js)(x_jt . x_js).
     # |g_jt| stands on the diagonal of g_j g_j^T; what underflows there is less than o tiny.
     tiny = torch.finfo(x.dtype).tiny
@@ -103,13 +110,31 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     totals = [to_double(size.sum(1)).square() for size in sizes]
     lost = 2.0 * tiny * (outputs * totals[1] + inputs * totals[0] + tokens**2)
     product = grams[0].mul_(grams[1]).sum((1, 2))
-    return to_double(product.clamp_min(0.0)) + _rounding(summed, *sizes) + lost
+    return to_double(product.clamp_min(0.0)) + _rounding(summed, *sizes, added=added) + lost
 
 
-def _rounding(like: Tensor, g: Tensor, x: Tensor) -> Tensor:
-    """Return a bound on the rounding error of a squared norm whose tokens cancel, from ``|g_t|`` and ``|x_t|``."""
-    # CANCELLATION eps (sum_t |g_jt| |x_jt|)^2.
-    return CANCELLATION * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
+def _rounding(like: Tensor, g: Tensor, x: Tensor, *, added: int) -> Tensor:
+    """Return a bound on the rounding error of a squared norm whose tokens cancel, from ``|g_t|`` and ``|x_t|``.
+
+    ``added`` is the number of rounded additions: ``GRAM_BLOCK`` in the two Gram matrices together, since a sum of n
+    products has a relative error of n eps/2, and one for each token in a gradient that is formed and then summed.
+    """
+    # (CANCELLATION + added) eps (sum_t |g_jt| |x_jt|)^2.
+    return (CANCELLATION + added) * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
+
+
+def gram_matrix(part: Tensor) -> Tensor:
+    """Return the products of all pairs of tokens (records x tokens x width), added in double precision by blocks."""
+    blocks = part.split(GRAM_BLOCK, 2)
+    total = to_double(blocks[0] @ blocks[0].mT)
+    for block in blocks[1:]:
+        total += block @ block.mT
+    return total
+
+
+def is_summed_formed(g: Tensor) -> bool:
+    """Return True if the sum over records adds formed gradients. For fewer tokens a product in double is cheaper."""
+    return g.shape[1] >= 8 and g.dtype is not torch.float64
 
 
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -143,8 +168,7 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
     total = exact(c).new_zeros(g.shape[2], x.shape[2])
     if not g.shape[1]:
         return total
-    # For fewer tokens one product in double precision is cheaper than forming every gradient.
-    if g.shape[1] >= 8 and g.dtype is not torch.float64:
+    if is_summed_formed(g):
         for rows, block in formed_blocks(g, x):
             total += weighted_sum(c[rows], block, None if mask is None else mask[rows])
         return total
@@ -197,7 +221,7 @@ class LookedUp:
         # g_t . e_i = g_ti, and e_i . e_k = 1 where i = k.
         crossed = dense.gather(2, self.rows[:, None, :].expand(-1, dense.shape[1], -1))
         equal = (self.rows[:, :, None] == self.rows[:, None, :]).to(dense)
-        return torch.cat([torch.cat([dense @ dense.mT, crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
+        return torch.cat([torch.cat([gram_matrix(dense), crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""

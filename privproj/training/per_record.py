@@ -5,7 +5,7 @@ the group is divided, and each part is computed again. ``one_by_one`` computes o
 """
 
 import copy
-from collections import UserDict
+from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from privproj.errors import InvalidParameterError
-from privproj.training.capture import AllRecords, OneRecord, unsupported_by_vmap
+from privproj.training.capture import OWN_FUNCTIONS, AllRecords, OneRecord, unsupported_by_vmap
 from privproj.training.generators import STATE_BYTES, device_generator, seed_numpy_and_python, seed_torch
 from privproj.training.trained import Trained
 
 LossFunction = Callable[[Any], Tensor]
 """From a batch of one record, as the user's ``collate_fn`` makes it, to its loss."""
 
-PLAIN = (str, bytes, int, float, complex, type(None), np.generic, Enum, torch.dtype, torch.device)
+PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 """Types of single values in a record that are no tensors. Two are equal if their texts are."""
 
 
@@ -86,17 +86,18 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
         tensors.append(value.detach().as_subclass(Tensor))
         return None
-    # Attributes beside the entries would be those of the first record of a group.
-    is_plain = isinstance(value, Enum) or not getattr(value, "__dict__", None)
-    if isinstance(value, dict) and is_plain:
+    # What else a container or a value has, such as attributes, would be that of the first record of a group.
+    kind, attributes = type(value), getattr(value, "__dict__", {})
+    has_slots = any(base.__dict__.get("__slots__") for base in kind.__mro__)
+    if kind in (dict, OrderedDict, defaultdict) and all(map(_is_plain, value)):
         return _Part(value, tuple(value), tuple(_structure(part, tensors) for part in value.values()))
-    if isinstance(value, tuple | list):
-        return _Part(value, (), tuple(_structure(part, tensors) for part in value))
-    if isinstance(value, UserDict):
+    if isinstance(value, UserDict) and all(map(_is_plain, value)):
         return _Part(value, tuple(value.data), tuple(_structure(part, tensors) for part in value.data.values()))
-    if is_dataclass(value) and {f.name for f in fields(value)} <= {*getattr(value, "__dict__", ())}:
-        return _Part(value, tuple(vars(value)), tuple(_structure(part, tensors) for part in vars(value).values()))
-    if isinstance(value, PLAIN) and is_plain:
+    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_fields") and not attributes):
+        return _Part(value, (), tuple(_structure(part, tensors) for part in value))
+    if is_dataclass(value) and not has_slots and {f.name for f in fields(value)} <= {*attributes}:
+        return _Part(value, tuple(attributes), tuple(_structure(part, tensors) for part in attributes.values()))
+    if _is_plain(value):
         return _Part(value)
     # What else an object holds could be kept by the program, and reach another record.
     expected = "a loader of records made of dense tensors, numbers and text, in tuples, lists, dicts or dataclasses"
@@ -104,13 +105,29 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     raise InvalidParameterError("data_loader", type(value).__name__, expected, remedy)
 
 
+def _is_plain(value: Any) -> bool:
+    """Return True for a single value that is told by its text."""
+    if isinstance(value, Enum):
+        return True
+    if isinstance(value, tuple):
+        return type(value) is tuple and all(map(_is_plain, value))
+    return type(value) in PLAIN or (isinstance(value, np.generic) and not isinstance(value, np.void))
+
+
+def _text(value: Any) -> str:
+    """Return the text that tells a single value."""
+    if isinstance(value, Enum):
+        return f"{value._name_} {value._value_!r}"
+    return repr(tuple((type(part), _text(part)) for part in value)) if isinstance(value, tuple) else repr(value)
+
+
 def _key(part: _Part | None) -> Any:
     """Return what is equal for two structures of which either can stand for the other."""
     if part is None:
         return None
     if part.parts is None:
-        return type(part.value), repr(part.value)
-    return type(part.value), tuple(map(repr, part.keys)), tuple(map(_key, part.parts))
+        return type(part.value), _text(part.value)
+    return type(part.value), tuple((type(key), _text(key)) for key in part.keys), tuple(map(_key, part.parts))
 
 
 def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
@@ -127,11 +144,16 @@ def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
     kind, values = type(part.value), [_built(one, left) for one in part.parts]
     if isinstance(part.value, tuple | list):
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
+    if isinstance(part.value, dict):
+        # A default of a record would be that of the first one.
+        made = OrderedDict() if kind is OrderedDict else {}
+        made.update(zip(part.keys, values, strict=True))
+        return made
     if isinstance(part.value, UserDict):
         # Other attributes, such as the tokens of one record, are left out.
         return kind(dict(zip(part.keys, values, strict=True)))
     made = copy.copy(part.value)
-    (made if isinstance(part.value, dict) else vars(made)).update(zip(part.keys, values, strict=True))
+    vars(made).update(zip(part.keys, values, strict=True))
     return made
 
 
@@ -260,7 +282,7 @@ class Recorder:
             seed_numpy_and_python(self.seed)
             with _replaced(self.places, replacements), during:
                 out = function(*tensors)
-            during.is_running = False
+            during.end()
             return out
 
         with _recomputing(self):
@@ -275,6 +297,7 @@ class Recorder:
         seed_numpy_and_python(self.seed)
         with during, _without_checkpoints():
             loss = _scalar(loss_fn(group.build(tuple(tensors))))
+        during.end()
         del tensors
         if loss.requires_grad:
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
@@ -406,6 +429,9 @@ class _Recomputed(torch.autograd.Function):
         dims = tuple(None if d is None else 0 for d in in_dims[3:])
         outs: Any = _Recomputed.apply(switch, part, dims, *moved)
         return outs, (0,) * len(outs)
+
+
+OWN_FUNCTIONS.add(_Recomputed)
 
 
 def _random_state(device: torch.device) -> Tensor | None:

