@@ -42,7 +42,7 @@ def test_curve_prints_warnings_of_its_run(run, text, capsys):
 def test_printed_points_are_rounded_to_safe_side(what, capsys):
     line = ["curve", "gaussian", "--noise-multiplier", "2", "--points", "8", "--what", what]
     assert exit_code(line) == 0
-    printed = [float(row.split()[-1]) for row in capsys.readouterr().out.splitlines()[1:9]]
+    printed = [float(row.split()[-1]) for row in capsys.readouterr().out.splitlines()[2:10]]
     assert exit_code([*line, "--style", "csv"]) == 0
     points = [float(row.split(",")[1]) for row in capsys.readouterr().out.splitlines()[1:]]
     sign = 1.0 if what == "delta" else -1.0
