@@ -57,13 +57,14 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
 
 @dataclass(frozen=True)
 class Table:
-    """A table: results with their JSON form, rows with the header first, labeled notes, and a rounding function."""
+    """A table: results, their JSON form, rows with the header first, labeled notes, a rounding function, a title."""
 
     results: list[Result]
     records: list[Any]
     rows: list[list[Any]]
     notes: dict[str, Any]
     say: Callable[[Any], str]
+    title: str = ""
 
     def text(self, style: str | None) -> str:
         """Return the table as JSON, as CSV with all digits, or as text with the bounds and their requirements."""
@@ -78,7 +79,8 @@ class Table:
             "bound": ", ".join(map(render.bound_text, self.results)),
             **render.several_results(results),
         }
-        return "\n".join([*render.table_lines(">", cells), *render.label_lines(parts)])
+        title = render.fit_line("", self.title) if self.title else []
+        return "\n".join([*title, *render.table_lines(">", cells), *render.label_lines(parts)])
 
 
 def show_curves(
@@ -126,12 +128,13 @@ def table_of_curves(
         {"bound": result.bound, name: x, label: points, **{key: as_plain_value(getattr(result, key)) for key in facts}}
         for points, result in curves
     ]
-    scale = ", all rates from 0 to 1" if "rate" in name else ""
+    axis, scale = ("false positive rate", " (all rates from 0 to 1)") if "rate" in name else (name, "")
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
     # Epsilons and rates are rounded outward too: deltas hold at or beyond the printed epsilon, false negative rates at
     # or before the printed rate.
     say = partial(round_outward, up=shape == "delta")
-    return Table([result for _, result in curves], records, rows, {"columns": f"{label}{scale}"}, say)
+    title = f"{label} at each {axis}, by bound{scale}:"
+    return Table([result for _, result in curves], records, rows, {}, say, title)
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:

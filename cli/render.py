@@ -386,8 +386,8 @@ GDP_NOTES = (
     "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon. G_mu is the privacy profile of mu-GDP.",
     "f(a) >= g(a) - slack at every false positive rate a. f is the smallest false negative rate of an attack, and g is "
     "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate.",
-    "regret: an upper bound, over all priors, of the success probability of the best attack on mu-GDP minus that of "
-    "the best attack that the bound allows.",
+    "regret: how much mu overstates the risk. For every prior, the best attack on mu-GDP succeeds with at most this "
+    "much more probability than the best attack that the bound allows. 0 means no loss.",
 )
 
 
@@ -411,8 +411,8 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
         first = next(iter(results.values()))
         free = [result for result in results.values() if result.usable and result.status is Status.PROVED]
         if free:
-            by = f"  (smallest without an assumption on the data, {free[0].bound}; "
-            lines += fit_line("", headline(free[0]).replace("  (", by, 1))
+            by = f"; by {free[0].bound}, the smallest without an assumption on the data)"
+            lines += fit_line("", by.join(headline(free[0]).rsplit(")", 1)))
         else:
             lines += fit_line("", f"{first.quantity} of {first.mechanism['name']} at {first.target_text}")
         number = delta_shown if first.quantity == "delta" else round_outward

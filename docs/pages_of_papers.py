@@ -49,8 +49,9 @@ def section(paper: dict[str, Any]) -> str:
     early = " (early version)" if paper["number"].endswith("early") else ""
     title = f"## {paper['title']}\n\narXiv {paper['number'].partition('-')[0]}{early}. {paper.get('note', '')}".rstrip()
     rows = [f"| {' | '.join(cells(item))} |\n" for item in paper["item"]]
+    values = "Values are epsilon unless the subject says otherwise; the command below has the parameters.\n\n"
     table = "| item | subject | verdict | published | privproj |\n| --- | --- | --- | --- | --- |\n" + "".join(rows)
-    return f"{title}\n\n{table}\n{''.join(map(details, paper['item']))}"
+    return f"{title}\n\n{values}{table}\n{''.join(map(details, paper['item']))}"
 
 
 def cells(item: dict[str, Any]) -> tuple[str, ...]:

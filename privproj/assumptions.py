@@ -51,9 +51,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "The number of records is public. Under zero-out and replace, neighboring datasets have the same number. "
-        "Under add-remove, the sampling rate, the number of steps and the divisor of the sums must be constants "
-        "that were fixed without looking at the number of records.",
+        "Under zero-out and replace, neighboring datasets have the same number of records, which is public. Under "
+        "add-remove, their numbers differ, so the sampling rate, the number of steps and the divisor of the sums must "
+        "be constants that were fixed without the number of records.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
@@ -114,18 +114,18 @@ class Requirement(RequirementText):
     # projections and sketches
     FRESH_PROJECTION = (
         "fresh-projection",
-        "A new projection is drawn for each release, independently of the data and of everything that the query "
-        "depends on.",
+        "A new projection is drawn for each release, independently of the data and of everything that the released "
+        "gradients were computed from, such as the model and earlier releases.",
     )
     FRESH_MATRIX = (
         "fresh-matrix",
         "A new random matrix is drawn for each release, independently of the data and of everything that the "
-        "query depends on.",
+        "released gradients were computed from, such as the model and earlier releases.",
     )
     FRESH_SKETCH = (
         "fresh-sketch",
         "A new sketching matrix is drawn for each release, independently of the data and of everything that the "
-        "query depends on.",
+        "sketched values were computed from, such as the model and earlier releases.",
     )
     FRESH_PROJECTION_PER_BATCH = (
         "fresh-projection-per-batch",

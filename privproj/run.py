@@ -288,11 +288,12 @@ BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # options o
 
 
 def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
-    """Return the run that the keys of a file or the command line describe, without the calibrated parameter.
+    """Return the run that the keys of a file or the command line describe.
 
-    A batch size ``B``, a dataset size ``N`` and a number ``E`` of epochs give the rate and the steps
-    ``(q, T) = (B/N, ceil(E ceil(N/B)))``. If each record is used once per epoch, they are ``(1, ceil(E))``, and an
-    epoch has ``ceil(N/B)`` batches.
+    ``query`` names the calibrated quantity, whose key may be missing. A batch size ``B``, a dataset size ``N`` and a
+    number ``E`` of epochs give the rate ``B/N`` and ``ceil(E ceil(N/B))`` steps. If the sampling counts epochs
+    (partition, balls-in-bins, shuffle), the rate is 1, the steps are ``ceil(E)`` epochs, and an epoch has ``ceil(N/B)``
+    batches.
 
     Raises:
         InvalidParameterError: A key would have no effect or contradicts another.

@@ -137,8 +137,8 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
         default_relation=NeighboringRelation.ZERO_OUT,
-        why_default=f"The relation is zero-out, because {have} a theorem for zero-out and replace only: under "
-        f"add-remove {shifts}.",
+        why_default=f"neighbors were set to zero-out, because {have} a theorem for zero-out and replace only. Under "
+        f"add-remove, {shifts}.",
         why_unsupported={NeighboringRelation.ADD_REMOVE: rejected},
         instead="poisson or balls-in-bins",
         requirements=Requirement.FIXED_POSITIONS,
@@ -178,9 +178,9 @@ SCHEMES = {
     Sampling.FIXED: Scheme(
         relations=(NeighboringRelation.REPLACE,),
         default_relation=NeighboringRelation.REPLACE,
-        why_default="The relation is replace, because fixed-size sampling has a theorem for no other relation. The "
-        "noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is the "
-        "scale).",
+        why_default="neighbors were set to replace, because fixed-size sampling has a theorem for no other relation. "
+        "The noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is "
+        "the scale).",
         requirements=Requirement.FIXED_SIZE_SAMPLING,
         varies_in_size=False,
         is_one_sided=False,

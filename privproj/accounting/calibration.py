@@ -15,6 +15,7 @@ from privproj.accounting.query import Composition, build_result, composition_of,
 from privproj.accounting.vectorized_kernels import meets_in_columns
 from privproj.errors import ConvergenceError, InvalidParameterError, PrivprojError, QueryError, UnsupportedError
 from privproj.mechanisms import Mechanism
+from privproj.mechanisms.registry import mechanism_named, mechanism_names
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing, largest_integer, minimize
 from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE, arguments_by_name
@@ -257,7 +258,10 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
     check_mechanism(mechanism)
     if parameter not in vars(mechanism):
-        raise InvalidParameterError("mechanism", mechanism.name, f"a mechanism that has the parameter {parameter}")
+        kinds = [kind for kind in map(mechanism_named, mechanism_names()) if parameter in kind.__dataclass_fields__]
+        names = ", ".join(kind.name for kind in kinds if kind.finds_rank or parameter != "rank")
+        expected = f"a mechanism that has the parameter {parameter}"
+        raise InvalidParameterError("mechanism", mechanism.name, expected, f"use one of {names}")
     if vars(mechanism)[parameter] is not None:
         raise InvalidParameterError(parameter, vars(mechanism)[parameter], f"omitted, because {quantity} calibrates it")
 
@@ -540,7 +544,9 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
         why = f"Not even one step meets this target. Use a larger {larger}, or {query.remedy}."
     else:
         fewer = ", or a run with fewer steps" if query.only.run.steps > 1 else ""
-        why = f"No value meets this target. Use a larger {larger}{fewer}."
+        noisy = quantity != "sigma" and getattr(query.only.mechanism, "noise_multiplier", None) is not None
+        noise = ", or a larger noise multiplier" if noisy else ""
+        why = f"No value meets this target. Use a larger {larger}{noise}{fewer}."
     count = getattr(query.only.mechanism, "adaptive_clipping_sigma", None)
     if quantity == "sigma" and count is not None:
         why = (

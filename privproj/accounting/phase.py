@@ -514,5 +514,5 @@ def numerics_of(curve: Curve) -> dict[str, object]:
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
     """Return the bounds that hold for a fixed projection, as text for a message."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if "fixed-projection" in bound.supports]
-    allowed = " or ".join(names)
-    return f"For a fixed projection use the bound {allowed}" if names else "No bound supports a fixed projection here"
+    allowed = " or ".join(f"bound={name}" for name in names)
+    return f"For a fixed projection, pass {allowed}" if names else "No bound supports a fixed projection here"

@@ -167,10 +167,10 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
 
 @dataclass(frozen=True)
 class _Polynomials:
-    """Polynomials ``sum_j coefficients_j y^j``, ``y = (w - middle)/half``, one for each of ``p`` panels of the line.
+    """One polynomial in ``w`` for each of ``p`` intervals: ``sum_j coefficients_j y^j``, ``y = (w - middle)/half``.
 
     * ``coefficients``, of shape ``(terms, p)``.
-    * ``middle``, ``half``, of shape ``(p,)``.
+    * ``middle``, ``half``, of shape ``(p,)``: center and half-width of each interval.
     """
 
     coefficients: Array

@@ -80,7 +80,9 @@ def open_locked(path: str | Path, name: str) -> int:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        raise InvalidParameterError(name, path, "a file that can be written", str(error.strerror)) from None
+        folder = Path(path).parent
+        why = str(error.strerror) if folder.is_dir() else f"create the folder {folder} first"
+        raise InvalidParameterError(name, path, "a file that can be written", why) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

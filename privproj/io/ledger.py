@@ -525,7 +525,8 @@ class _Reader:
         self.hash.update(self.header)
         if not self.header.startswith(content[: len(self.header)]):
             expected = "a ledger that privproj wrote"
-            remedy = f"its first line is not that of a ledger. If it was a ledger, {REMEDY}"
+            new = "for a new run, give a path that does not exist yet"
+            remedy = f"its first line is not that of a ledger; {new}. If it was a ledger, {REMEDY}"
             raise InvalidParameterError("ledger", path, expected, remedy)
         *lines, rest = content[len(self.header) :].split(b"\n")
         for line in lines:

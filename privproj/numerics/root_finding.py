@@ -112,7 +112,7 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the largest ``n`` in ``low..high`` for which ``fits`` holds, or None if it does not hold at ``low``.
 
-    ``fits`` may change from true to false once. It was evaluated to be true at the result.
+    ``fits`` must not become true again after it is false. The search has called ``fits`` at the returned ``n``.
     """
     if not fits(low):
         return None

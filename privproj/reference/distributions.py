@@ -144,7 +144,11 @@ def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: R
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the ``c < x0`` at which the tangent of ``h`` at ``p >= x0`` meets ``h``; 0 if it is never below ``h``."""
+    """Return the ``c < x0`` at which the tangent of ``h_eps`` at ``p`` meets ``h_eps``.
+
+    ``h_eps`` is :func:`gaussian_delta_of_square`, and ``p >= x0`` (:func:`_inflection_point`). The result is 0 if
+    the tangent is never below ``h_eps``.
+    """
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
         return mp.mpf(0)

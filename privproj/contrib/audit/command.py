@@ -188,7 +188,7 @@ def one_run(
     noise_multiplier: float, canaries: Count = 1000, guesses: Count = 200, delta: Share = 1e-3, claim: Claim = None,
     confidence: Share = 0.95, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Audit many canaries in one release.
+    """Audit one release that many canaries join or not by independent coins.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.

@@ -75,10 +75,14 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
-def counts_on_second_half(
-    inside: Array, outside: Array, update_utility: Callable[[list[Counts]], Sequence[float]]
-) -> Counts:
-    """Return the counts on the second halves of the scores, at the best threshold of the first halves.
+def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[list[Counts]], Sequence[float]]) -> Counts:
+    """Choose the threshold by the first half of each arm, and return the counts on the second half.
+
+    Args:
+        inside: Scores of runs with the canary.
+        outside: Scores of runs without it.
+        value_of: From the counts at each candidate threshold to their values. The threshold with the largest value is
+            chosen.
 
     Raises:
         InvalidParameterError: An arm has fewer than four scores.
@@ -88,7 +92,7 @@ def counts_on_second_half(
     (chosen_in, counted_in), (chosen_out, counted_out) = (np.split(arm, [len(arm) // 2]) for arm in (inside, outside))
     # soundness: candidates for the threshold come from the first halves only. Any number of them gives a valid bound.
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
-    threshold = tried[int(np.argmax(update_utility([Counts.above(at, chosen_in, chosen_out) for at in tried])))]
+    threshold = tried[int(np.argmax(value_of([Counts.above(at, chosen_in, chosen_out) for at in tried])))]
     return Counts.above(threshold, counted_in, counted_out)
 
 

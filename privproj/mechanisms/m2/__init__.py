@@ -133,8 +133,8 @@ class M2(ClippedSum):
             ``rank``.
         clipping: "joint": one clipping norm ``C`` for all layers. "per-layer": each layer has its own, and the sum of
             their squares is ``C^2``.
-        columns: The other side of ``V``, from 1 to 1e12; with ``layers`` the default of each layer, and at least as
-            large as the largest.
+        columns: The other side of ``V``, from 1 to 1e12. With ``layers``, it is for layers that name none, and not
+            below the largest that a layer names.
         change_rank: An assumption: the largest rank of the difference that one record makes, from 1 to ``min(dim,
             columns)``.
         fixed_projection: Whether one projection is used for all releases.
@@ -144,7 +144,7 @@ class M2(ClippedSum):
 
     Raises:
         InvalidParameterError: A value is outside its range, ``dim`` and ``layers`` are both given or both missing, or
-            shares do not sum to 1.
+            the ``@SHARE`` of the layers do not sum to 1.
 
     >>> from privproj import M2, epsilon
     >>> run = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, steps=2000, sampling_rate=0.01)

@@ -47,8 +47,8 @@ def test_audit_bound_error_rate_is_at_most_the_level():
 
 def test_thresholds_come_from_other_half():
     scores = np.concatenate([np.zeros(50), np.ones(50)])
-    update_utility = lambda tried: [counts.epsilon(1e-3, 0.95) for counts in tried]  # noqa: E731
-    counts = counts_on_second_half(scores, scores, update_utility)
+    value_of = lambda tried: [counts.epsilon(1e-3, 0.95) for counts in tried]  # noqa: E731
+    counts = counts_on_second_half(scores, scores, value_of)
     assert counts.members == counts.others == 50
     rng, refuted = np.random.default_rng(1), 0
     for _ in range(300):
@@ -56,7 +56,7 @@ def test_thresholds_come_from_other_half():
         refuted += assess_claim(a, b, delta=1e-6, confidence=0.95, claim=0.0).refuted
     assert refuted <= 15
     with pytest.raises(InvalidParameterError, match="at least 4 in each arm"):
-        counts_on_second_half(scores[:3], scores, update_utility)
+        counts_on_second_half(scores[:3], scores, value_of)
 
 
 def test_auc_and_balanced_accuracy():
