@@ -64,7 +64,7 @@ def _note_truncation(
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
-    is_finite = fields["epsilon"] is not None and fields["epsilon"] < math.inf
+    is_finite = fields.get("epsilon") is not None and fields["epsilon"] < math.inf
     texts = [
         f"{_truncation_text(run, log_delta, is_finite=is_finite)}. "
         f"With max_batch_size >= {n}, truncation takes at most 1 % of delta."

@@ -24,6 +24,7 @@ EXCLUDED = {
     ("m1", "column-published"),  # refuted for some parameters
     ("m1", "residual-published"),  # refuted for some parameters
     ("sketch", "lora-one-step"),  # another name of one release
+    ("sketch", "one-vector"),  # takes other parameters
 }
 # Relative frequency of a bound among those of its mechanism, where it is not 1.
 WEIGHTS = {("gaussian", "analytic"): 3, ("m2", "rank-free"): 2, ("m2", "exact-rank1"): 2, ("wishart", "exact"): 2,

@@ -422,7 +422,7 @@ def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "flint", None)
     assert exit_code(["certify", *QUERY]) == 2
-    assert "privproj[certify]" in capsys.readouterr().err
+    assert "[certify]" in capsys.readouterr().err
 
 
 def test_json_carries_proof(capsys):

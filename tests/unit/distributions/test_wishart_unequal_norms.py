@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 from scipy import special
-from unit.distributions.pairs import mean_over_w, one_pair
+from unit.distributions.pairs import log_density, mean_over_w, one_pair
 
 import privproj
 from privproj import M1, Wishart
@@ -216,11 +216,11 @@ def test_unequal_norms_exceed_simulated_delta(dim, rank, m, ratio, eps):
     gaussians = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
     y = np.einsum("cdr,cr->cd", gaussians, gaussians[:, 0, :]) * ratio
 
-    def log_density(v):
+    def log_density_of_query(v):
         size = float(np.linalg.norm(v))
         return log_density(y / size, v / size, dim, rank) - dim * math.log(size)
 
-    gains = np.clip(-np.expm1(eps - log_density(first) + log_density(second)), 0.0, None)
+    gains = np.clip(-np.expm1(eps - log_density_of_query(first) + log_density_of_query(second)), 0.0, None)
     upper = math.exp(UnequalNorms(dim, rank, m, abs(math.log(ratio))).log_delta(eps).upper)
     assert gains.mean() - 5 * gains.std() / math.sqrt(count) <= upper
 

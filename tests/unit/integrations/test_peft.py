@@ -231,7 +231,7 @@ def drawn(optimizer, model, loader):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("algorithm", "adapter", "words"),
+    ("algorithm", "adapter", "condition"),
     [
         ("m2", {"use_dora": True}, "plain LoRA for m2"),
         ("m2", {"init_lora_weights": "mica"}, "plain LoRA for m2"),
@@ -239,8 +239,8 @@ def drawn(optimizer, model, loader):
         ("lora-fa", {"target_modules": ["q_proj", "embed_tokens"]}, "an adapter of Embedding"),
     ],
 )
-def test_prepare_peft_rejects_adapters(algorithm, adapter, words):
+def test_prepare_peft_rejects_adapters(algorithm, adapter, condition):
     needs("torch", "opacus")
     training = needs("privproj.training")
-    with pytest.raises(InvalidParameterError, match=words):
+    with pytest.raises(InvalidParameterError, match=condition):
         training.prepare_peft(peft_model(**adapter), algorithm)

@@ -322,7 +322,7 @@ def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     own = runs.trainer(tmp_path, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     own.add_callback(runs.Stop())
     assert own.train().global_step == own.private_optimizer.steps_done == 4
-    assert any("4 of 6" in words for words in own.epsilon().warnings)
+    assert any("4 of 6" in condition for condition in own.epsilon().warnings)
 
 
 # --- errors -------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("privacy", "words"),
+    ("privacy", "condition"),
     [
         ({**PRIVACY, "steps": 3}, "TrainingArguments"),
         ({**PRIVACY, "clip": 3}, "max_grad_norm"),
@@ -354,8 +354,8 @@ def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path
         ({"max_grad_norm": 1.0, "noise_multiplier": 1.0}, "delta"),
     ],
 )
-def test_trainer_takes_privacy_options_of_make_private(runs, privacy, words, tmp_path):
-    with pytest.raises(InvalidParameterError, match=words):
+def test_trainer_takes_privacy_options_of_make_private(runs, privacy, condition, tmp_path):
+    with pytest.raises(InvalidParameterError, match=condition):
         runs.trainer(tmp_path, privacy=privacy)
 
 
@@ -366,8 +366,8 @@ def test_trainer_rejects_iterable_data(runs, tmp_path):
 
 @pytest.mark.parametrize("loss", ["ContrastiveLoss", "CountedLoss"])
 def test_trainer_rejects_loss_that_needs_the_batch(runs, loss, tmp_path):
-    words = {"ContrastiveLoss": "gradients that are exactly zero", "CountedLoss": "kept after the call"}[loss]
-    with pytest.raises(InvalidParameterError, match=words):
+    condition = {"ContrastiveLoss": "gradients that are exactly zero", "CountedLoss": "kept after the call"}[loss]
+    with pytest.raises(InvalidParameterError, match=condition):
         runs.trainer(tmp_path, kind=getattr(runs, loss), max_steps=3).train()
 
 

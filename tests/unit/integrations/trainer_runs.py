@@ -27,13 +27,14 @@ from privproj.integrations.transformers import PrivateTrainer
 from privproj.training import prepare_peft
 
 PRIVACY = {"algorithm": "dp-sgd", "noise_multiplier": 1.0, "delta": 1e-5, "max_grad_norm": 1.0}
-WORDS, IGNORED = 16, -100
+VOCABULARY, IGNORED = 16, -100
 BERT = {
-    "vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 16,
     "max_position_embeddings": 12, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
 GPT2 = {
-    "vocab_size": WORDS, "n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    "vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
     "attn_pdrop": 0.0,
 }  # fmt: skip
 
@@ -41,7 +42,7 @@ GPT2 = {
 def llama():
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **sizes))
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
 
 
 def head_only():
@@ -57,7 +58,7 @@ def texts(count=12, seed=0):
     found = []
     for i in range(count):
         length = int(torch.randint(3, 11, (), generator=draw))
-        tokens = torch.randint(1, WORDS, (length,), generator=draw)
+        tokens = torch.randint(1, VOCABULARY, (length,), generator=draw)
         found.append({"input_ids": tokens, "labels": torch.where(torch.arange(length) < 1 + i % 2, IGNORED, tokens)})
     return found
 
@@ -126,7 +127,7 @@ KINDS = {
     "encoder and decoder": lambda: (
         T5ForConditionalGeneration(
             T5Config(
-                vocab_size=WORDS,
+                vocab_size=VOCABULARY,
                 d_model=16,
                 d_kv=8,
                 d_ff=16,
@@ -179,7 +180,7 @@ class Bags(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.embed, self.head = torch.nn.Embedding(WORDS, 8), torch.nn.Linear(8, WORDS)
+        self.embed, self.head = torch.nn.Embedding(VOCABULARY, 8), torch.nn.Linear(8, VOCABULARY)
 
     def forward(self, input_ids, attention_mask, labels):
         mean = (self.embed(input_ids) * attention_mask[..., None]).mean(1)

@@ -87,7 +87,7 @@ def test_error_caught_after_random_numbers_is_rejected():
         sums_of(optimizer, loss, records)
 
 
-def test_caught_refusal_is_raised():
+def test_caught_error_about_seeds_is_raised():
     def loss_of(module):
         def loss(record):
             with contextlib.suppress(ValueError):

@@ -159,7 +159,7 @@ def test_loop_over_the_loader_trains(options, dtype):
     assert all(bool((old != new).any()) and bool(new.isfinite().all()) for old, new in moved)
 
 
-def test_dropout_on_the_device_does_not_follow_the_seed_of_the_program():
+def test_dropout_on_the_device_ignores_the_seed_of_the_program():
     x, y = data(dtype=torch.float32)
     found, after = [], []
     for _ in range(2):

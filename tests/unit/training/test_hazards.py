@@ -336,7 +336,7 @@ def test_hooks_on_saved_tensors_are_rejected(around):
 # --- what is shown_values of a record ---------------------------------------------------------------------------
 
 OTHER = torch.tensor([3.0, 4.0], dtype=torch.float64)
-TOLD = {
+VALUES_READ = {
     "item": lambda v: v[0].item(), "float": lambda v: float(v[0]), "int": lambda v: int(v[0]),
     "index": lambda v: [1, 2, 3, 4, 5, 6, 7][v[0].long()], "tolist": lambda v: v.tolist(),
     "allclose": lambda v: torch.allclose(v, OTHER), "in": lambda v: 3.0 in v, "unique": lambda v: len(torch.unique(v)),
@@ -365,7 +365,7 @@ TOLD = {
 }  # fmt: skip
 
 
-def told_of_two_batches(function, **options):
+def values_of_two_batches(function, **options):
     """What Python learns from a function of a record, for two batches of one shape."""
     seen = []
     for values in ([[1.0, 2.0], [3.0, 4.0], [3.0, 6.0]], [[2.0, 5.0], [6.0, 5.0], [5.0, 3.0]]):
@@ -389,17 +389,17 @@ def told_of_two_batches(function, **options):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", VALUES_READ)
 def test_no_function_tells_python_the_value_of_a_record(name):
     """Whatever Python learns, it is the same for both batches."""
-    one, other = told_of_two_batches(TOLD[name])
+    one, other = values_of_two_batches(VALUES_READ[name])
     assert one == other
 
 
 @pytest.mark.parametrize("name", ["item", "tolist", "array"])
 def test_functions_that_tell_values_do_so_one_by_one(name):
     """Negative control."""
-    one, other = told_of_two_batches(TOLD[name], one_by_one=True)
+    one, other = values_of_two_batches(VALUES_READ[name], one_by_one=True)
     assert len(one) == 3 and one != other
 
 
@@ -642,7 +642,7 @@ def test_many_shapes_give_one_warning():
         take_in(optimizer, own(module), records)
 
 
-def test_step_after_a_refused_batch_uses_another_loss():
+def test_step_after_a_rejected_batch_uses_another_loss():
     """A pass that raised an error leaves nothing for the next one."""
     x, y = data()
     module = Keeper(in_a_global)

@@ -388,7 +388,7 @@ def test_other_objects_are_rejected_with_a_remedy(value):
         group([[X, value]])
 
 
-def test_tensors_of_records_have_no_gradient_and_no_class_of_their_own():
+def test_tensors_of_records_are_plain_and_without_gradient():
     features = nn.Parameter(torch.ones(1, 3))
     for value in (features, features * 2):
         (found,) = group([[value], [value]])
