@@ -89,7 +89,7 @@ def test_adapters_in_single_precision_over_any_base(peft_model, dtype):
 def test_optimizer_built_before_wrapping_is_caught(peft_model):
     base = peft_model.get_base_model()
     early = torch.optim.SGD([p for p in base.parameters() if not p.requires_grad], lr=0.1)
-    with pytest.raises(InvalidParameterError, match="after the model is wrapped"):
+    with pytest.raises(InvalidParameterError, match="after all changes to the module"):
         private(prepare_peft(peft_model, "lora-fa"), text(), text(), lambda p: early, algorithm="lora-fa")
 
 
