@@ -26,16 +26,18 @@ What each label, exit code and warning means, and what to do. `privproj explain 
 [bounds](bounds/README.md) and [commands](command-line.md)."""
 GLOSSARY = """# Glossary
 
-The terms that privproj defines, or uses in a narrow sense. Other terms have their usual meaning in differential
-privacy; [notation](notation.md) lists the symbols. `privproj explain NAME` prints more about each term."""
+This page lists the terms that privproj defines, or uses in a narrow sense. Other terms have their usual meaning in
+differential privacy. [Notation](notation.md) lists the symbols. `privproj explain NAME` prints more about each term."""
 REQUIREMENTS = """# Requirements and assumptions
 
-What your program must do, and what your data must satisfy, for a number to hold. The output lists requirements by these
-names under `requires`, and assumptions on the data in full under `assumes`. privproj checks neither."""
+This page lists what your program must do, and what your data must satisfy, for a number to hold. The output lists
+requirements by these names under `requires`, and assumptions on the data in full under `assumes`. privproj cannot check
+them."""
 PUBLISHED = """# Published methods
 
-Which mechanism of privproj accounts for a published training method. `privproj explain NAME` prints one row. Read the
-code of an implementation before you choose: the order of clipping, noise and projection decides, not the name."""
+This page lists which mechanism of privproj accounts for a published training method. `privproj explain NAME` prints one
+row. Read the code of an implementation before you choose. The order of clipping, noise and projection decides, not the
+name. C is the clipping norm, and z the noise multiplier."""
 
 
 def word_pages() -> dict[Path, str]:
@@ -78,9 +80,12 @@ def _methods() -> str:
     """Return the table of published methods."""
     rows = []
     for m in METHODS:
-        cells = ", ".join((m.name, *m.also)), m.released, f"{m.accounted} {m.mistake}{_refuted(m.refuted)}", m.source
+        mistake = m.mistake.removeprefix("Common mistake: ")
+        advice = f"{mistake[0].upper()}{mistake[1:]}{_refuted(m.refuted)}"
+        cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source
         rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
-    return "| method | what it releases | how to account for it | source |\n| --- | --- | --- | --- |\n" + "".join(rows)
+    heads = "| method | what it releases | how to account for it | common mistake, or caution | source |\n"
+    return heads + "| --- | --- | --- | --- | --- |\n" + "".join(rows)
 
 
 def _refuted(reason: str) -> str:
