@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from os.path import splitext
 from typing import Any
@@ -52,6 +53,7 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
     return find, names
 
 
+@cache
 def _submodules(module: str) -> list[str]:
     """Return the public submodules of a package; none for a module."""
     from pkgutil import iter_modules

@@ -33,14 +33,18 @@ def file_needs(path):
     return re.search(r"^(\w+ = )?needs\(", path.read_text(), re.MULTILINE) is not None
 
 
-def calls_needs(function, seen):
+@cache
+def calls_needs(function):
     """Return whether a function calls :func:`helpers.needs`, directly or through functions of its module."""
-    names = set(function.__code__.co_names)
-    seen.add(function)
-    near = [function.__globals__.get(name) for name in names]
-    return "needs" in names or any(
-        calls_needs(other, seen) for other in near if hasattr(other, "__code__") and other not in seen
-    )
+    seen, left = {function}, [function]
+    for one in left:
+        names = set(one.__code__.co_names)
+        if "needs" in names:
+            return True
+        near = {other for name in names if hasattr(other := one.__globals__.get(name), "__code__")}
+        left += near - seen
+        seen |= near
+    return False
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,7 +58,7 @@ def pytest_collection_modifyitems(items):
         functions = [getattr(f, "inner_test", f) for f in functions]
         if "extras_of" in item.function.__code__.co_names:
             continue  # marked by what its parameter asks for
-        if file_needs(item.path) or any(calls_needs(f, set()) for f in functions if hasattr(f, "__code__")):
+        if file_needs(item.path) or any(calls_needs(f) for f in functions if hasattr(f, "__code__")):
             item.add_marker("extra")
 
 

@@ -48,6 +48,7 @@ def test_projection_error_is_never_in_scientific_notation(run):
     )
 
 
+@pytest.mark.full
 def test_several_ranks_and_picture(run, tmp_path):
     needs("matplotlib")
     code, out, _ = run(f"{REQUESTED} --rank 4 --rank 8 --rank 32 --plot {tmp_path / 'error.svg'} --json")

@@ -122,6 +122,7 @@ def keys_in(value):
         yield from keys_in(part)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("line", JSON_COMMANDS, ids=lambda line: line.split(" --")[0])
 def test_explain_covers_json_keys(line, run, tmp_path):
     printed = json.loads(run_of(line, run, tmp_path))

@@ -278,6 +278,7 @@ def test_truncated_epsilon_increases_with_dataset_size(relation):
     assert all(a <= b * (1.0 + 1e-9) for a, b in itertools.pairwise(values)) and values[-1] < 20.0
 
 
+@pytest.mark.full
 def test_truncated_step_of_m2_exceeds_its_simulation():
     # Others contribute -u, the record contributes u, a fixed unit vector; the adversary observes P.
     rng, n, q, cap, z, dim, rank = np.random.default_rng(7), 6, 0.5, 3, 0.4, 4, 2
