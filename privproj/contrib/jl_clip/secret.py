@@ -8,8 +8,8 @@ e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
 
 For ``eps >= 0`` the other order is at most that (C32).
 
-``E`` is a Gauss rule over ``u = ln(chi2_r / 2)``. That the rule is right to :data:`MEAN_RELATIVE_ERROR` is measured, not
-proved. An error of ``x`` changes delta to second order only. The profile is also at most that of public probes.
+``E`` is a Gauss rule over ``u = ln(chi2_r / 2)``. That the rule is right to :data:`MEAN_RELATIVE_ERROR` is measured,
+not proved. An error of ``x`` changes delta to second order only. The profile is also at most that of public probes.
 """
 
 import math
@@ -73,6 +73,7 @@ class SecretShift:
         rest = weights - 0.5 * shifts**2
         # ln w is convex and at least every one of its terms: Newton's method from the right of its root
         x = np.min((eps[:, None] - rest) / shifts, axis=1)
+        gap = np.full(len(eps), math.inf)
         for _ in range(100):
             logs = rest + shifts * x[:, None]
             top = np.max(logs, axis=1, keepdims=True)
