@@ -217,16 +217,17 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
     pair = excess_bounds(release, of_release, coarse.knots(step, KNOTS_PER_DEVIATION), step).below
     if pair is None or (center := float(pair.masses[pair.cells == 0][0])) < LEAST_TESTED_CENTER:
         return None
-    losses = pair.losses.astype(float)
-    present, absent = pair.masses.astype(float), pair.masses.astype(float) * np.exp(-losses)
-    scores = np.log1p(count / batches * np.expm1(losses))
+    losses: Array = pair.losses.astype(float)
+    present: Array = pair.masses.astype(float)
+    absent: Array = present * np.exp(-losses)
+    scores: Array = np.log1p(count / batches * np.expm1(losses))
     mean = float(present @ scores)
     deviation = math.sqrt(float(present @ (scores - mean) ** 2))
     # at most SCORE_CELLS cells for each batch; larger scores count as the largest
     low = max(float(scores[0]), mean - 8.0 * deviation)
     width = max(deviation / 16.0, (mean + 8.0 * deviation - low) / SCORE_CELLS)
     cells = np.clip(np.rint((scores - low) / width), 0, SCORE_CELLS).astype(int)
-    with_record, without = (np.bincount(cells, masses) for masses in (present, absent))
+    with_record, without = (np.bincount(cells, masses).astype(float) for masses in (present, absent))
 
     def join(one: Array, other: Array, _: int) -> Array:
         return np.convolve(one, other)
