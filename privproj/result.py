@@ -173,7 +173,8 @@ class Result:
         value: The value, rounded to the safe side: ``inf`` if no finite epsilon exists, None if no parameter meets the
             target or the evaluation failed.
         interval: An enclosure of the exact value of the named bound, which costs time where a run is composed
-            numerically and is computed when it is read. It encloses the true value only if ``side`` is exact.
+            numerically and is computed when it is read. It encloses the true value only if ``side`` is exact. It has no
+            lower end for balls-in-bins with several batches per record, because no dataset attains that bound.
         side: Where the value lies relative to the true quantity of the mechanism, a :class:`Side`.
         mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
         run: All parameters of the run, and under "requirements" its requirements.

@@ -257,6 +257,11 @@ class Run:
         return self.scheme.picks_batches
 
     @property
+    def is_bounded_by_blocks(self) -> bool:
+        """True if a record is in several but not all batches of an epoch, where C25 proves an upper bound only."""
+        return self.allocates and 1 < self.batches_per_record < (self.batches or 1)
+
+    @property
     def single(self) -> bool:
         """True for one release on the whole dataset, or an epoch that is accounted as one."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)

@@ -156,20 +156,25 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
     Phases without a known difference are left out, which only decreases the bound. If another phase has more
     differences, the last difference of a phase is used again.
     """
+    from privproj.composition.balls_in_bins import tested_epochs
+
     # on the default grid, not on that of the query
     pairs = [phase.with_run(discretization=None).worst_differences() for phase in phases if attains_pair(phase)]
     for i in range(max((len(changes) for changes, _ in pairs), default=0)):
-        yield [(changes[min(i, len(changes) - 1)], run) for changes, run in pairs if changes]
+        chosen = [(changes[min(i, len(changes) - 1)], run) for changes, run in pairs if changes]
+        tested = [tested_epochs(*phase) if phase[1].is_bounded_by_blocks else phase for phase in chosen]
+        if any(tested):
+            yield [phase for phase in tested if phase is not None]
 
 
 def attains_pair(phase: Phase) -> bool:
-    """Return whether a difference of one record alone attains the pair of the composition (C28)."""
+    """Return whether a difference of one record alone has a pair that bounds the run from below (C28)."""
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
         return False
     if run.group_size > 1 and run.in_batches and not run.scheme.draws_records_apart:
         return False
-    return run.scheme.attains_pair and run.batches_per_record == 1
+    return run.scheme.attains_pair
 
 
 def _ratio(result: Result, least: float) -> float:

@@ -437,6 +437,8 @@ def build_result(
         **fields: Other fields of :class:`privproj.Result`.
     """
     phases = query.phases
+    if quantity in ("epsilon", "delta") and any(phase.run.is_bounded_by_blocks for phase in phases):
+        interval = None  # no dataset attains the bound, so its lower end is not a lower bound of the mechanism (C25)
     result = {
         "quantity": quantity,
         "value": value,

@@ -70,6 +70,9 @@ LEAST_PILOT_MASS = 1e-280  # least divisor, and least probability with a score, 
 UNDERFLOWN_MASS = 1e-290  # soundness: mass that all products lose to underflow: 5e-324 of each, of fewer than 1e30
 LEAST_PLACE = 1e-150  # soundness: least positive grid point, in units of one W; distances are then above 1e-167
 UNDERFLOWN_NEAR_ZERO = 1e-130  # soundness: mass that splits at such distances lose: 5e-324 / 1e-167 of each, times 1e20
+MOST_TESTED_BATCHES = 200  # batches of an epoch up to which a lower bound for several batches per record is computed
+LEAST_TESTED_CENTER = 1e-6  # soundness: least mass of the loss 0, whose error is absolute, in such a lower bound
+SCORE_CELLS = 200  # cells of the statistic of one batch; every number is sound
 KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besides its sums; nine operations need less
 
 
@@ -196,6 +199,61 @@ def blocks_of(run: Run) -> list[tuple[int, int]]:
     size, longer = divmod(run.batches, run.batches_per_record)
     blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
     return [(batches, run.steps * count) for batches, count in blocks if count]
+
+
+def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run] | None:
+    """Return the profile of one statistic of an epoch, and the run of such epochs, for a lower bound (C28).
+
+    A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - k/t + W k/t)``, rounded
+    to a grid. Its distribution with the record is the same for every choice of the batches. The result is None if there
+    are more than :data:`MOST_TESTED_BATCHES` batches, or if the release has no dominated pair.
+    """
+    batches, count = run.batches or 1, run.batches_per_record
+    if batches > MOST_TESTED_BATCHES:
+        return None
+    of_release = Run(steps=batches * 10**4)
+    coarse = describe_coarsely(release, of_release)
+    step = 2.0 ** math.floor(math.log2(coarse.deviation / KNOTS_PER_DEVIATION))
+    pair = excess_bounds(release, of_release, coarse.knots(step, KNOTS_PER_DEVIATION), step).below
+    if pair is None or (center := float(pair.masses[pair.cells == 0][0])) < LEAST_TESTED_CENTER:
+        return None
+    losses: Array = pair.losses.astype(float)
+    present: Array = pair.masses.astype(float)
+    absent: Array = present * np.exp(-losses)
+    scores: Array = np.log1p(count / batches * np.expm1(losses))
+    mean = float(present @ scores)
+    deviation = math.sqrt(float(present @ (scores - mean) ** 2))
+    # at most SCORE_CELLS cells for each batch; larger scores count as the largest
+    low = max(float(scores[0]), mean - 8.0 * deviation)
+    width = max(deviation / 16.0, (mean + 8.0 * deviation - low) / SCORE_CELLS)
+    cells = np.clip(np.rint((scores - low) / width), 0, SCORE_CELLS).astype(int)
+    with_record, without = (np.bincount(cells, masses).astype(float) for masses in (present, absent))
+
+    def join(one: Array, other: Array, _: int) -> Array:
+        return np.convolve(one, other)
+
+    rest = repeat_by_squaring(without, batches - count, join)
+    p = join(repeat_by_squaring(with_record, count, join), rest, batches)
+    q = join(repeat_by_squaring(without, count, join), rest, batches)
+    # every mass of a release, and the rounding of the sums of positive products
+    error = batches * (2.0 * pair.rounding * (1.0 + 1.0 / center) + UNIT_ROUNDING * (64.0 + 8.0 * len(p)))
+
+    def excess(losses: Array, sign: float) -> Array:
+        values = []
+        for loss in losses.tolist():
+            # sum (p - t q)_+ for t >= 1, and sum (t q - p)_+ below
+            one, other = (p, math.exp(loss) * q) if loss >= 0.0 else (math.exp(loss) * q, p)
+            values.append(float(np.sum(np.maximum(one * (1.0 + sign * error) - other * (1.0 - sign * error), 0.0))))
+        return np.array(values) * (1.0 + sign * error)
+
+    def log_delta(eps: float) -> Enclosure:
+        both = np.array([eps, -eps])
+        lower, upper = (max(_log(a), _log(b) + eps) for a, b in (excess(both, -1.0), excess(both, 1.0)))
+        return Enclosure(min(lower - 1e-14, 0.0), min(upper + 1e-14, 0.0))
+
+    table = TwoSidedTable(lambda at: excess(at, -1.0), lambda at: excess(at, 1.0))
+    profile = PrivacyProfile(log_delta, resolution=KNOTS_PER_DEVIATION, can_be_subsampled=False, excess=table)
+    return profile, replace(run, sampling=None, batches=None, batches_per_record=1)
 
 
 @lru_cache(maxsize=8)

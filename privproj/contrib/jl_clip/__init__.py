@@ -15,7 +15,7 @@ class _ProbeRequirement(RequirementText):
     FRESH_PROBES = (
         "fresh-probes",
         "New probes are drawn for each release, independently of the data and of everything that the gradients depend "
-        "on. The records of a batch may share them.",
+        "on.",
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",

@@ -2,7 +2,7 @@
 
 import mpmath as mp
 
-from privproj.reference.calculus import Function, Real, integrate_line
+from privproj.reference.calculus import Function, Real, find_root, integrate_line
 from privproj.reference.distributions import (
     ReferenceDistribution,
     any_rank_delta,
@@ -10,6 +10,7 @@ from privproj.reference.distributions import (
     gaussian_delta_of_square,
 )
 from privproj.reference.gaussian import gaussian_mu
+from privproj.reference.special import normal_tail
 
 
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
@@ -21,6 +22,20 @@ def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
         return gamma_density(a, -t) * gaussian_delta_of_square(epsilon, scale * mp.exp(t))
 
     return integrate_line(gain, -mp.log(a), 1 / mp.sqrt(a))
+
+
+def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
+    """Return ``E Phi(S - x) - e^eps Phi(-x)`` at ``E e^(S x - S^2/2) = e^eps``, ``S = mu sqrt(r / chi2_r)`` (C32)."""
+    a, eps, mu = mp.mpf(probes) / 2, mp.mpf(epsilon), gaussian_mu(noise_multiplier)
+
+    def mean(f: Function) -> Real:
+        def term(t: Real) -> Real:
+            return gamma_density(a, -t) * f(mu * mp.sqrt(a * mp.exp(t)))
+
+        return integrate_line(term, -mp.log(a), 1 / mp.sqrt(a))
+
+    x = find_root(lambda x: mp.log(mean(lambda s: mp.exp(s * x - s * s / 2))) - eps, eps / mu + mu / 2)
+    return mean(lambda s: normal_tail(x - s)) - mp.exp(eps) * normal_tail(x)
 
 
 def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
@@ -44,4 +59,8 @@ def _gamma_below(a: Real, scale: Real, x: Real) -> Real:
     return mp.gammainc(a, 0, scale / x, regularized=True) if x > 0 else mp.mpf(1)
 
 
-DELTAS: dict[str, Function] = {"jl-clip.exact": exact, "jl-clip.any-records": any_records}
+DELTAS: dict[str, Function] = {
+    "jl-clip.exact": exact,
+    "jl-clip.secret-probes": secret_probes,
+    "jl-clip.any-records": any_records,
+}

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from helpers import full_if
+from scipy import special
 
 import privproj
 from privproj import Gaussian, UnsupportedError
@@ -110,3 +111,65 @@ def test_any_records_is_at_least_exact(probes, noise, eps):
     one = privproj.delta(mechanism, epsilon=eps, bound="exact")
     several = privproj.delta(mechanism, epsilon=eps, bound="any-records")
     assert several.log10_delta >= one.log10_delta
+
+
+def simulated_secret_run(rng, probes, z, rate, steps, count):
+    """Return log likelihood ratios of simulated runs of a long vector with the record, probes unknown."""
+    shifts = np.sqrt(probes / rng.chisquare(probes, 4000)) / z
+    places = np.linspace(-8.0, 20.0, 4000)
+    means = np.exp(
+        shifts * places[:, None] - 0.5 * shifts**2 - 0.5 * places[:, None] * np.maximum(places[:, None], 0.0)
+    )
+    log_ratios = np.log(means.mean(axis=1)) + 0.5 * places * np.maximum(places, 0.0)
+    drawn = rng.random((count, steps)) < rate
+    x = rng.standard_normal((count, steps)) + drawn * rng.choice(shifts, (count, steps))
+    return np.log1p(rate * np.expm1(np.interp(x, places, log_ratios))).sum(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("probes", "z", "rate", "steps", "eps"), [(6, 1.0, 1.0, 1, 1.0), (10, 1.0, 1.0, 2, 3.0), (10, 1.0, 0.2, 5, 1.0)]
+)
+def test_secret_probes_bound_simulated_runs(probes, z, rate, steps, eps):
+    losses = simulated_secret_run(np.random.default_rng(3), probes, z, rate, steps, 100_000)
+    gain = np.maximum(-np.expm1(eps - losses), 0.0)
+    found = privproj.delta(
+        JLClip(probes=probes, noise_multiplier=z), epsilon=eps, bound="secret-probes", steps=steps, sampling_rate=rate
+    )
+    error = 5.0 * gain.std() / math.sqrt(len(gain))
+    # the simulated likelihood ratio is a mean of 4000 shifts, which is right to a few percent
+    assert gain.mean() - error <= 1.03 * found.value
+    assert found.value <= 1.15 * (gain.mean() + error)
+    assert steps == 1 or found.lower is None
+
+
+@pytest.mark.parametrize("probes", [1, 3, 40])
+def test_secret_probes_are_between_gaussian_and_public(probes):
+    for eps in (0.0, 0.5, 4.0, 300.0):
+        mechanism = JLClip(probes=probes, noise_multiplier=1.0)
+        secret, public = (privproj.delta(mechanism, epsilon=eps, bound=name) for name in ("secret-probes", "exact"))
+        assert secret.log10_delta <= public.log10_delta
+        # a threshold test at any place is a lower bound
+        shifts = np.sqrt(probes / np.random.default_rng(1).chisquare(probes, 200_000))
+        for place in (0.5, 2.0, 5.0):
+            hits = special.ndtr(shifts - place)
+            gain = hits.mean() - 5.0 * hits.std() / math.sqrt(len(shifts)) - math.exp(eps) * special.ndtr(-place)
+            assert gain <= secret.value
+
+
+def test_secret_probes_decrease_epsilon_of_runs():
+    run = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 2000}
+    # 6.006: the remove order alone, by FFT of the loss of the mixture on a grid of 2e-4 nats, in another program
+    secret = privproj.epsilon(JLClip(probes=10, noise_multiplier=1.0), bound="secret-probes", **run)
+    assert 6.005 <= secret.value <= 6.02
+    assert any("secret-probes-per-record" in str(line) or "its own probes" in line for line in secret.requirements)
+
+
+def test_add_order_of_any_mixture_of_shifts_is_at_most_remove_order():
+    rng = np.random.default_rng(4)
+    x = np.linspace(-40.0, 40.0, 20001)
+    density = np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi) * (x[1] - x[0])
+    for _ in range(100):
+        shifts, weights = rng.exponential(2.0, 4), rng.dirichlet(np.ones(4))
+        ratio = np.exp(np.minimum(shifts * x[:, None] - 0.5 * shifts**2, 600.0)) @ weights
+        t = math.exp(rng.exponential(1.0))
+        assert density @ np.maximum(1.0 - t * ratio, 0.0) <= density @ np.maximum(ratio - t, 0.0) + 1e-9

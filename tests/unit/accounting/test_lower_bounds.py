@@ -160,7 +160,7 @@ def test_full_rank_difference_is_tried_if_shape_allows():
         ({}, {"sampling": "fixed", **RUN}),
         ({}, {"group_size": 3, "sampling": "balls-in-bins", "batches": 10}),
         ({}, {"max_batch_size": 700, "dataset_size": 50000, **RUN}),
-        ({}, {"sampling": "balls-in-bins", "batches": 10, "batches_per_record": 2}),
+        ({}, {"sampling": "balls-in-bins", "batches": 300, "batches_per_record": 2}),
         ({"fixed_projection": True}, {}),
     ],
 )

@@ -175,6 +175,15 @@ def test_record_in_every_batch_is_in_every_release():
     assert one < some < every == privproj.epsilon(release, delta=1e-6, steps=18).value
 
 
+@pytest.mark.parametrize("target", [{"delta": 1e-2}, {"epsilon": 1.0}])
+def test_several_batches_per_record_have_no_lower_end(target):
+    release = Gaussian(noise_multiplier=1.0)
+    one, several, every = (bins(release, 4, batches_per_record=count, **target) for count in (1, 2, 4))
+    assert several.lower is None and several.interval.upper == several.value
+    assert 0.0 < one.lower <= one.value < several.value < every.value * (1.0 + 1e-9)
+    assert every.lower is not None
+
+
 @pytest.mark.parametrize("mechanism", [Laplace(noise_multiplier=1.5), M2(dim=64, rank=8, noise_multiplier=0.5)])
 def test_epochs_of_other_profiles_are_sound(mechanism):
     alone = privproj.epsilon(mechanism, delta=1e-6).value

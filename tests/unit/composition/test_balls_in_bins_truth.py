@@ -328,10 +328,24 @@ def subset_losses(rng, count, z, batches, chosen):
     return np.log((w.sum(axis=1) ** 2 - (w**2).sum(axis=1)) / (batches * (batches - 1)))
 
 
+@pytest.mark.parametrize(
+    ("z", "batches", "count", "epochs", "delta", "epsilon_of_mixture"),
+    # epsilon of the mixture over all sets of batches, by simulation; right to about 0.5 %
+    [(1.0, 10, 5, 1, 0.01, 4.725), (1.0, 10, 8, 3, 0.01, 19.33)],
+)
+def test_lower_bound_of_several_batches_is_just_below_mixture(z, batches, count, epochs, delta, epsilon_of_mixture):
+    found = epsilon(z, batches, delta, epochs, batches_per_record=count)
+    below = privproj.lower_bound(found).value
+    assert 0.98 * epsilon_of_mixture <= below <= 1.005 * epsilon_of_mixture <= found.value
+
+
 @pytest.mark.full
 def test_uniform_pair_of_batches_is_covered():
     z, batches, eps, count, rng = 1.0, 6, 0.8, 200_000, np.random.default_rng(14)
     found = ask("delta", Gaussian(noise_multiplier=z), batches, epsilon=eps, batches_per_record=2)
+    below, simulated = 10.0 ** privproj.lower_bound(found).value, []
     for sign, present in ((1.0, True), (-1.0, False)):
         gain = np.maximum(0.0, -np.expm1(eps - sign * subset_losses(rng, count, z, batches, present)))
         assert gain.mean() - 5.0 * gain.std() / math.sqrt(count) <= found.value
+        simulated.append(gain.mean() + 5.0 * gain.std() / math.sqrt(count))
+    assert 0.9 * max(simulated) <= below <= max(simulated)

@@ -1,0 +1,158 @@
+"""Compute the exact profile of random clipping with secret probes of each record (C32).
+
+The release of one record is ``x = S + N(0, 1)`` in units of the noise, along the record's vector. ``S = mu sqrt(r /
+chi2_r)`` is not released, so the pair is a mixture of normal distributions against one. Its likelihood ratio ``w(x) = E
+e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
+
+    delta(eps) = E Phi(S - x) - e^eps Phi(-x).
+
+For ``eps >= 0`` the other order is at most that (C32).
+
+``E`` is a Gauss rule over ``u = ln(chi2_r / 2)``. That the rule is right to :data:`MEAN_RELATIVE_ERROR` is measured,
+not proved. An error of ``x`` changes delta to second order only. The profile is also at most that of public probes.
+"""
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from privproj.assumptions import RequirementText
+from privproj.contrib.jl_clip import JLClip
+from privproj.contrib.jl_clip.exact import InverseGamma, distribution
+from privproj.distributions.mixture_profile import rank_one_profile
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
+from privproj.numerics.interval import Enclosure
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.profiles.gaussian import SMALLEST_UPPER_DELTA
+from privproj.profiles.privacy_profile import PrivacyProfile
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+
+MEAN_RELATIVE_ERROR = 1e-11  # soundness: relative error of a mean of the Gauss rule (measured: below 1e-12)
+NODES = 12  # Gauss nodes of a panel
+LARGEST_SHIFT = 60.0  # shift S in standard deviations of the noise from which only its probability is used
+LARGEST_THRESHOLD = LARGEST_SHIFT - 12.0  # soundness: x from which the profile is that of public probes
+LEAST_LOG_TAIL = -750.0  # nats, probability of chi2_r that is left out at either end, below the least double
+ROWS_AT_ONCE = 64  # epsilons that are evaluated together, so that their data fit in memory
+RESOLUTION = 40.0  # evaluations per standard deviation of the loss
+
+
+class SecretShift:
+    """The distribution of the shift ``S = sqrt(X)`` that is not released, and its profile."""
+
+    def __init__(self, squared: InverseGamma) -> None:
+        self.squared = squared
+
+    @cached_property
+    def nodes(self) -> "tuple[Array, Array, float]":
+        """Shifts, the logs of their weights, and the log probability of the shifts beyond, as :data:`LARGEST_SHIFT`."""
+        import numpy as np
+        from scipy import special
+
+        a, scale = self.squared.a, self.squared.scale
+        # P(U < e^u) is at most e^(a u) / Gamma(a + 1), and P(U > e^u) about the density there
+        first = max((LEAST_LOG_TAIL + math.lgamma(a + 1.0)) / a, math.log(scale / LARGEST_SHIFT**2))
+        edges = [first]
+        while edges[-1] < math.log(a) or a * edges[-1] - math.exp(edges[-1]) - math.lgamma(a) > LEAST_LOG_TAIL:
+            # a half of the width of the density, and at most half a standard deviation of the noise
+            shift = math.sqrt(scale) * math.exp(-0.5 * edges[-1])
+            edges.append(edges[-1] + min(0.25, 0.5 / math.sqrt(a), 1.0 / shift))
+        at, share = gauss_nodes(NODES)
+        widths = np.diff(edges)[:, None]
+        u = np.array(edges[:-1])[:, None] + widths * at
+        log_weights = a * u - np.exp(u) - special.gammaln(a) + np.log(widths * share)
+        beyond = self.squared.log_tail(scale * math.exp(-first))
+        return math.sqrt(scale) * np.exp(-0.5 * u.ravel()), log_weights.ravel(), beyond
+
+    def thresholds(self, eps: "Array") -> "Array":
+        """Return ``x`` with ``w(x) = e^eps``; ``nan`` where it is not found or beyond :data:`LARGEST_THRESHOLD`."""
+        import numpy as np
+
+        shifts, weights, _ = self.nodes
+        rest = weights - 0.5 * shifts**2
+        # ln w is convex and at least every one of its terms: Newton's method from the right of its root
+        x = np.min((eps[:, None] - rest) / shifts, axis=1)
+        gap = np.full(len(eps), math.inf)
+        for _ in range(100):
+            logs = rest + shifts * x[:, None]
+            top = np.max(logs, axis=1, keepdims=True)
+            terms = np.exp(logs - top)
+            total = terms.sum(axis=1)
+            gap = top[:, 0] + np.log(total) - eps
+            x = x - gap * total / (terms @ shifts)
+            if np.all(np.abs(gap) <= 1e-9):
+                break
+        return np.where((np.abs(gap) <= 1e-9) & (x <= LARGEST_THRESHOLD), x, math.nan)
+
+    def log_deltas(self, eps: "Array") -> "tuple[Array, Array]":
+        """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``; ``-inf`` and 0 where unknown."""
+        import numpy as np
+
+        ends = [self._log_deltas(eps[i : i + ROWS_AT_ONCE]) for i in range(0, len(eps), ROWS_AT_ONCE)]
+        lower, upper = (np.concatenate(end) for end in zip(*ends, strict=True))
+        return lower, upper
+
+    def _log_deltas(self, eps: "Array") -> "tuple[Array, Array]":
+        """Return :meth:`log_deltas` of a few epsilons."""
+        import numpy as np
+        from scipy import special
+
+        shifts, weights, beyond = self.nodes
+        x = self.thresholds(eps)
+        logs = weights + special.log_ndtr(shifts - x[:, None])
+        with_record = np.logaddexp(special.logsumexp(logs, axis=1), beyond)
+        # E Phi(S - x) - e^eps Phi(-x), over its first term
+        ratio, error = np.exp(eps + special.log_ndtr(-x) - with_record), MEAN_RELATIVE_ERROR
+        with np.errstate(divide="ignore"):
+            lower = with_record + np.log(np.maximum((1.0 - error) - (1.0 + error) * ratio, 0.0))
+            upper = with_record + np.log(np.maximum((1.0 + error) - (1.0 - error) * ratio, 0.0))
+        return np.where(np.isnan(x), -math.inf, lower), np.where(np.isnan(x), 0.0, np.minimum(upper, 0.0))
+
+
+def secret_profile(mechanism: JLClip) -> PrivacyProfile:
+    """Return the profile of one release with secret probes (C32)."""
+    squared = distribution(mechanism)
+    secret, public = SecretShift(squared), rank_one_profile(squared)
+
+    def log_delta(eps: float) -> Enclosure:
+        import numpy as np
+
+        lower, upper = (float(end[0]) for end in secret.log_deltas(np.array([eps])))
+        upper = min(upper, public.log_delta(eps).upper)
+        return Enclosure(min(lower, upper), upper)
+
+    def table(eps: "Array") -> "tuple[Array, Array]":
+        import numpy as np
+
+        assert public.table is not None
+        upper = np.maximum(np.exp(secret.log_deltas(eps)[1]), SMALLEST_UPPER_DELTA)
+        # A composition takes the larger order for both, so its lower end would bound nothing.
+        return np.zeros(len(eps)), np.minimum(upper, public.table(eps)[1])
+
+    return PrivacyProfile(log_delta, table=table, resolution=RESOLUTION)
+
+
+class _SecretProbesRequirement(RequirementText):
+    """The requirement of secret probes."""
+
+    SECRET_PROBES_PER_RECORD = (
+        "secret-probes-per-record",
+        "Each record has its own probes in each release. They are independent of all other probes, and nobody learns "
+        "them or the estimated norm.",
+    )
+
+
+SECRET_PROBES = Bound(
+    name="secret-probes",
+    mechanism=JLClip,
+    summary="exact for one record with probes of its own that stay secret, over vectors of any length",
+    formula="delta(eps) = E[Phi(S - x)] - e^eps Phi(-x), S = mu sqrt(r / chi2_r), E[e^(S x - S^2/2)] = e^eps",
+    source="privproj: a mixture of normal distributions against one, for the algorithm of arXiv 2102.03013",
+    proof="C32",
+    # delta(eps) = E[Phi(S - x)] - e^eps Phi(-x) (C32).
+    representation=secret_profile,
+    exact=True,
+    needs=(_SecretProbesRequirement.SECRET_PROBES_PER_RECORD,),
+    **OF_ONE_RECORD,
+)
