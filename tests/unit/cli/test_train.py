@@ -61,7 +61,8 @@ def test_fixed_call(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("options", ["dp-sgd", "lora-fa --rank 8", "m2-projected-clip --rank 8", "m1 --rank 30",
+@pytest.mark.parametrize("options", ["dp-sgd", "lora-fa --rank 8", "m2-projected-clip --rank 8",
+                                     "projected-dp-sgd --rank 30",
                                      "m2 --rank 8 --hidden 20", "m2 --rank 4 --frame wishart --clipping per-layer",
                                      "m2 --rank 8 --bound mixture-rdp",
                                      pytest.param("m2 --rank 8 --bound good-event-q", marks=pytest.mark.slow),

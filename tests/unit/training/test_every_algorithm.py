@@ -128,7 +128,7 @@ DEFINITIONS = {
     ),
     "m2": projected(measured=lambda g, q: g),
     "m2-projected-clip": projected(scale=lambda q: 1.0),  # columns of length sqrt(d/r)
-    "m1": Definition(
+    "projected-dp-sgd": Definition(
         draw=lambda view, layer: view.a.T @ view.a,
         summed=lambda g, square: g @ square,
         back=lambda total, square: total,
