@@ -62,7 +62,7 @@ def accuracy(name, epsilon, clip, pace, seed):
     if algorithm.startswith("lora"):
         module = add_frozen_lora(module, rank)
     if algorithm == "prism":
-        steps = Steps(kind="adaptive", momentum=0.9) if name.endswith("adaptive") else Steps()
+        steps = Steps() if name.endswith("adaptive") else Steps(kind="plain", momentum=0.0)
         module, rate = add_prism(module, rank, steps=steps), rate * (0.1 if name.endswith("adaptive") else 1.0)
     if algorithm == "dp-sft":
         half = STEPS // 2
