@@ -83,13 +83,7 @@ def load(name: str) -> Data:
     part by that record at most. The number of classes is taken as public. Features are used as they are: scaling them
     by anything computed from private records would be a release of its own.
     """
-    if name == "digits":
-        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
-
-        pixels, classes = load_digits(return_X_y=True)
-        arrays = {"x": np.asarray(pixels) / 16.0, "y": np.asarray(classes)}
-    else:
-        arrays = _read_features(name)
+    arrays = _read_features(name)
     x, y = _checked_tensors(arrays["x"], arrays["y"])
     if "test_x" in arrays:
         test_x, test_y = _checked_tensors(arrays["test_x"], arrays["test_y"])
@@ -112,22 +106,27 @@ def load(name: str) -> Data:
     return Data(x[train], y[train], x[test], y[test])
 
 
-def _read_features(name: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a file of features; raise :class:`InvalidParameterError` if arrays are missing."""
+def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
+    """Return the arrays of ``digits`` or of a file; raise :class:`InvalidParameterError` if arrays are missing."""
+    if name == "digits":
+        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
+
+        pixels, classes = load_digits(return_X_y=True)
+        return {"x": np.asarray(pixels) / 16.0, "y": np.asarray(classes)}
     try:
         with np.load(name, allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         remedy = getattr(error, "strerror", None) or "write it with numpy.savez(FILE, x=..., y=...)"
-        raise InvalidParameterError("data", name, "digits, or an .npz file of arrays", remedy) from None
+        raise InvalidParameterError(option, name, "digits, or an .npz file of arrays", remedy) from None
     if not {"x", "y"} <= set(arrays) or ("test_x" in arrays) != ("test_y" in arrays):
         raise InvalidParameterError(
-            "data", ", ".join(arrays), "a file with arrays x and y, and either both or none of test_x and test_y"
+            option, ", ".join(arrays), "a file with arrays x and y, and either both or none of test_x and test_y"
         )
     return arrays
 
 
-def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tuple[Tensor, Tensor]:
     """Features (records x width) and classes as tensors; raises :class:`InvalidParameterError` for any others."""
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
@@ -136,7 +135,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     if not fit or not np.isfinite(features).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         expected = "finite numbers x (records x width) and integer classes y from 0 to 1e6 (records)"
-        raise InvalidParameterError("data", shapes, expected)
+        raise InvalidParameterError(option, shapes, expected)
     return torch.from_numpy(features), torch.from_numpy(y.astype(np.int64))
 
 
@@ -283,12 +282,13 @@ class ClassifierTraining:
 
     def public_records(self, name: str) -> DataLoader:
         """Return batches of public records; raise :class:`InvalidParameterError` for another width or more classes."""
-        public, width = load(name), self.data.x.shape[1]
-        if public.x.shape[1] != width or public.classes > self.data.classes:
-            actual = f"{name} with {public.x.shape[1]} features and {public.classes} classes"
-            expected = f"a file with {width} features and at most {self.data.classes} classes, as the private data has"
+        arrays, width, classes = _read_features(name, "public_data"), self.data.x.shape[1], self.data.classes
+        x, y = _checked_tensors(arrays["x"], arrays["y"], "public_data")
+        if x.shape[1] != width or int(y.max()) >= classes:
+            actual = f"{name} with {x.shape[1]} features and {int(y.max()) + 1} classes"
+            expected = f"a file with {width} features and at most {classes} classes, as in --data"
             raise InvalidParameterError("public_data", actual, expected)
-        records = TensorDataset(public.x.to(self.device), public.y.to(self.device))
+        records = TensorDataset(x.to(self.device), y.to(self.device))
         order = streams(self.settings.insecure_seed).projection.on(torch.device("cpu"))
         return DataLoader(records, batch_size=self.batch_size, shuffle=True, generator=order)
 
