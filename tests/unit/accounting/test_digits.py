@@ -9,10 +9,10 @@ import pytest
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameterError, UnsupportedError
-from privproj.accounting.digits import difference, reference_value, with_digits
+from privproj.accounting.digits import difference, noise_difference, reference_value, with_digits
 from privproj.accounting.query import composition_of
 from privproj.errors import ConvergenceError
-from privproj.targets import epsilon_target
+from privproj.targets import epsilon_target, full_target
 
 
 def digits_of(result, digits):
@@ -111,6 +111,23 @@ steps = 10
 delta = 1e-5
 at_most = 10
 """
+
+
+@pytest.mark.parametrize("factor, word", [(1.0, ""), (1 - 1e-9, "at most"), (1 + 3e-6, "above")])
+@pytest.mark.parametrize("mechanism", [Gaussian(), M2(dim=64, rank=4)], ids=lambda mechanism: mechanism.name)
+def test_noise_difference_finds_too_small_and_too_large_noise(mechanism, factor, word):
+    query, target = composition_of(mechanism, None, {}), full_target(1.0, 1e-5, None, zero=False)
+    noise = privproj.sigma(mechanism, epsilon=1.0, delta=1e-5).value
+    found = noise_difference(query, target, noise * factor)
+    assert word in found and bool(word) == bool(found)
+
+
+def test_check_reference_compares_sigma(run, tmp_path):
+    path = tmp_path / "bounds.toml"
+    entry = '[[bound]]\nquery = "sigma"\nmechanism = "gaussian"\nat_most = 9\n'
+    path.write_text(f"{entry}epsilon = 1\ndelta = 1e-5\n\n{entry}advantage = 0.1\n")
+    code, out, _ = run(f"check --reference {path}")
+    assert code == 0 and "attack risks" in out and "1 agree with mpmath, 1 were not compared" in out
 
 
 @pytest.mark.parametrize("error", [-1e-9, pytest.param(1e-9, marks=pytest.mark.full)])
