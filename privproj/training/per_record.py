@@ -84,7 +84,9 @@ class _Part:
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     """Describe a batch of one record, and append its tensors."""
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
-        tensors.append(value.detach().as_subclass(Tensor))
+        # What is stacked has no graph and no subclass.
+        is_bare = type(value) is Tensor and not value.requires_grad
+        tensors.append(value if is_bare else value.detach().as_subclass(Tensor))
         return None
     # What else a container or a value has, such as attributes, would be that of the first record of a group.
     kind, attributes = type(value), getattr(value, "__dict__", {})
