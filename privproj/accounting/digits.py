@@ -64,9 +64,11 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
     try:
         with mp.workdps((digits or 50) + SPARE_DIGITS):
             parameters[argument] = _argument_of(target)
-            return reference.value(quantity, digits, **parameters)
+            value = reference.value(quantity, digits, **parameters)
     except (ArithmeticError, NoConvergence) as error:
         raise ConvergenceError(f"mpmath did not settle ({error}). Use fewer digits") from None
+    # A sum of tails may exceed 1, which bounds every delta.
+    return min(value, mp.mpf(1)) if argument == "epsilon" else value
 
 
 def _argument_of(target: Target | EpsilonTarget) -> Any:
@@ -144,10 +146,10 @@ def noise_difference(query: Composition, target: FullTarget | RiskTarget, noise:
         raise UnsupportedError("mpmath does not support attack risks. Give epsilon and delta")
     aim = _argument_of(target)
     for smaller in (0.0, CLOSE_NOISE):
-        found = reference_value(
+        at_noise = reference_value(
             query.with_mechanism(noise_multiplier=noise * (1.0 - smaller)), EpsilonTarget(target.epsilon)
         )
-        if (found <= aim) != (smaller == 0.0):
-            by = f"is {mp.nstr(found, 18)} (mpmath) at noise multiplier {noise!r} (1 - {smaller:g})"
+        if (at_noise <= aim) != (smaller == 0.0):
+            by = f"is {mp.nstr(at_noise, 18)} (mpmath) at noise multiplier {noise!r} (1 - {smaller:g})"
             return f"delta {by}, expected {'above' if smaller else 'at most'} {mp.nstr(aim, 18)}"
     return ""

@@ -3,12 +3,14 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import mpmath as mp
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameterError, UnsupportedError
+from privproj import M2, Gaussian, InvalidParameterError, Laplace, UnsupportedError
 from privproj.accounting.digits import difference, noise_difference, reference_value, with_digits
 from privproj.accounting.query import composition_of
 from privproj.errors import ConvergenceError
@@ -50,6 +52,71 @@ def test_digits_of_m2_match_a_quadrature():
 
         exact = mp.quad(density, [0, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
         assert abs(mp.mpf(found) - exact) <= exact * mp.mpf(10) ** -30
+
+
+def beta_expectation(dim, rank, f, start=0):
+    """``E[f(B); B > start]`` for ``B ~ Beta(r/2, (d-r)/2)``, by quadrature over the angle of a random direction."""
+
+    def density(angle):
+        # B = sin^2 angle has the density 2 sin^(r-1) cos^(d-r-1) / Beta(r/2, (d-r)/2) in the angle.
+        sine = mp.sin(angle)
+        return sine ** (rank - 1) * mp.cos(angle) ** (dim - rank - 1) * f(sine**2)
+
+    first = mp.asin(mp.sqrt(start))
+    places = [first + (mp.pi / 2 - first) * mp.mpf(i) / 12 for i in range(13)]
+    return 2 * mp.quad(density, places) / mp.beta(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2)
+
+
+def two_sided_delta(eps, mu):
+    """Equation 10 of arXiv 2601.21719: the probability that the loss of a Gaussian exceeds ``eps`` on either side."""
+    return (mp.erfc((eps / mu - mu / 2) / mp.sqrt(2)) + mp.erfc((eps / mu + mu / 2) / mp.sqrt(2))) / 2
+
+
+def hundred_settings():
+    """Yield the mechanism, the options of the query and a function for the delta, written from the definitions."""
+    epsilons = (0.0, 0.01, 0.5, 2.0, 6.0)
+    for z, eps in product((0.1, 0.3, 0.7, 1.0, 2.5, 20.0), epsilons):
+        exact = partial(lambda z, eps: gaussian_delta_at_60_digits(eps, 1 / mp.mpf(z)), z, eps)
+        yield Gaussian(noise_multiplier=z), {"epsilon": eps}, exact
+    for z, eps in product((0.02, 0.1, 0.13, 0.15), epsilons):
+        exact = partial(lambda z, eps: 1 - mp.exp((mp.mpf(eps) - 1 / mp.mpf(z)) / 2), z, eps)
+        yield Laplace(noise_multiplier=z), {"epsilon": eps}, exact
+    for (dim, rank), z, eps in product(((20, 4), (9, 2), (33, 3), (64, 16), (5, 1)), (0.3, 1.0), epsilons[1:4]):
+
+        def mixture(dim, rank, z, eps):
+            return beta_expectation(dim, rank, lambda b: gaussian_delta_at_60_digits(eps, mp.sqrt(b) / mp.mpf(z)))
+
+        options = {"epsilon": eps, "bound": "exact-rank1"}
+        yield M2(dim=dim, rank=rank, noise_multiplier=z), options, partial(mixture, dim, rank, z, eps)
+    for (dim, rank, k), tau, eps in product(((40, 5, 3), (200, 16, 10)), (0.125, 0.25, 0.5, 0.75), (0.25, 1.0)):
+
+        def union(dim, rank, k, tau, eps):
+            tail = beta_expectation(dim, rank, lambda b: 1, start=mp.mpf(tau))
+            return min(1, two_sided_delta(eps, mp.sqrt(mp.mpf(tau)) / mp.mpf(0.4)) + k * tail)
+
+        options = {"epsilon": eps, "bound": "beta-tail", "tau": tau}
+        mechanism = M2(dim=dim, rank=rank, change_rank=k, noise_multiplier=0.4)
+        yield mechanism, options, partial(union, dim, rank, k, tau, eps)
+    for z, eps in product((0.4, 1.0), (0.25, 1.5)):
+        options = {"epsilon": eps, "bound": "two-sided"}
+        exact = partial(lambda z, eps: two_sided_delta(eps, 1 / mp.mpf(z)), z, eps)
+        yield Gaussian(noise_multiplier=z), options, exact
+
+
+@pytest.mark.full
+def test_forty_digits_agree_with_evaluations_at_60_digits_at_100_settings():
+    settings, differences = [*hundred_settings()], []
+    for mechanism, options, evaluate in settings:
+        shown = digits_of(privproj.delta(mechanism, **options), 40)
+        with mp.workdps(75):
+            exact = evaluate()
+            differences.append(abs(mp.mpf(shown) / exact - 1))
+    assert len(settings) == 100 and max(differences) <= mp.mpf(10) ** -39
+
+
+def test_digits_of_a_bound_above_one_are_those_of_one():
+    mechanism = M2(dim=40, rank=5, change_rank=3, noise_multiplier=0.4)
+    assert digits_of(privproj.delta(mechanism, epsilon=0.25, bound="beta-tail", tau=0.125), 5) == "1.0000"
 
 
 def test_digits_use_the_mechanism_of_the_relation():
