@@ -1,10 +1,11 @@
 """Measure accuracy at equal privacy, with the clipping norm and the learning rate tuned for each method.
 
 ``python benchmarks/accuracy.py [digits|mixture]`` trains a linear model of 1024 inputs and ten classes by DP-SGD,
-LoRA-FA, M2 (as published and rank-free), M2 with projected clipping and M1, for each epsilon and rank. **digits**:
-fixed public random ReLU features of the 1347 training images of scikit-learn. **mixture**: 20,000 samples of ten
-spherical Gaussians, so that a batch of 256 is a small part of the records. Clipping norm and learning rate are tuned
-with two seeds on a third of the held-out records. The table is computed on the other two thirds with five other seeds.
+LoRA-FA, M2 (as published and rank-free), M2 with projected clipping and projected DP-SGD, for each epsilon and rank.
+**digits**: fixed public random ReLU features of the 1347 training images of scikit-learn. **mixture**: 20,000 samples
+of ten spherical Gaussians, so that a batch of 256 is a small part of the records. Clipping norm and learning rate are
+tuned with two seeds on a third of the held-out records. The table is computed on the other two thirds with five other
+seeds.
 It also contains the noise and the projection error that ``privproj.choose`` reports. The program plots
 docs/accuracy.svg.
 """
@@ -52,7 +53,7 @@ def methods():
     for rank in RANKS:
         yield f"M2 r={rank}", "m2", rank, None
         yield f"M2 projected clip r={rank}", "m2-projected-clip", rank, None
-    yield "M1 r=16", "m1", 16, None
+    yield "projected DP-SGD r=16", "projected-dp-sgd", 16, None
     yield "M2 as published r=16", "m2", 16, "good-event"
     yield "LoRA-FA r=16", "lora-fa", 16, None
 
@@ -118,7 +119,7 @@ def accuracy(problem, algorithm, rank, z, steps, clip, pace, seed):
     private, optimizer, batches = make_private(
         module=module, optimizer=torch.optim.SGD(trained, lr=pace / clip),
         data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH), max_grad_norm=clip,
-        algorithm=Method(algorithm, rank if algorithm in ("m1", "m2", "m2-projected-clip") else None),
+        algorithm=Method(algorithm, rank if algorithm in ("projected-dp-sgd", "m2", "m2-projected-clip") else None),
         steps=steps, insecure_seed=seed, noise_multiplier=z, delta=DELTA,
     )  # fmt: skip
     begun = time.process_time()

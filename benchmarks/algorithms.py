@@ -21,9 +21,9 @@ from privproj.training import Method, Steps, Subspace, Trajectory, add_frozen_lo
 EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256
 # learning rate times clipping norm; the range is extended if the best value is at an end
 CLIPS, PACES, TUNING_SEEDS = (0.1, 0.3, 1.0), (0.5, 2.0, 8.0), (98, 99)
-RANKS = {"m1": 64, "prism": 4}
-NAMES = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "prism adaptive",
-         "dp-sft")  # fmt: skip
+RANKS = {"projected-dp-sgd": 64, "prism": 4}
+NAMES = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "projected-dp-sgd", "prism",
+         "prism adaptive", "dp-sft")  # fmt: skip
 
 
 def problem(seed):
@@ -62,7 +62,7 @@ def accuracy(name, epsilon, clip, pace, seed):
     if algorithm.startswith("lora"):
         module = add_frozen_lora(module, rank)
     if algorithm == "prism":
-        steps = Steps(kind="adaptive", momentum=0.9) if name.endswith("adaptive") else Steps()
+        steps = Steps() if name.endswith("adaptive") else Steps(kind="plain", momentum=0.0)
         module, rate = add_prism(module, rank, steps=steps), rate * (0.1 if name.endswith("adaptive") else 1.0)
     if algorithm == "dp-sft":
         half = STEPS // 2
@@ -72,7 +72,7 @@ def accuracy(name, epsilon, clip, pace, seed):
         found: Subspace = trajectory.subspace()
         optimizer, _ = stage(module, data, clip, rate, "dp-sft", half, noise, subspace=found)
     else:
-        more = {"rank": rank} if algorithm in ("m1", "m2", "m2-projected-clip", "flora") else {}
+        more = {"rank": rank} if algorithm in ("projected-dp-sgd", "m2", "m2-projected-clip", "flora") else {}
         if algorithm in ("flora", "lora-resampled"):
             more["every"] = 10
         optimizer, _ = stage(module, data, clip, rate, algorithm, STEPS, noise, **more)

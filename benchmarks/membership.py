@@ -18,7 +18,7 @@ from privproj.contrib.audit.membership import Game, poisoned
 ROWS = [
     *(("lora-fa", 0.0, rank) for rank in (4, 16, 64)),
     *(("m2", noise, rank) for noise in (1.0, 4.0, 16.0) for rank in (4, 16, 64)),
-    *(("m1", 4.0, rank) for rank in (64, 256)),
+    *(("projected-dp-sgd", 4.0, rank) for rank in (64, 256)),
     ("dp-sgd", 4.0, None),
     ("dp-sgd", 16.0, None),
 ]

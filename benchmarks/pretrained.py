@@ -104,7 +104,7 @@ def adapted(encoder, name, targets, seed):
         return new_head()
     module = Top(encoder).eval()
     if name == "prism":
-        steps = Steps(momentum=MOMENTUM)
+        steps = Steps(kind="plain", momentum=MOMENTUM)
         module = add_prism(module, RANK, steps=steps, where=lambda n, _: n.endswith(targets), insecure_seed=seed)
         module.head = add_prism(new_head(), 2, steps=steps, insecure_seed=seed + 1)  # all of a matrix with two rows
         for part in module.modules():

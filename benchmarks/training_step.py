@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-NAMES = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1", "opacus")
+NAMES = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "projected-dp-sgd", "opacus")
 WIDTH, RANK, BATCH = 1024, 16, 256
 
 

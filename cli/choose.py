@@ -33,11 +33,6 @@ DETAILS = {
     "not listed": "lora-fa, lora-resampled, prism and dp-sft train part of the weights, with DP-SGD's noise "
     "multiplier. flora uses one projection for several steps, so its error averages out more slowly.",
 }
-# what a name means here, where a mechanism of the same name is accounted for in another way
-NOTES = {
-    "m1": " (a training algorithm that clips after projecting and is accounted as gaussian, not the mechanism of "
-    "`privproj epsilon m1`)",
-}
 
 
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
@@ -53,9 +48,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
         for name in named
     }
     plain = next(row for row in rows if row.rank is None)
-    bounds = [
-        f"{name}{NOTES.get(name, '')}: {of.mechanism['name']}, {render.bound_text(of)}" for name, of in named.items()
-    ]
+    bounds = [f"{name}: {of.mechanism['name']}, {render.bound_text(of)}" for name, of in named.items()]
     parts = {
         **LEGEND,
         **(DETAILS if verbose else {}),

@@ -12,7 +12,7 @@ from privproj.mechanisms.registry import find_bound, mechanism_named
 
 from . import render
 from .explain import data, spelling
-from .options import command_with, completing, json_option
+from .options import command_with, completing, csv_option, json_option
 
 # what an item says about a bound whose status this is
 VERDICTS = {
@@ -63,8 +63,9 @@ def paper_names() -> list[str]:
 
 
 def item_names() -> list[str]:
-    """Return the name of every item once."""
-    return list(dict.fromkeys(item["name"] for paper in data("papers")["paper"] for item in paper["item"]))
+    """Return every name of every item once."""
+    items = [item for paper in data("papers")["paper"] for item in paper["item"]]
+    return list(dict.fromkeys(name for item in items for name in (item["name"], *item.get("also", ()))))
 
 
 def paper_entries(word: str) -> Iterator[dict[str, Any]]:
@@ -79,8 +80,9 @@ def paper_entries(word: str) -> Iterator[dict[str, Any]]:
     wanted = spelling(word)
     for paper in papers():
         for item in paper["item"]:
-            name = spelling(item["name"])
-            if wanted in (name, *(spelling(other) + name for other in (paper["number"], *paper["also"]))):
+            names = [spelling(name) for name in (item["name"], *item.get("also", ()))]
+            of_paper = ("", *map(spelling, (paper["number"], *paper["also"])))
+            if wanted in [prefix + name for prefix in of_paper for name in names]:
                 yield item_entry(paper, item)
 
 
@@ -106,9 +108,16 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
         "improved": f"{item['improved_value']:.7g} by {item['improved']}: {item['improved_command']}"
         if "improved" in item
         else "",
+        "picture": item.get("figure", ""),
         "deviation": item.get("deviation", ""),
     }
     return {label: text for label, text in parts.items() if text}
+
+
+def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item as a row of CSV: its verdict, and its published value next to the improved one."""
+    names = ("name", "verdict", "value", "improved_value", "improved", "command", "improved_command")
+    return {"paper": paper["number"], **{name: item.get(name) for name in names}}
 
 
 def paper_text(paper: dict[str, Any]) -> str:
@@ -125,7 +134,7 @@ def item_lines(item: dict[str, Any]) -> list[str]:
     lines = []
     for label, text in item_parts(item).items():
         named = f"  {label + ':':<10} "
-        lines += [named + text] if label in ("command", "improved") else render.wrap_line(named, text)
+        lines += [named + text] if label in ("command", "improved", "picture") else render.wrap_line(named, text)
     return lines
 
 
@@ -143,8 +152,9 @@ def overview() -> str:
     "papers",
     click.Argument(["paper"], required=False, metavar="[PAPER]", shell_complete=completing(lambda _: paper_names())),
     json_option(),
+    csv_option(),
 )
-def papers_command(paper: str | None, json: bool) -> int:
+def papers_command(paper: str | None, json: bool, csv: bool) -> int:
     """List theorems, figures and algorithms of the source papers with commands, values and verdicts.
 
     PAPER is an arXiv number or a name, such as PRISM. Without it, the command lists the papers.
@@ -152,6 +162,7 @@ def papers_command(paper: str | None, json: bool) -> int:
     \b
     Examples:
       privproj papers 2601.21719
+      privproj papers 2601.21719 --csv
       privproj explain "Theorem 5"
     """
     chosen = papers() if paper is None else find_papers(paper)
@@ -159,6 +170,8 @@ def papers_command(paper: str | None, json: bool) -> int:
         raise unknown_name("PAPER", paper, "paper", paper_names(), "`privproj papers` lists them")
     if json:
         click.echo(render.as_json({"results": chosen}))
+    elif csv:
+        click.echo(render.as_csv([row(one, item) for one in chosen for item in one["item"]]))
     else:
         click.echo(overview() if paper is None else "\n\n".join(map(paper_text, chosen)))
     return 0

@@ -26,10 +26,11 @@ PAPER` and `privproj explain "Theorem 5"` print the same. A test runs each comma
 | not confirmed | on the data at hand, privproj finds something else |
 | not implemented | privproj does not have it |
 
-`privproj compare` prints the published and the improved values of one query side by side (`--csv` for a table), and
-`privproj sweep --plot` draws them against a parameter:
+`privproj papers PAPER --csv` writes the published and the improved values side by side. `privproj compare` prints all
+bounds of one query (`--csv` for a table), and `privproj sweep --plot` draws them against a parameter:
 
 ```
+$ privproj papers 2601.21719 --csv
 $ privproj compare m2 --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787 --epsilon 1 --csv
 $ privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
 ```
@@ -66,7 +67,7 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
 
 def details(item: dict[str, Any]) -> str:
     """Return the command, the reason and the deviation of an item; empty if it has none."""
-    lines = [f"`{item['command']}`"] if "command" in item else []
+    lines = [f"`{item[key]}`" for key in ("command", "figure") if key in item]
     lines += [_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
     return f"* **{item['name']}.** {' '.join(map(_cell, lines))}\n" if lines else ""
 

@@ -8,7 +8,7 @@ from privproj.accounting.query import Composition
 from privproj.errors import ConvergenceError, UnsupportedError
 from privproj.parameters import integer
 from privproj.result import Result
-from privproj.targets import EpsilonTarget, Target
+from privproj.targets import EpsilonTarget, FullTarget, RiskTarget, Target
 
 MOST_DIGITS = 1000  # decimal digits; mpmath takes minutes for more
 
@@ -16,6 +16,9 @@ MOST_DIGITS = 1000  # decimal digits; mpmath takes minutes for more
 CLOSE = 8e-10
 
 SPARE_DIGITS = 300  # decimal digits of a target beyond those of the value; precisions grow by 248 digits at most
+
+# relative decrease of a noise multiplier that must miss the target
+CLOSE_NOISE = 1e-6
 
 LEAST_VALUE = 1e-290  # deltas below this are compared as logarithms
 
@@ -61,9 +64,11 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
     try:
         with mp.workdps((digits or 50) + SPARE_DIGITS):
             parameters[argument] = _argument_of(target)
-            return reference.value(quantity, digits, **parameters)
+            value = reference.value(quantity, digits, **parameters)
     except (ArithmeticError, NoConvergence) as error:
         raise ConvergenceError(f"mpmath did not settle ({error}). Use fewer digits") from None
+    # A sum of tails may exceed 1, which bounds every delta.
+    return min(value, mp.mpf(1)) if argument == "epsilon" else value
 
 
 def _argument_of(target: Target | EpsilonTarget) -> Any:
@@ -123,4 +128,28 @@ def difference(result: Result, value: Any) -> str:
             return f"the result {result.value!r} is above {mp.nstr(exact, 18)} (mpmath) by {mp.nstr(above, 3)} relative"
         if lower is not None and lower > exact:
             return f"the lower bound {lower!r} is above {mp.nstr(exact, 18)} (mpmath)"
+    return ""
+
+
+def noise_difference(query: Composition, target: FullTarget | RiskTarget, noise: float) -> str:
+    """Return how a noise multiplier differs from the smallest that meets a target in mpmath, as text; empty if close.
+
+    The noise multiplier must meet the target, and one that is smaller by a relative :data:`CLOSE_NOISE` must not.
+
+    Raises:
+        UnsupportedError: There is no reference for this query, or the target is an attack risk.
+        ConvergenceError: Two precisions never agree.
+    """
+    import mpmath as mp
+
+    if isinstance(target, RiskTarget):
+        raise UnsupportedError("mpmath does not support attack risks. Give epsilon and delta")
+    aim = _argument_of(target)
+    for smaller in (0.0, CLOSE_NOISE):
+        at_noise = reference_value(
+            query.with_mechanism(noise_multiplier=noise * (1.0 - smaller)), EpsilonTarget(target.epsilon)
+        )
+        if (at_noise <= aim) != (smaller == 0.0):
+            by = f"is {mp.nstr(at_noise, 18)} (mpmath) at noise multiplier {noise!r} (1 - {smaller:g})"
+            return f"delta {by}, expected {'above' if smaller else 'at most'} {mp.nstr(aim, 18)}"
     return ""

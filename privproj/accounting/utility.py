@@ -270,7 +270,7 @@ def _ways_of(projected: M2) -> list[_Way]:
     rank = max(ranks)
     ways = [
         _Way("m2-projected-clip", Gaussian(), _clipped_after(projected, haar=True), rank),
-        _Way("m1", Gaussian(), _clipped_after(projected, haar=False), rank),
+        _Way("projected-dp-sgd", Gaussian(), _clipped_after(projected, haar=False), rank),
         _Way("m2", projected.alike, projected.lift(), rank),
     ]
     apart = replace(projected, clipping="per-layer")
@@ -289,10 +289,10 @@ def _ways_of(projected: M2) -> list[_Way]:
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     """Return the lift of algorithms that clip the projected gradient, for clipped records of rank one.
 
-    For a Haar projection let ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)``. For M1 let ``b ~ Beta(r/2, (d-1)/2)`` be the squared
-    cosine of the angle between ``A^T A u`` and ``u``. The component of a clipped record in the direction ``u`` is
-    ``E sqrt b`` times the clipping norm (C38). So ``z_eff = z sqrt(r/d) / E sqrt b`` and ``kappa = 1/(E sqrt b)^2``.
-    For records of higher rank ``b`` varies less. For several layers the worst one is used.
+    For a Haar projection let ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)``. For projected DP-SGD let ``b ~ Beta(r/2, (d-1)/2)``
+    be the squared cosine of the angle between ``A^T A u`` and ``u``. The component of a clipped record in the direction
+    ``u`` is ``E sqrt b`` times the clipping norm (C38). So ``z_eff = z sqrt(r/d) / E sqrt b`` and
+    ``kappa = 1/(E sqrt b)^2``. For records of higher rank ``b`` varies less. For several layers the worst one is used.
     """
     whole_lift = projected.lift()
     noise = factor = 1.0

@@ -80,18 +80,20 @@ class Entry:
 
     def _compared(self) -> "Entry":
         """Return the entry with the comparison of its result with mpmath; a difference is a failure."""
-        from privproj.accounting.digits import difference, reference_value
+        from privproj.accounting.digits import difference, noise_difference, reference_value
 
         assert self.result is not None
-        if self.query not in ("epsilon", "delta"):
+        if self.query not in ("epsilon", "delta", "sigma"):
             return replace(self, compared=f"not compared: mpmath does not compute {self.query}")
+        query = spec.composition_from(self.keys, self.query)
+        target: Any = spec.target_from(self.keys, self.query)
         try:
-            value = reference_value(
-                spec.composition_from(self.keys, self.query), spec.target_from(self.keys, self.query)
-            )
+            if self.query == "sigma":
+                problem = noise_difference(query, target, self.result.value or 0.0)
+            else:
+                problem = difference(self.result, reference_value(query, target))
         except QueryError as error:
             return replace(self, compared=f"not compared: {error}")
-        problem = difference(self.result, value)
         return replace(self, compared="differs" if problem else "agrees", problem=self.problem or problem)
 
     def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:

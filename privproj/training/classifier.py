@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import chain, repeat
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -29,13 +30,15 @@ from privproj.io.files import parse_json, read_bounded, write_atomically
 from privproj.io.ledger import Account, read_ledger
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
-from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
+from privproj.training.algorithms.prism import Steps
+from privproj.training.algorithms.subspace import Subspace, Trajectory, flat_weights, leading
 from privproj.training.batches import Batch
 from privproj.training.generators import streams
 from privproj.training.plan import Method, batches_of, rate_and_steps
 from privproj.training.private import ResumedLedger, make_private
 from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
+from privproj.training.trained import trained_tensors
 
 TEST_SHARE = 0.25
 """The share of records that is kept from training where a data set has no test part."""
@@ -80,13 +83,7 @@ def load(name: str) -> Data:
     part by that record at most. The number of classes is taken as public. Features are used as they are: scaling them
     by anything computed from private records would be a release of its own.
     """
-    if name == "digits":
-        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
-
-        pixels, classes = load_digits(return_X_y=True)
-        arrays = {"x": np.asarray(pixels) / 16.0, "y": np.asarray(classes)}
-    else:
-        arrays = _read_features(name)
+    arrays = _read_features(name)
     x, y = _checked_tensors(arrays["x"], arrays["y"])
     if "test_x" in arrays:
         test_x, test_y = _checked_tensors(arrays["test_x"], arrays["test_y"])
@@ -109,22 +106,27 @@ def load(name: str) -> Data:
     return Data(x[train], y[train], x[test], y[test])
 
 
-def _read_features(name: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a file of features; raise :class:`InvalidParameterError` if arrays are missing."""
+def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
+    """Return the arrays of ``digits`` or of a file; raise :class:`InvalidParameterError` if arrays are missing."""
+    if name == "digits":
+        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
+
+        pixels, classes = load_digits(return_X_y=True)
+        return {"x": np.asarray(pixels) / 16.0, "y": np.asarray(classes)}
     try:
         with np.load(name, allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         remedy = getattr(error, "strerror", None) or "write it with numpy.savez(FILE, x=..., y=...)"
-        raise InvalidParameterError("data", name, "digits, or an .npz file of arrays", remedy) from None
+        raise InvalidParameterError(option, name, "digits, or an .npz file of arrays", remedy) from None
     if not {"x", "y"} <= set(arrays) or ("test_x" in arrays) != ("test_y" in arrays):
         raise InvalidParameterError(
-            "data", ", ".join(arrays), "a file with arrays x and y, and either both or none of test_x and test_y"
+            option, ", ".join(arrays), "a file with arrays x and y, and either both or none of test_x and test_y"
         )
     return arrays
 
 
-def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tuple[Tensor, Tensor]:
     """Features (records x width) and classes as tensors; raises :class:`InvalidParameterError` for any others."""
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
@@ -133,7 +135,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     if not fit or not np.isfinite(features).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         expected = "finite numbers x (records x width) and integer classes y from 0 to 1e6 (records)"
-        raise InvalidParameterError("data", shapes, expected)
+        raise InvalidParameterError(option, shapes, expected)
     return torch.from_numpy(features), torch.from_numpy(y.astype(np.int64))
 
 
@@ -152,7 +154,10 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
         module = nn.Sequential(below, nn.ReLU(), head)
     adapt = load_algorithm(settings.mechanism).adapt
     if adapt is not None:
-        module = adapt(module, settings.rank, insecure_seed=seed)
+        chosen = {"kind": settings.update, **{name: getattr(settings, name) for name in ("momentum", "beta2", "ridge")}}
+        steps = Steps(**{name: value for name, value in chosen.items() if value is not None})
+        options = {"steps": steps} if settings.mechanism == "prism" else {}
+        module = adapt(module, settings.rank, insecure_seed=seed, **options)
     return module.to(device)
 
 
@@ -207,8 +212,9 @@ class ClassifierTraining:
     """A run with its parts, fresh or resumed; ``state`` is its checkpoint and ``total`` counts the steps of all stages.
 
     It continues from the checkpoint and the ledger in the folder, if there are any. A run whose epsilon cannot be
-    computed at its end raises an error before anything is released. DP-SFT has two stages: a search for the subspace
-    with half of the steps, and then training in it. Only the first process has the folder and the ledger.
+    computed at its end raises an error before anything is released. DP-SFT has two stages: a search for the subspace,
+    by default with half of the steps, and then training in it. A search in public data is not one of the steps. Only
+    the first process has the folder and the ledger.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -237,23 +243,31 @@ class ClassifierTraining:
 
     def start_next_stage(self) -> None:
         """Start the stage that is to be done next, as the ledger has it; a resumed one keeps its noise."""
-        settings, half, rank = self.settings, self.total // 2, self.settings.rank or 0
+        settings, rank = self.settings, self.settings.rank or 0
+        search = settings.subspace_steps or self.total // 2
         noise = {name: getattr(settings, name) for name in ("noise_multiplier", "epsilon", "delta")}
         if not load_algorithm(settings.mechanism).needs_subspace:
             return self.start_stage(settings.mechanism, self.total, noise, settings.rank)
         if not rank:
             raise InvalidParameterError("rank", None, f"given for {settings.mechanism}", "give a rank")
-        if not half:
-            raise InvalidParameterError("steps", self.total, "at least 2, one for the search")
+        if settings.public_data is not None:
+            if "rows" not in self.state:
+                public = self.public_records(settings.public_data)
+                self.state["rows"] = public_search(self.module, public, settings, search, rank)
+            subspace = Subspace(leading(torch.stack(self.state["rows"]), rank), "public")
+            return self.start_stage(settings.mechanism, self.total, noise, subspace=subspace)
+        if not 0 < search < self.total:
+            least = f"at least {search + 1}" if search else "at least 2, one for the search"
+            raise InvalidParameterError("steps", self.total, least)
         phases: Any = read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
         done = self.processes.agree(phases)
-        if len(done) < 2 and sum(steps for _, steps in done) < half:
+        if len(done) < 2 and sum(steps for _, steps in done) < search:
             # The search: steps of DP-SGD, of which the trajectory is kept.
             if not done and settings.epsilon is not None:
-                epsilon, delta, steps = settings.epsilon, settings.delta, (half, self.total - half)
+                epsilon, delta, steps = settings.epsilon, settings.delta, (search, self.total - search)
                 both = dp_sft(epsilon=epsilon, delta=delta, sampling_rate=self.rate, steps=steps)
                 noise = {"noise_multiplier": both.phases[0].mechanism.noise_multiplier}
-            self.start_stage("dp-sgd", half, {"noise_multiplier": done[0][0]["noise_multiplier"]} if done else noise)
+            self.start_stage("dp-sgd", search, {"noise_multiplier": done[0][0]["noise_multiplier"]} if done else noise)
             self.trajectory = Trajectory(self.optimizer, rank)
             if "rows" in self.state:
                 self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
@@ -264,7 +278,19 @@ class ClassifierTraining:
                 "resume", self.folder, "a run with snapshots of its search", "start another run"
             )
         subspace = Subspace(leading(torch.stack(self.state["rows"]), rank), "dp", Account(done[:1]))
-        return self.start_stage(settings.mechanism, self.total - half, noise, subspace=subspace)
+        return self.start_stage(settings.mechanism, self.total - search, noise, subspace=subspace)
+
+    def public_records(self, name: str) -> DataLoader:
+        """Return batches of public records; raise :class:`InvalidParameterError` for another width or more classes."""
+        arrays, width, classes = _read_features(name, "public_data"), self.data.x.shape[1], self.data.classes
+        x, y = _checked_tensors(arrays["x"], arrays["y"], "public_data")
+        if x.shape[1] != width or int(y.max()) >= classes:
+            actual = f"{name} with {x.shape[1]} features and {int(y.max()) + 1} classes"
+            expected = f"a file with {width} features and at most {classes} classes, as in --data"
+            raise InvalidParameterError("public_data", actual, expected)
+        records = TensorDataset(x.to(self.device), y.to(self.device))
+        order = streams(self.settings.insecure_seed).projection.on(torch.device("cpu"))
+        return DataLoader(records, batch_size=self.batch_size, shuffle=True, generator=order)
 
     def start_stage(
         self, algorithm: str, steps: int, noise: Any, rank: int | None = None, subspace: Subspace | None = None
@@ -272,10 +298,14 @@ class ClassifierTraining:
         """Make the module, the optimizer and the loader of one stage private."""
         settings, sigma = self.settings, self.settings.adaptive_clipping_sigma
         trained = [p for p in self.module.parameters() if p.requires_grad]
+        kind, rate = torch.optim.SGD, settings.learning_rate or 0.0
+        if subspace is not None:
+            kind, usual = (torch.optim.Adam, 0.02) if settings.optimizer == "adam" else (kind, rate)
+            rate = settings.subspace_learning_rate or usual
         with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
             warnings.simplefilter("ignore", ResumedLedger)
             self.module, self.optimizer, self.loader = make_private(
-                module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), steps=steps,
+                module=self.module, optimizer=kind(trained, lr=rate), steps=steps,
                 data_loader=DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size),
                 algorithm=Method(algorithm, rank, settings.frame, subspace, settings.every, bound=settings.bound),  # pyright: ignore
                 clipping=settings.clipping if sigma is None else AdaptiveClipping(sigma=sigma),  # pyright: ignore
@@ -284,6 +314,8 @@ class ClassifierTraining:
             )  # fmt: skip
         if "clip" in self.state:
             self.optimizer._noisy_sum.resume_clip(self.state["clip"])
+        if "optimizer" in self.state:
+            self.optimizer.load_state_dict(self.state["optimizer"])
 
     def save(self) -> None:
         """Write the checkpoint, which replaces the one before as a whole; only the first process has a folder."""
@@ -293,6 +325,8 @@ class ClassifierTraining:
             self.state["clip"] = self.optimizer.clip
         if self.trajectory is not None:
             self.state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
+        elif self.settings.optimizer == "adam":
+            self.state["optimizer"] = self.optimizer.state_dict()
         if self.folder is not None:
             write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(self.state, file))
 
@@ -354,6 +388,27 @@ class ClassifierTraining:
         """Return the share of test records that are classified right, from 0 to 1."""
         scores = self.module(self.data.test_x.to(self.device))
         return float((scores.argmax(1).cpu() == self.data.test_y).float().mean())
+
+
+def public_search(module: nn.Module, batches: DataLoader, settings: Settings, steps: int, rank: int) -> list[Tensor]:
+    """Train the module on public batches without noise, and return a snapshot after every ``floor(steps/rank)`` steps.
+
+    A snapshot is the difference of all trained weights from the start, in a row. Gradients of batches are clipped.
+    """
+    if rank > steps:
+        raise InvalidParameterError("rank", rank, f"at most {steps}, the number of steps of the search")
+    trained, rows, every = trained_tensors(module), [], steps // rank
+    start, parameters = flat_weights(trained), [p for one in trained for p in one.parameters]
+    optimizer = torch.optim.SGD(parameters, lr=settings.learning_rate or 0.0)
+    for step, (x, y) in zip(range(1, steps + 1), chain.from_iterable(repeat(batches)), strict=False):
+        optimizer.zero_grad()
+        cross_entropy(module(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
+        optimizer.step()
+        if step % every == 0:
+            rows.append(flat_weights(trained) - start)
+    optimizer.zero_grad()
+    return rows
 
 
 def begin_run(settings: Settings, folder: Path) -> None:

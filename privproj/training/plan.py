@@ -150,9 +150,9 @@ class Method:
 
     Args:
         name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
-        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; an
-            error for algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of
-            each adapter, and any other module of a projecting algorithm needs a rank.
+        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``projected-dp-sgd`` and ``flora``, from 1 to
+            1e7; an error for algorithms that take none. None: a model from :func:`prepare_peft` is projected to the
+            rank of each adapter, and any other module of a projecting algorithm needs a rank.
         frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
             release is lifted back, not its privacy. None: Haar.
         subspace: The :class:`Subspace` of ``dp-sft``, needed there and an error elsewhere. Its own releases are

@@ -102,9 +102,9 @@ def make_private(
         steps: ``T``, the number of releases, at least 1. Give it, or ``epochs``.
         epochs: Passes over the data, above 0 and at most 1e9. One pass is ``1/q`` steps, rounded up.
         algorithm: ``dp-sgd``, unless another one is named: ``m2`` (clip, add noise, project freshly),
-            ``m2-projected-clip`` (project, then clip) and ``m1`` (project, clip, add full noise); ``lora-fa`` and
-            ``lora-resampled`` on a module with :func:`add_frozen_lora`; ``flora`` (momentum in a sketch); ``prism`` on
-            a module with :func:`add_prism`; ``dp-sft`` within a subspace. The list is
+            ``m2-projected-clip`` (project, then clip) and ``projected-dp-sgd`` (project, clip, add noise, project);
+            ``lora-fa`` and ``lora-resampled`` on a module with :func:`add_frozen_lora`; ``flora`` (momentum in a
+            sketch); ``prism`` on a module with :func:`add_prism`; ``dp-sft`` within a subspace. The list is
             :data:`privproj.training.algorithms.ALGORITHMS`. Its options come with it: ``Method("m2", rank=16)``.
         clipping: "joint" clips the norm over all trained tensors to ``C``; "per-layer" clips each tensor to an equal
             share of ``C^2``, and a tuple of shares, above 0 and summing to 1, each to its own. Under

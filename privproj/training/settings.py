@@ -22,6 +22,18 @@ SEED = whole_number("a whole number from 0 to 1e9", 0, 10**9)
 EPSILON = number("an epsilon above 0 and at most 1e+09", 0.0, 1e9, open_low=True)
 """Target epsilons."""
 
+WEIGHT = number("a number from 0 to below 1", 0.0, 1.0, open_high=True)
+"""Weights of the past in moving averages."""
+
+RATE = number("a positive learning rate", 0.0, 1e6, open_low=True)
+"""Learning rates."""
+
+ONLY_FOR = {
+    **dict.fromkeys(("update", "momentum", "beta2", "ridge"), "prism"),
+    **dict.fromkeys(("subspace_steps", "public_data", "optimizer", "subspace_learning_rate"), "dp-sft"),
+}
+"""The training algorithm of each option that only one algorithm has."""
+
 DELTA = number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
 """Target deltas."""
 
@@ -55,15 +67,32 @@ class Settings:
     max_batch_size: int | None = parameter(COUNT, "Maximum size of a Poisson batch.", "B")
     epochs: float | None = parameter(EPOCHS, "Number of passes over the data.  [default: 50]", "E")
     steps: int | None = parameter(COUNT, "Number of steps, instead of epochs.", "T")
-    learning_rate: float = parameter(
-        number("a positive learning rate", 0.0, 1e6, open_low=True), "Learning rate.", "LR", default=2.0
-    )
+    learning_rate: float | None = parameter(RATE, "Learning rate.  [default: 2, or 0.2 for adaptive prism]", "LR")
     hidden: int | None = parameter(COUNT, "Number of units of a hidden layer.  [default: none, a linear head]", "H")
     frame: str | None = parameter(one_of("haar", "wishart"), "Distribution of the projection of m2.")
     clipping: str = parameter(
         one_of("joint", "per-layer"), "One clipping norm for all layers, or one for each layer.", default="joint"
     )
     every: int = parameter(COUNT, "Number of steps that use one re-sampled factor.  [default: 1]", "T", default=1)
+    update: str | None = parameter(
+        one_of("adaptive", "plain"), "Step of prism: divide by second moments, or not.  [default: adaptive]"
+    )
+    momentum: float | None = parameter(WEIGHT, "Weight of the past in prism's momentum.  [default: 0.9]", "BETA")
+    beta2: float | None = parameter(WEIGHT, "Weight of the past in prism's second moments.  [default: 0.99]", "BETA")
+    ridge: float | None = parameter(
+        number("a number above 0 and at most 1e9", 0.0, 1e9, open_low=True),
+        "Factor of the ridge on prism's second moments.  [default: 1]", "K",
+    )  # fmt: skip
+    subspace_steps: int | None = parameter(
+        COUNT, "Steps of dp-sft's search, a multiple of the rank.  [default: half of the steps]", "T"
+    )
+    public_data: str | None = parameter(
+        TEXT, "Let dp-sft search its subspace in public records, at no privacy cost.", "DATA"
+    )
+    optimizer: str | None = parameter(one_of("sgd", "adam"), "Optimizer in dp-sft's subspace.  [default: sgd]")
+    subspace_learning_rate: float | None = parameter(
+        RATE, "Learning rate in dp-sft's subspace.  [default: --learning-rate, or 0.02 for adam]", "LR"
+    )
     bound: str | None = parameter(TEXT, "Bound for the accounting of the run.", "NAME")
     device: str | None = parameter(TEXT, "cpu, cuda, ...  [default: cuda where there is one]", "DEVICE")
     checkpoint_every: int = parameter(COUNT, "Steps between checkpoints.  [default: 25]", "T", default=25)
@@ -78,6 +107,7 @@ class Settings:
         if self.epsilon is None and self.noise_multiplier is None:
             raise InvalidParameterError("epsilon", "nothing", "either --epsilon or --noise-multiplier")
         check_parameters(self)
+        self._check_options_of_one_algorithm()
         two_stages = ("sampling", "poisson"), ("max_batch_size", None), ("adaptive_clipping_sigma", None)
         for name, only in two_stages if self.mechanism == "dp-sft" else ():
             if getattr(self, name) != only:
@@ -91,3 +121,19 @@ class Settings:
             raise InvalidParameterError("batches", self.batches, "either batches or batch_size, not both")
         if self.adaptive_clipping_sigma is not None and self.clipping != "joint":
             raise InvalidParameterError("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
+
+    def _check_options_of_one_algorithm(self) -> None:
+        """Check the options that only one algorithm has, and set the learning rate that suits the algorithm."""
+        for name, mechanism in ONLY_FOR.items():
+            if getattr(self, name) is not None and self.mechanism != mechanism:
+                raise InvalidParameterError(name, getattr(self, name), f"omitted with {self.mechanism}")
+        for name in ("beta2", "ridge") if self.update == "plain" else ():
+            if getattr(self, name) is not None:
+                raise InvalidParameterError(name, getattr(self, name), "omitted with update=plain")
+        if self.subspace_steps is not None and self.rank and self.subspace_steps % self.rank:
+            raise InvalidParameterError("subspace_steps", self.subspace_steps, f"a multiple of the rank {self.rank}")
+        if self.public_data is not None and self.public_data == self.data:
+            raise InvalidParameterError("public_data", self.public_data, "other data than --data, which is private")
+        if self.learning_rate is None:
+            adaptive = self.mechanism == "prism" and self.update != "plain"
+            object.__setattr__(self, "learning_rate", 0.2 if adaptive else 2.0)

@@ -21,7 +21,9 @@ TARGETS = {"epsilon": {"delta": 1e-5}, "delta": {"epsilon": 1.0}, "sigma": {"eps
 PAGES = ("README.md", *(f"docs/{name}.md" for name in (
     "tutorial", "how-to-choose", "command-line", "samplers", "runs-and-ci", "certificates", "not-a-guarantee",
 )))  # fmt: skip
-ALGORITHMS = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft")
+ALGORITHMS = (
+    "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "projected-dp-sgd", "prism", "dp-sft",
+)  # fmt: skip
 SEARCHES = ("rank", "rate", "steps")
 SLOW_BOUNDS = ("early", "early-exact-tail", "column-exact", "mixture-rdp", "good-event", "good-event-q")  # above 0.1 s
 SAMPLERS = (("--batch-size", "64"), ("--sampling", "balls-in-bins", "--batches", "6"), ("--sampling", "fixed"))

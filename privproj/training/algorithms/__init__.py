@@ -17,7 +17,7 @@ FILES = {
     "flora": "projected",
     "m2": "projected",
     "m2-projected-clip": "projected",
-    "m1": "projected",
+    "projected-dp-sgd": "projected",
     "prism": "prism",
     "dp-sft": "subspace",
 }
@@ -26,7 +26,7 @@ FILES = {
 ALGORITHMS = tuple(FILES)
 """The names of all training algorithms, in the order in which users see them."""
 
-MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
+MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "projected-dp-sgd")
 """The names of the algorithms that ``privproj audit membership`` offers."""
 
 

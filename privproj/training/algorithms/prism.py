@@ -28,25 +28,29 @@ from privproj.training.view import Algorithm, View
 class Steps:
     """How PRISM makes a step of a released tangent vector ``xi``; all of it is post-processing.
 
+    Both moments start at the first release. The ridge is added to a second moment of releases, which has the unit of
+    ``(C/(q N))^2``, so its prefactor is ``(sigma C/(q N))^2``. The paper has ``sigma C^2/(q N)``, which has another
+    unit.
+
     Args:
-        kind: "plain" steps to ``Retr(Z - lr m)``, ``m`` the momentum of transported tangent vectors. "adaptive" divides
-            the lifted momentum by the root of second moments of the lifted releases, once the smallest singular value
-            exceeds ``floor``; before that it steps as "plain" does.
+        kind: "adaptive" divides the lifted momentum by the root of second moments of the lifted releases, as the paper
+            does, once the smallest singular value exceeds ``floor``; before that it steps as "plain" does. "plain"
+            steps to ``Retr(Z - lr m)``, ``m`` the momentum of transported tangent vectors.
         momentum: Weight of the past in ``m <- momentum m + (1 - momentum) xi``, from 0 to below 1.
         beta2: Weight of the past in the second moments, from 0 to below 1. For "adaptive" only.
-        kappa: Factor of the ridge ``kappa tr(D)/r`` on the second moments, ``D`` the part of them that the noise makes;
+        ridge: Factor of the ridge ``ridge tr(D)/r`` on the second moments, ``D`` the part of them that the noise makes;
             above 0. For "adaptive" only.
         floor: Smallest singular value above which "adaptive" steps are made, above 0.
 
     >>> from privproj.training import Steps
-    >>> Steps(momentum=0.9).kind
-    'plain'
+    >>> Steps(momentum=0.5).kind
+    'adaptive'
     """
 
-    kind: Literal["plain", "adaptive"] = "plain"
-    momentum: float = 0.0
+    kind: Literal["plain", "adaptive"] = "adaptive"
+    momentum: float = 0.9
     beta2: float = 0.99
-    kappa: float = 1.0
+    ridge: float = 1.0
     floor: float = 1e-3
 
 
@@ -144,7 +148,7 @@ def add_prism(
     Args:
         module: The module to adapt.
         rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
-        steps: How a released tangent vector becomes a step. None: ``Steps()``, plain steps without momentum.
+        steps: How a released tangent vector becomes a step. None: ``Steps()``, the adaptive steps of the paper.
         where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
             It is not called for a module that is a linear layer itself.
         insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
@@ -440,8 +444,8 @@ class _TangentView(View):
             now = part.T @ part / side
             beta = self.steps.beta2
             moments.append(now if self.second is None else beta * self.second[i] + (1.0 - beta) * now)
-            # lam_A = kappa tr(D)/r.
-            ridge = self.steps.kappa * noise_moment(at.s, side, self.deviation * self.noise_scale).sum() / len(root)
+            # lam_A = ridge tr(D)/r.
+            ridge = self.steps.ridge * noise_moment(at.s, side, self.deviation * self.noise_scale).sum() / len(root)
             # U_A = m_A (V_A + lam_A I)^-1/2.
             steps.append(ascent[i] @ _inverse_root(moments[i], ridge))
         self.factors, self.second = (a, b), (moments[0], moments[1])

@@ -1,9 +1,9 @@
-"""Training by fresh random projections: M2, M2 with projected clipping, and M1; and Flora, by a sketch that lasts.
+"""Training by random projections: M2, M2 with projected clipping and projected DP-SGD (all fresh), and Flora.
 
 Each draws a new projection of the inputs' side of every trained matrix for every release. They differ in what is
 clipped. M2 takes the norm of the whole gradient and sums the projected one. Only that gains privacy from the freshness
-of the projection, which may be known to all. M2 with projected clipping and M1 clip what they sum: they are accounted
-as the Gaussian mechanism.
+of the projection, which may be known to all. M2 with projected clipping and projected DP-SGD clip what they sum: they
+are accounted as the Gaussian mechanism. The mechanism ``m1`` clips before it projects, and no algorithm here does.
 """
 
 from collections import Counter
@@ -73,8 +73,8 @@ class _ProjectedClip(Projected):
     clips_what_it_sums = True
 
 
-class _ProjectedFirst(View):
-    """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added.
+class _ProjectedDPSGD(View):
+    """Projected DP-SGD: ``G_j A^T A`` is clipped and noised, ``A`` (rank x inputs, entries N(0, 1/rank)) being fresh.
 
     The update is the release times ``P_A``, the projection onto the range of ``A``, which holds the whole sum: the
     noise outside of it is left out (post-processing, claim C38). ``A`` may be known, since what is summed is clipped.
@@ -172,7 +172,7 @@ RECORDS = (
         summary="Project every record's gradient freshly and scale it to its length, clip that, add noise to the sum.",
     ),
     Algorithm(
-        name="m1", view=_ProjectedFirst, rank="projection",
+        name="projected-dp-sgd", view=_ProjectedDPSGD, rank="projection",
         summary="Project every record's gradient and lift it back, clip it, add noise to the sum, project that.",
     ),
     Algorithm(

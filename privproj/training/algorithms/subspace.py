@@ -137,7 +137,7 @@ class Trajectory:
         if self.k > steps:
             raise InvalidParameterError("rank", self.k, f"at most {steps}, the number of steps")
         self.every = steps // self.k
-        self.start = _flat_weights(optimizer._trained)
+        self.start = flat_weights(optimizer._trained)
         self.rows: list[Tensor] = []
         optimizer.attach_step_hook(self.take_snapshot)
 
@@ -148,7 +148,7 @@ class Trajectory:
             optimizer: The private optimizer that has made a step.
         """
         if optimizer.steps_done % self.every == 0:
-            self.rows.append(_flat_weights(optimizer._trained) - self.start)
+            self.rows.append(flat_weights(optimizer._trained) - self.start)
 
     def subspace(self) -> Subspace:
         """Return the subspace of the snapshots, with the account of the run that made them, which has to be over.
@@ -167,7 +167,7 @@ class Trajectory:
         return Subspace(leading(torch.stack(self.rows), self.k), "dp", self.optimizer._spending.account)
 
 
-def _flat_weights(trained: list[Trained]) -> Tensor:
+def flat_weights(trained: list[Trained]) -> Tensor:
     """All trained weights in a row, in the order of the trained tensors."""
     return torch.cat([p.detach().flatten() for one in trained for p in one.parameters])
 

@@ -3,16 +3,18 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import mpmath as mp
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameterError, UnsupportedError
-from privproj.accounting.digits import difference, reference_value, with_digits
+from privproj import M2, Gaussian, InvalidParameterError, Laplace, UnsupportedError
+from privproj.accounting.digits import difference, noise_difference, reference_value, with_digits
 from privproj.accounting.query import composition_of
 from privproj.errors import ConvergenceError
-from privproj.targets import epsilon_target
+from privproj.targets import epsilon_target, full_target
 
 
 def digits_of(result, digits):
@@ -50,6 +52,71 @@ def test_digits_of_m2_match_a_quadrature():
 
         exact = mp.quad(density, [0, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
         assert abs(mp.mpf(found) - exact) <= exact * mp.mpf(10) ** -30
+
+
+def beta_expectation(dim, rank, f, start=0):
+    """``E[f(B); B > start]`` for ``B ~ Beta(r/2, (d-r)/2)``, by quadrature over the angle of a random direction."""
+
+    def density(angle):
+        # B = sin^2 angle has the density 2 sin^(r-1) cos^(d-r-1) / Beta(r/2, (d-r)/2) in the angle.
+        sine = mp.sin(angle)
+        return sine ** (rank - 1) * mp.cos(angle) ** (dim - rank - 1) * f(sine**2)
+
+    first = mp.asin(mp.sqrt(start))
+    places = [first + (mp.pi / 2 - first) * mp.mpf(i) / 12 for i in range(13)]
+    return 2 * mp.quad(density, places) / mp.beta(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2)
+
+
+def two_sided_delta(eps, mu):
+    """Equation 10 of arXiv 2601.21719: the probability that the loss of a Gaussian exceeds ``eps`` on either side."""
+    return (mp.erfc((eps / mu - mu / 2) / mp.sqrt(2)) + mp.erfc((eps / mu + mu / 2) / mp.sqrt(2))) / 2
+
+
+def hundred_settings():
+    """Yield the mechanism, the options of the query and a function for the delta, written from the definitions."""
+    epsilons = (0.0, 0.01, 0.5, 2.0, 6.0)
+    for z, eps in product((0.1, 0.3, 0.7, 1.0, 2.5, 20.0), epsilons):
+        exact = partial(lambda z, eps: gaussian_delta_at_60_digits(eps, 1 / mp.mpf(z)), z, eps)
+        yield Gaussian(noise_multiplier=z), {"epsilon": eps}, exact
+    for z, eps in product((0.02, 0.1, 0.13, 0.15), epsilons):
+        exact = partial(lambda z, eps: 1 - mp.exp((mp.mpf(eps) - 1 / mp.mpf(z)) / 2), z, eps)
+        yield Laplace(noise_multiplier=z), {"epsilon": eps}, exact
+    for (dim, rank), z, eps in product(((20, 4), (9, 2), (33, 3), (64, 16), (5, 1)), (0.3, 1.0), epsilons[1:4]):
+
+        def mixture(dim, rank, z, eps):
+            return beta_expectation(dim, rank, lambda b: gaussian_delta_at_60_digits(eps, mp.sqrt(b) / mp.mpf(z)))
+
+        options = {"epsilon": eps, "bound": "exact-rank1"}
+        yield M2(dim=dim, rank=rank, noise_multiplier=z), options, partial(mixture, dim, rank, z, eps)
+    for (dim, rank, k), tau, eps in product(((40, 5, 3), (200, 16, 10)), (0.125, 0.25, 0.5, 0.75), (0.25, 1.0)):
+
+        def union(dim, rank, k, tau, eps):
+            tail = beta_expectation(dim, rank, lambda b: 1, start=mp.mpf(tau))
+            return min(1, two_sided_delta(eps, mp.sqrt(mp.mpf(tau)) / mp.mpf(0.4)) + k * tail)
+
+        options = {"epsilon": eps, "bound": "beta-tail", "tau": tau}
+        mechanism = M2(dim=dim, rank=rank, change_rank=k, noise_multiplier=0.4)
+        yield mechanism, options, partial(union, dim, rank, k, tau, eps)
+    for z, eps in product((0.4, 1.0), (0.25, 1.5)):
+        options = {"epsilon": eps, "bound": "two-sided"}
+        exact = partial(lambda z, eps: two_sided_delta(eps, 1 / mp.mpf(z)), z, eps)
+        yield Gaussian(noise_multiplier=z), options, exact
+
+
+@pytest.mark.full
+def test_forty_digits_agree_with_evaluations_at_60_digits_at_100_settings():
+    settings, differences = [*hundred_settings()], []
+    for mechanism, options, evaluate in settings:
+        shown = digits_of(privproj.delta(mechanism, **options), 40)
+        with mp.workdps(75):
+            exact = evaluate()
+            differences.append(abs(mp.mpf(shown) / exact - 1))
+    assert len(settings) == 100 and max(differences) <= mp.mpf(10) ** -39
+
+
+def test_digits_of_a_bound_above_one_are_those_of_one():
+    mechanism = M2(dim=40, rank=5, change_rank=3, noise_multiplier=0.4)
+    assert digits_of(privproj.delta(mechanism, epsilon=0.25, bound="beta-tail", tau=0.125), 5) == "1.0000"
 
 
 def test_digits_use_the_mechanism_of_the_relation():
@@ -111,6 +178,23 @@ steps = 10
 delta = 1e-5
 at_most = 10
 """
+
+
+@pytest.mark.parametrize("factor, word", [(1.0, ""), (1 - 1e-9, "at most"), (1 + 3e-6, "above")])
+@pytest.mark.parametrize("mechanism", [Gaussian(), M2(dim=64, rank=4)], ids=lambda mechanism: mechanism.name)
+def test_noise_difference_finds_too_small_and_too_large_noise(mechanism, factor, word):
+    query, target = composition_of(mechanism, None, {}), full_target(1.0, 1e-5, None, zero=False)
+    noise = privproj.sigma(mechanism, epsilon=1.0, delta=1e-5).value
+    found = noise_difference(query, target, noise * factor)
+    assert word in found and bool(word) == bool(found)
+
+
+def test_check_reference_compares_sigma(run, tmp_path):
+    path = tmp_path / "bounds.toml"
+    entry = '[[bound]]\nquery = "sigma"\nmechanism = "gaussian"\nat_most = 9\n'
+    path.write_text(f"{entry}epsilon = 1\ndelta = 1e-5\n\n{entry}advantage = 0.1\n")
+    code, out, _ = run(f"check --reference {path}")
+    assert code == 0 and "attack risks" in out and "1 agree with mpmath, 1 were not compared" in out
 
 
 @pytest.mark.parametrize("error", [-1e-9, pytest.param(1e-9, marks=pytest.mark.full)])

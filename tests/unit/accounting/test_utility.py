@@ -22,7 +22,8 @@ def test_every_choice_meets_target_with_noise_of_its_query():
     rows = choose(layers=("96x8x2:32", "64x8"), ranks=(4, 16), epsilon=2.0, delta=1e-5, **RUN)
     assert [row.utility.error for row in rows] == sorted(row.utility.error for row in rows)
     names = {(row.name, row.rank) for row in rows}
-    assert {("dp-sgd", None), ("m2", 4), ("m2 per-layer", 16), ("m2-projected-clip", 4), ("m1", 16)} <= names
+    assert {("dp-sgd", None), ("m2", 4), ("m2 per-layer", 16)} <= names
+    assert {("m2-projected-clip", 4), ("projected-dp-sgd", 16)} <= names
     for row in rows:
         assert epsilon(row.mechanism, delta=1e-5, **RUN).value <= 2.0
         assert row.result.value == row.mechanism.noise_multiplier
@@ -37,6 +38,14 @@ def test_one_layer_has_mechanisms_of_programs_of_ones_own_too():
     (m2,) = (row for row in rows if row.name == "m2")
     again = update_utility(m2.mechanism, epsilon=2.0, delta=1e-5, **RUN)
     assert m2.utility.as_dict() == pytest.approx(again.as_dict(), rel=1e-6)
+
+
+@pytest.mark.parametrize("rank", [16, 256, 1000])
+def test_projected_dp_sgd_needs_less_noise_than_m1_with_known_matrix(rank):
+    rows = {row.name: row for row in choose(layers=f"1024x{rank}", epsilon=2.0, delta=1e-5)}
+    in_range = math.sqrt(rank / 1024)  # the part of M1's noise that the projection on the range of the matrix keeps
+    m1 = rows["m1 (own program)"].utility.noise_over_dp_sgd * in_range
+    assert 1.0 < rows["projected-dp-sgd"].utility.noise_over_dp_sgd < m1
 
 
 @pytest.mark.full

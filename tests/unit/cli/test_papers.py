@@ -1,5 +1,6 @@
 """Every item of a source paper has a verdict, its command runs, and the value of the command is the stored one."""
 
+import csv
 import json
 import re
 import shlex
@@ -37,7 +38,9 @@ def test_papers_command_prints_the_stored_value(value, run):
     assert json.loads(out)[key] == pytest.approx(stored, rel=1e-6, abs=0.0)
 
 
-@pytest.mark.parametrize("command", dict.fromkeys(item["command"] for _, item in ITEMS if "command" in item))
+@pytest.mark.parametrize(
+    "command", dict.fromkeys(item[key] for _, item in ITEMS for key in ("command", "figure") if key in item)
+)
 def test_papers_command_has_known_options(command):
     arguments = shlex.split(command)
     assert arguments.pop(0) == "privproj"
@@ -56,7 +59,7 @@ def test_papers_item_has_a_verdict_and_a_reason(paper, item):
     assert item.get("command") or item.get("reason") or item.get("bound")
     assert ("improved" in item) == ("improved_value" in item)
     names = {"name", "subject", "bound", "command", "value", "key", "verdict", "reason", "proof", "deviation"}
-    assert set(item) <= names | {"improved", "improved_value", "improved_command"}
+    assert set(item) <= names | {"also", "figure", "improved", "improved_value", "improved_command"}
     if "bound" in item:
         assert find_bound(mechanism_named(item["bound"].partition(".")[0]), item["bound"].partition(".")[2])
 
@@ -73,7 +76,8 @@ def test_papers_improved_command_drops_published_options():
     assert improved_command(command, "new") == "privproj epsilon m1 --dim 9 --bound new --delta 1e-5"
 
 
-@pytest.mark.parametrize("word", ["Theorem 5", "2601.21719", "PRISM", "DP-SFT", "arXiv:2409.17538", "LoRA and Privacy"])
+@pytest.mark.parametrize("word", ["Theorem 5", "2601.21719", "PRISM", "DP-SFT", "arXiv:2409.17538", "LoRA and Privacy",
+                                  "Lemma 17", "2409.17538 Equation 17"])  # fmt: skip
 def test_explain_finds_papers_and_items(word):
     assert "paper" in [entry["kind"] for entry in entries(word_groups(), word)]
 
@@ -86,6 +90,14 @@ def test_papers_lists_every_item_of_one_paper(run):
     code, out, _ = run("papers")
     assert code == 0 and all(paper["number"] in out for paper in papers())
     assert run("papers unknown")[0] == 2
+
+
+def test_papers_csv_has_published_and_improved_values_side_by_side(run):
+    rows = [*csv.DictReader(run("papers 2601.21719 --csv")[1].splitlines())]
+    (theorem,) = (row for row in rows if row["name"] == "Theorem 5")
+    assert float(theorem["improved_value"]) < float(theorem["value"]) and theorem["improved"] == "rank-free"
+    (item,) = (item for paper, item in ITEMS if (paper["number"], item["name"]) == ("2601.21719", "Theorem 5"))
+    assert theorem["improved_command"] == item["improved_command"] and theorem["command"] == item["command"]
 
 
 def test_papers_numbers_are_those_of_the_documentation():

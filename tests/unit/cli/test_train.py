@@ -17,7 +17,7 @@ from privproj.assumptions import Requirement
 from privproj.errors import UnsupportedError
 from privproj.io.ledger import read_ledger
 
-needs("torch", "opacus", "sklearn")
+torch = needs("torch", "opacus", "sklearn")
 
 from privproj.training.batches import Batch  # noqa: E402
 
@@ -61,7 +61,8 @@ def test_fixed_call(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("options", ["dp-sgd", "lora-fa --rank 8", "m2-projected-clip --rank 8", "m1 --rank 30",
+@pytest.mark.parametrize("options", ["dp-sgd", "lora-fa --rank 8", "m2-projected-clip --rank 8",
+                                     "projected-dp-sgd --rank 30",
                                      "m2 --rank 8 --hidden 20", "m2 --rank 4 --frame wishart --clipping per-layer",
                                      "m2 --rank 8 --bound mixture-rdp",
                                      pytest.param("m2 --rank 8 --bound good-event-q", marks=pytest.mark.slow),
@@ -73,6 +74,50 @@ def test_every_mechanism_trains_within_its_target(small, tmp_path, options, caps
     assert train(line, tmp_path / "run") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["epsilon"] <= 2.0 and found["steps"] == (6 if "--epochs" in options else 5)
+
+
+def weights_of(line, folder):
+    """Train, and return all weights in a row and the checkpoint."""
+    assert train(line, folder) == 0
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    return torch.cat([part.flatten() for part in state["module"].values()]), state
+
+
+def test_prism_uses_the_optimizer_of_its_paper_by_default(small, tmp_path):
+    line = f"train --data {small} --mechanism prism --rank 2 --noise-multiplier 1 --steps 4 --insecure-seed 0"
+    default, _ = weights_of(line, tmp_path / "default")
+    named = f"{line} --update adaptive --momentum 0.9 --beta2 0.99 --ridge 1 --learning-rate 0.2"
+    assert torch.equal(weights_of(named, tmp_path / "named")[0], default)
+    for option in ("--update plain", "--momentum 0.5", "--beta2 0.5", "--ridge 2"):
+        again, _ = weights_of(f"{line} --learning-rate 0.2 {option}", tmp_path / option.split()[0])
+        assert not torch.equal(again, default)
+
+
+def test_dp_sft_trains_in_the_subspace_of_public_records(small, tmp_path, capsys):
+    np.savez(tmp_path / "public.npz", x=np.random.default_rng(1).normal(size=(60, 20)), y=np.arange(60) % 2)
+    line = f"train --data {small} --mechanism dp-sft --rank 3 --noise-multiplier 1 --steps 4 --subspace-steps 6 --json"
+    line += f" --insecure-seed 0 --public-data {tmp_path / 'public.npz'}"
+    weights, state = weights_of(line, tmp_path / "run")
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 4 and "public-subspace" in found["result"]["requires"]
+    assert [steps for _, steps in read_ledger(tmp_path / "run" / "ledger.jsonl").phases] == [4]
+    # The head starts at zero, and the last snapshot is the end of the search.
+    rows = torch.stack(state["rows"])
+    outside = weights - torch.linalg.lstsq(rows.T, weights[:, None]).solution[:, 0] @ rows
+    assert len(rows) == 3 and outside.norm() < 1e-5 * weights.norm()
+    np.savez(tmp_path / "wide.npz", x=np.ones((60, 21)), y=np.arange(60) % 2)
+    assert train(line.replace("public.npz", "wide.npz"), tmp_path / "wide") == 2
+    assert "21 features" in capsys.readouterr().err
+
+
+def test_dp_sft_resumes_adam_in_its_subspace(small, tmp_path, capsys):
+    line = f"train --data {small} --mechanism dp-sft --rank 2 --epsilon 4 --steps 8 --subspace-steps 2 --json"
+    _, state = weights_of(f"{line} --optimizer adam", tmp_path / "run")
+    assert {float(part["step"]) for part in state["optimizer"]["state"].values()} == {6.0}
+    first = json.loads(capsys.readouterr().out)
+    assert first["epsilon"] <= 4.0 and first["steps"] == 8
+    assert exit_code(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
+    assert {**json.loads(capsys.readouterr().out), "seconds": 0} == {**first, "seconds": 0}
 
 
 def test_finished_run_resumes_to_same_report(small, tmp_path, capsys):
@@ -313,6 +358,12 @@ def test_folder_with_run_is_not_overwritten(small, tmp_path, capsys):
             "not both",
         ),
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --sampling balls-in-bins", "two stages"),
+        ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --subspace-steps 5", "a multiple of the rank 2"),
+        ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --steps 4 --subspace-steps 4", "at least 5"),
+        ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --public-data digits", "which is private"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --momentum 0.5", "--momentum must be omitted with dp-sgd"),
+        ("--data digits --mechanism prism --rank 2 --epsilon 8 --beta2 1", "from 0 to below 1"),
+        ("--data digits --mechanism prism --rank 2 --epsilon 8 --update plain --ridge 1", "omitted with update=plain"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, sentence):

@@ -152,7 +152,7 @@ ALGORITHMS = {
     "m2": {"rank": 3},
     "m2 wishart": {"algorithm": "m2", "rank": 3, "frame": "wishart"},
     "m2-projected-clip": {"rank": 3},
-    "m1": {"rank": 3},
+    "projected-dp-sgd": {"rank": 3},
     "per layer": {"algorithm": "dp-sgd", "clipping": "per-layer", "shares": (0.2, 0.8)},
     "m2 per layer": {"algorithm": "m2", "rank": 3, "clipping": "per-layer"},
 }

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy, linear  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from unit.training.helpers import batch_of, make_private, take_in  # noqa: E402
 
-from privproj.training import AdaptiveClipping, Subspace  # noqa: E402
+from privproj.training import AdaptiveClipping, Steps, Subspace  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS, load  # noqa: E402
 
 DOUBLE = torch.float64
@@ -34,6 +34,7 @@ SILENT = 1e-12
 RECORDS, RETURNED, WIDTH, HIDDEN, CLASSES = 12, 9, 6, 5, 3
 """Fewer records come back than are expected, so that a mean over the batch's own size is another number."""
 CLIP, RANK, SEED = 2.0, 2, 7
+PLAIN = Steps(kind="plain", momentum=0.0)  # a step of PRISM that is linear in the release
 RELATIVE = 1e-5
 """The release code overstates norms by 1e-6; every inserted fault is off by more than a hundredth."""
 
@@ -128,7 +129,7 @@ DEFINITIONS = {
     ),
     "m2": projected(measured=lambda g, q: g),
     "m2-projected-clip": projected(scale=lambda q: 1.0),  # columns of length sqrt(d/r)
-    "m1": Definition(
+    "projected-dp-sgd": Definition(
         draw=lambda view, layer: view.a.T @ view.a,
         summed=lambda g, square: g @ square,
         back=lambda total, square: total,
@@ -174,8 +175,8 @@ def build(name):
     """A network of two layers, with the adapters that the algorithm trains; none of these is zero."""
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
-    adapt = load(name).adapt
-    module = module if adapt is None else adapt(module, RANK, insecure_seed=4)
+    adapt, options = load(name).adapt, {"steps": PLAIN} if name == "prism" else {}
+    module = module if adapt is None else adapt(module, RANK, insecure_seed=4, **options)
     with torch.no_grad():
         for part in (p for key, p in module.named_parameters() if key.endswith((".s", "lora_B.weight"))):
             part.copy_(torch.linspace(0.7, 0.2, part.numel(), dtype=DOUBLE).view_as(part))

@@ -31,7 +31,7 @@ pytestmark = [
 ]  # fmt: skip
 cuda_only = pytest.mark.skipif(not IS_CUDA, reason="needs a GPU")
 
-OPTIONS = {name: {"rank": 3} for name in ("m2", "m2-projected-clip", "m1", "flora")}
+OPTIONS = {name: {"rank": 3} for name in ("m2", "m2-projected-clip", "projected-dp-sgd", "flora")}
 EVERY = [*((name, "joint") for name in ALGORITHMS), ("dp-sgd", "per-layer"), ("m2", "per-layer")]
 every_algorithm = pytest.mark.parametrize(("name", "clipping"), EVERY, ids=lambda part: part)
 WAITS = {"prism": "it looks at its bases in every step"}

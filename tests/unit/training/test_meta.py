@@ -16,7 +16,7 @@ from privproj.training import AdaptiveClipping, Subspace, generators  # noqa: E4
 from privproj.training.algorithms import ALGORITHMS, load  # noqa: E402
 
 META = torch.device("meta")
-OPTIONS = {name: {"rank": 3} for name in ("m2", "m2-projected-clip", "m1", "flora")}
+OPTIONS = {name: {"rank": 3} for name in ("m2", "m2-projected-clip", "projected-dp-sgd", "flora")}
 WAITS = {"prism": "it looks at its bases in every step"}
 """Algorithms whose step looks at values, and why."""
 

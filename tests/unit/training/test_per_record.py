@@ -175,7 +175,7 @@ def test_bfloat16_autocast_is_close_to_a_loop():
 
 ALGORITHMS = {
     "dp-sgd": {}, "m2": {"rank": 3}, "m2 wishart": {"algorithm": "m2", "rank": 3, "frame": "wishart"},
-    "m2-projected-clip": {"rank": 3}, "m1": {"rank": 3}, "flora": {"rank": 3},
+    "m2-projected-clip": {"rank": 3}, "projected-dp-sgd": {"rank": 3}, "flora": {"rank": 3},
     "adaptive": {"algorithm": "dp-sgd", "clipping": AdaptiveClipping(sigma=1e-12)},
     "groups": {"algorithm": "dp-sgd", "group_size": 3},
 }  # fmt: skip

@@ -30,7 +30,7 @@ def test_event_comes_from_what_is_trained():
     assert one.mechanism == privproj.M2(dim=7, rank=4, columns=3, noise_multiplier=1.0)
     two = private(mlp(hidden=8), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1].plan
     assert {str(layer) for layer in two.mechanism.layers} == {"7x4x1", "9x4x1"}
-    for algorithm in ("m2-projected-clip", "m1"):
+    for algorithm in ("m2-projected-clip", "projected-dp-sgd"):
         plan = private(mlp(), x, y, algorithm=algorithm, rank=4, noise_multiplier=1.0)[1].plan
         assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.0)
     # Told to the last bit, so that a run that is given it again goes on: 1 / (1 / z) is another number for this one.

@@ -30,9 +30,10 @@ def test_where_torch_is_missing_the_import_error_names_the_extra(monkeypatch):
 
 
 def test_names_are_the_published_ones():
-    published = "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"
+    projected = "m2", "m2-projected-clip", "projected-dp-sgd"
+    published = "dp-sgd", "lora-fa", "lora-resampled", "flora", *projected, "prism", "dp-sft"
     assert tuple(name for name in ALGORITHMS if name in published) == published
-    assert {"dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"} <= set(MEMBERSHIP_ALGORITHMS) <= set(ALGORITHMS)
+    assert {"dp-sgd", "lora-fa", *projected} <= set(MEMBERSHIP_ALGORITHMS) <= set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("name", ["sgd", "", None, ["m2"], "M2"])

@@ -276,7 +276,7 @@ BUILD = {
     "prism": lambda: add_prism(mlp(), 2),
 }
 MORE = {
-    **{name: {"rank": 2} for name in ("m2", "m2-projected-clip", "m1", "flora")},
+    **{name: {"rank": 2} for name in ("m2", "m2-projected-clip", "projected-dp-sgd", "flora")},
     "dp-sft": {"subspace": Subspace(orthonormal(53, 2), "public")},
 }
 

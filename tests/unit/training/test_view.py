@@ -50,7 +50,7 @@ def test_gradients_take_the_form_that_is_smaller(tokens):
     assert [one.take() for one in trained] == [None, None]
 
 
-@pytest.mark.parametrize("algorithm", ["dp-sgd", "m2", "m2-projected-clip", "m1"])
+@pytest.mark.parametrize("algorithm", ["dp-sgd", "m2", "m2-projected-clip", "projected-dp-sgd"])
 @pytest.mark.parametrize("build", [mlp, Twice])
 def test_formed_or_not_makes_no_difference(algorithm, build, monkeypatch):
     x, y = data(tokens=9)

@@ -64,10 +64,11 @@ def test_full_rank_haar_is_dp_sgd(algorithm):
 
 
 @pytest.mark.full
-def test_m1_tends_to_dp_sgd_with_its_rank():
+def test_projected_dp_sgd_tends_to_dp_sgd_with_its_rank():
     x, y = data()
     expected = one_step(mlp(), x, y)
-    errors = [float((one_step(mlp(), x, y, algorithm="m1", rank=r) - expected).norm()) for r in (10, 10**6)]
+    steps = [one_step(mlp(), x, y, algorithm="projected-dp-sgd", rank=rank) for rank in (10, 10**6)]
+    errors = [float((step - expected).norm()) for step in steps]
     assert errors[1] < 0.02 * float(expected.norm()) and errors[1] < 0.1 * errors[0]
 
 

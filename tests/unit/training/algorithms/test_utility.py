@@ -75,7 +75,7 @@ def test_m2_adds_the_error_of_its_lift(inputs, outputs, rank, spectrum):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("inputs", "outputs", "rank"), SHAPES)
-@pytest.mark.parametrize("algorithm", ["m2-projected-clip", "m1"])
+@pytest.mark.parametrize("algorithm", ["m2-projected-clip", "projected-dp-sgd"])
 def test_rank_one_records_are_worst_for_projected_clipping(inputs, outputs, rank, algorithm):
     rows = choose(layers=Layer(dim=inputs, rank=rank, columns=outputs), epsilon=1.0, delta=1e-5)
     (row,) = (row for row in rows if row.algorithm == algorithm)
@@ -94,8 +94,8 @@ def test_rank_one_records_are_worst_for_projected_clipping(inputs, outputs, rank
         assert factor <= (1.0 + row.utility.projection_error) * (1.0 + TOLERANCE)
 
 
-def test_noise_of_m1_outside_of_its_range_is_left_out():
-    view = view_of("m1", 64, 16, 8)
+def test_projected_dp_sgd_leaves_out_noise_outside_its_range():
+    view = view_of("projected-dp-sgd", 64, 16, 8)
     view.refresh(streams(insecure_seed=1))
     left, right = view.update(torch.randn(16, 64, dtype=DOUBLE, generator=torch.Generator().manual_seed(3)))
     assert torch.linalg.matrix_rank(left @ right) == 8
