@@ -17,6 +17,7 @@ from privproj.composition.dominating_pairs import (
     CoarseDescription,
     DominatingPair,
     ExcessBounds,
+    describe_coarsely,
 )
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, FourierComposition
 from privproj.composition.repeated_squaring import ComposedPmf, adaptive_bounds, compose_pmfs, pmf_from_pair
@@ -26,6 +27,8 @@ from privproj.numerics.interval import Enclosure, LazyEnclosure, next_up
 LARGEST_GRID_STEP = 10.0  # nats between two grid points; a coarser grid is not supported
 MOST_COARSENINGS = 8  # times that a default grid is made coarser before the query is not supported
 LOOSE_SHARE = 0.03  # share of a delta that may be error before the next grid is tried; squaring loses 1 % of epsilon
+# Masses of the truncated tails of a run, tried if the grid with tails down to TRUNCATED_RUN_MASS is too long.
+SHORT_RUN_MASSES = (1e-26, 1e-20, 1e-14)
 LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring truncates; below, products underflow
 MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviations of the loss of the run
 SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
@@ -197,7 +200,9 @@ class GridCurve:
     """The privacy curve of a run on a given uniform grid, or on the first default grid that suffices.
 
     The default grids are, in this order: the uniform grid that is as fine as the profiles require, repeated squaring,
-    and coarser uniform grids. If the losses have many scales, repeated squaring is first. A query that exceeds the
+    uniform grids as fine as the first with shorter tails, and coarser uniform grids. If the losses have many scales,
+    repeated squaring is first. Truncated tails count as infinite losses, so a grid with shorter tails suffices for
+    larger deltas only. A query that exceeds the
     limits of one grid is evaluated on the next. A loose result is compared with that of the next grid, because no tilt
     of a uniform grid resolves rare large losses together with many small ones. Every query starts with the first grid,
     and the search for its lower end starts with the grid of its upper end, so that results do not depend on earlier
@@ -212,8 +217,10 @@ class GridCurve:
         self.coarse, self.most_fft = coarse, MOST_FFT_CELLS if spacing else QUICK_FFT_CELLS
         self.curves: dict[int, ComposedCurve | PrecisionError] = {}
         self.used = 0
-        # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring.
+        # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring. Some grids have
+        # shorter tails.
         self.spacings = [spacing] if spacing else []
+        self.short_masses: dict[int, float] = {}  # level of such a grid, with the mass of its truncated tails
         if not spacing:
             finest = min(step.deviation / step.profile.resolution for step in coarse)
             # The standard deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
@@ -223,7 +230,10 @@ class GridCurve:
             is_wide = max(step.span for step in coarse) > 5e3 * deviation
             squared_first = is_wide and sum(step.run.steps for step in coarse) > 1
             coarser = [default * 4.0**k for k in range(1, MOST_COARSENINGS + 1)]  # 4: one coarsening
-            self.spacings = [*((0.0, default) if squared_first else (default, 0.0)), *coarser]
+            self.spacings = [0.0, default] if squared_first else [default, 0.0]
+            if all(step.truncated_mass == TRUNCATED_RUN_MASS for step in coarse):
+                self.short_masses = dict(enumerate(SHORT_RUN_MASSES, len(self.spacings)))
+            self.spacings += [default] * len(self.short_masses) + coarser
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -233,13 +243,11 @@ class GridCurve:
     def level(self, level: int) -> ComposedCurve:
         """Return the curve on the grid ``spacings[level]``, or raise its cached :class:`PrecisionError`."""
         if level not in self.curves:
-            spacing = self.spacings[level]
+            spacing, steps = self.spacings[level], self.coarse
             try:
-                curve = (
-                    UniformGridCurve(self.coarse, spacing, self.most_fft)
-                    if spacing
-                    else RepeatedSquaringCurve(self.coarse)
-                )
+                if level in self.short_masses:
+                    steps = [describe_coarsely(one.profile, one.run, self.short_masses[level]) for one in steps]
+                curve = UniformGridCurve(steps, spacing, self.most_fft) if spacing else RepeatedSquaringCurve(steps)
             except PrecisionError as error:
                 curve = error
             self.curves[level] = curve
