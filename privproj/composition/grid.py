@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
+import numpy as np
+
 from privproj.composition.dominating_pairs import (
     REMEDY,
     TRUNCATED_RUN_MASS,
@@ -182,7 +184,7 @@ class RepeatedSquaringCurve(ComposedCurve):
                 f"delta is below {LEAST_SQUARED_CUT:g}, the smallest tail that the composition keeps. {REMEDY}"
             )
         self.tail_scale, self.needs_both_directions = (
-            cut / TRUNCATED_RUN_MASS,
+            min(cut / TRUNCATED_RUN_MASS, 1.0),
             any(step.needs_both_directions for step in steps),
         )
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
@@ -200,7 +202,7 @@ class GridCurve:
     """The privacy curve of a run on a given uniform grid, or on the first default grid that suffices.
 
     The default grids are, in this order: the uniform grid that is as fine as the profiles require, repeated squaring,
-    uniform grids as fine as the first with shorter tails, and coarser uniform grids. If the losses have many scales,
+    both again with shorter tails, and coarser uniform grids. If the losses have many scales,
     repeated squaring is first. Truncated tails count as infinite losses, so a grid with shorter tails suffices for
     larger deltas only. A query that exceeds the
     limits of one grid is evaluated on the next. A loose result is compared with that of the next grid, because no tilt
@@ -217,10 +219,9 @@ class GridCurve:
         self.coarse, self.most_fft = coarse, MOST_FFT_CELLS if spacing else QUICK_FFT_CELLS
         self.curves: dict[int, ComposedCurve | PrecisionError] = {}
         self.used = 0
-        # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring. Some grids have
-        # shorter tails.
+        # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring.
         self.spacings = [spacing] if spacing else []
-        self.short_masses: dict[int, float] = {}  # level of such a grid, with the mass of its truncated tails
+        self.short_masses: dict[int, float] = {}  # levels with shorter tails, and the mass beyond them
         if not spacing:
             finest = min(step.deviation / step.profile.resolution for step in coarse)
             # The standard deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
@@ -232,8 +233,9 @@ class GridCurve:
             coarser = [default * 4.0**k for k in range(1, MOST_COARSENINGS + 1)]  # 4: one coarsening
             self.spacings = [0.0, default] if squared_first else [default, 0.0]
             if all(step.truncated_mass == TRUNCATED_RUN_MASS for step in coarse):
-                self.short_masses = dict(enumerate(SHORT_RUN_MASSES, len(self.spacings)))
-            self.spacings += [default] * len(self.short_masses) + coarser
+                # Each mass has two levels, the uniform grid and repeated squaring.
+                self.short_masses = dict(enumerate(np.repeat(SHORT_RUN_MASSES, 2).tolist(), len(self.spacings)))
+            self.spacings += [default, 0.0] * (len(self.short_masses) // 2) + coarser
 
     @property
     def numerics(self) -> dict[str, object]:
