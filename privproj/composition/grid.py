@@ -31,6 +31,7 @@ MOST_COARSENINGS = 8  # times that a default grid is made coarser before the que
 LOOSE_SHARE = 0.03  # share of a delta that may be error before the next grid is tried; squaring loses 1 % of epsilon
 # Masses of the truncated tails of a run, tried if the grid with tails down to TRUNCATED_RUN_MASS is too long.
 SHORT_RUN_MASSES = (1e-26, 1e-20, 1e-14)
+SHORT_SPAN = 0.25  # largest range of losses within such tails, as a share of the whole range
 LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring truncates; below, products underflow
 MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviations of the loss of the run
 SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
@@ -202,7 +203,7 @@ class GridCurve:
     """The privacy curve of a run on a given uniform grid, or on the first default grid that suffices.
 
     The default grids are, in this order: the uniform grid that is as fine as the profiles require, repeated squaring,
-    both again with shorter tails, and coarser uniform grids. If the losses have many scales,
+    both again with shorter tails if these are much shorter, and coarser uniform grids. If the losses have many scales,
     repeated squaring is first. Truncated tails count as infinite losses, so a grid with shorter tails suffices for
     larger deltas only. A query that exceeds the
     limits of one grid is evaluated on the next. A loose result is compared with that of the next grid, because no tilt
@@ -249,6 +250,8 @@ class GridCurve:
             try:
                 if level in self.short_masses:
                     steps = [describe_coarsely(one.profile, one.run, self.short_masses[level]) for one in steps]
+                    if max(one.span for one in steps) > SHORT_SPAN * max(one.span for one in self.coarse):
+                        raise GridSizeError(f"no tail of the losses can be truncated much earlier. {REMEDY}")
                 curve = UniformGridCurve(steps, spacing, self.most_fft) if spacing else RepeatedSquaringCurve(steps)
             except PrecisionError as error:
                 curve = error
@@ -275,22 +278,25 @@ class GridCurve:
         """Return the result of ``read`` for the first curve within its limits, or for a later one that is tighter.
 
         A result above ``threshold`` that is loose at its epsilon is compared with the next available curve, as long as
-        the results decrease. Near an epsilon where results become loose, ``log_delta`` and ``epsilon`` may come from
-        different curves. :mod:`privproj.profiles.conversion` then moves a result until the round trip holds (C24).
+        the results decrease or tails are short. Near an epsilon where results become loose, ``log_delta`` and
+        ``epsilon`` may come from different curves. :mod:`privproj.profiles.conversion` then moves a result until the
+        round trip holds (C24).
 
         Raises:
             PrecisionError: No curve is within its limits.
         """
         self.used, ends = self._first_available(read, 0)
         with suppress(PrecisionError):  # without a comparison the result stands
-            while self.used + 1 < len(self.spacings) and ends.upper > threshold:
+            level = self.used
+            while level + 1 < len(self.spacings) and ends.upper > threshold:
                 upper, error = self.level(self.used).delta_above(epsilon_of(ends))
                 if not error > LOOSE_SHARE * upper:
                     break
-                level, other = self._first_available(read, self.used + 1)
-                if other.upper > ends.upper:
+                level, other = self._first_available(read, level + 1)
+                if other.upper <= ends.upper:
+                    self.used, ends = level, other
+                elif level not in self.short_masses:
                     break
-                self.used, ends = level, other
         first = self.used
 
         def find_lower() -> float:
