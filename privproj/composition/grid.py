@@ -30,8 +30,8 @@ LARGEST_GRID_STEP = 10.0  # nats between two grid points; a coarser grid is not 
 MOST_COARSENINGS = 8  # times that a default grid is made coarser before the query is not supported
 LOOSE_SHARE = 0.03  # share of a delta that may be error before the next grid is tried; squaring loses 1 % of epsilon
 # Masses of the truncated tails of a run, tried if the grid with tails down to TRUNCATED_RUN_MASS is too long.
-SHORT_RUN_MASSES = (1e-26, 1e-20, 1e-14)
-SHORT_SPAN = 0.25  # largest range of losses within such tails, as a share of the whole range
+SHORT_RUN_MASSES = (1e-26, 1e-20)
+SHORT_SPAN = 0.1  # largest range of losses within such tails, as a share of the whole range
 LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring truncates; below, products underflow
 MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviations of the loss of the run
 SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
