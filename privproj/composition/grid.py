@@ -292,7 +292,11 @@ class GridCurve:
                 upper, error = self.level(self.used).delta_above(epsilon_of(ends))
                 if not error > LOOSE_SHARE * upper:
                     break
-                level, other = self._first_available(read, level + 1)
+                # Short tails do not improve a result of the whole losses: only a run without one needs them.
+                level += 1
+                while level in self.short_masses and self.used not in self.short_masses:
+                    level += 1
+                level, other = self._first_available(read, level)
                 if other.upper <= ends.upper:
                     self.used, ends = level, other
                 elif level not in self.short_masses:
