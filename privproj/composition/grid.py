@@ -11,12 +11,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
+import numpy as np
+
 from privproj.composition.dominating_pairs import (
     REMEDY,
     TRUNCATED_RUN_MASS,
     CoarseDescription,
     DominatingPair,
     ExcessBounds,
+    describe_coarsely,
 )
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, FourierComposition
 from privproj.composition.repeated_squaring import ComposedPmf, adaptive_bounds, compose_pmfs, pmf_from_pair
@@ -26,6 +29,9 @@ from privproj.numerics.interval import Enclosure, LazyEnclosure, next_up
 LARGEST_GRID_STEP = 10.0  # nats between two grid points; a coarser grid is not supported
 MOST_COARSENINGS = 8  # times that a default grid is made coarser before the query is not supported
 LOOSE_SHARE = 0.03  # share of a delta that may be error before the next grid is tried; squaring loses 1 % of epsilon
+# Masses of the truncated tails of a run, tried if the grid with tails down to TRUNCATED_RUN_MASS is too long.
+SHORT_RUN_MASSES = (1e-26, 1e-20)
+SHORT_SPAN = 0.1  # largest range of losses within such tails, as a share of the whole range
 LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring truncates; below, products underflow
 MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviations of the loss of the run
 SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
@@ -179,7 +185,7 @@ class RepeatedSquaringCurve(ComposedCurve):
                 f"delta is below {LEAST_SQUARED_CUT:g}, the smallest tail that the composition keeps. {REMEDY}"
             )
         self.tail_scale, self.needs_both_directions = (
-            cut / TRUNCATED_RUN_MASS,
+            min(cut / TRUNCATED_RUN_MASS, 1.0),
             any(step.needs_both_directions for step in steps),
         )
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
@@ -197,7 +203,9 @@ class GridCurve:
     """The privacy curve of a run on a given uniform grid, or on the first default grid that suffices.
 
     The default grids are, in this order: the uniform grid that is as fine as the profiles require, repeated squaring,
-    and coarser uniform grids. If the losses have many scales, repeated squaring is first. A query that exceeds the
+    both again with shorter tails if these are much shorter, and coarser uniform grids. If the losses have many scales,
+    repeated squaring is first. Truncated tails count as infinite losses, so a grid with shorter tails suffices for
+    larger deltas only. A query that exceeds the
     limits of one grid is evaluated on the next. A loose result is compared with that of the next grid, because no tilt
     of a uniform grid resolves rare large losses together with many small ones. Every query starts with the first grid,
     and the search for its lower end starts with the grid of its upper end, so that results do not depend on earlier
@@ -214,6 +222,7 @@ class GridCurve:
         self.used = 0
         # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring.
         self.spacings = [spacing] if spacing else []
+        self.short_masses: dict[int, float] = {}  # levels with shorter tails, and the mass beyond them
         if not spacing:
             finest = min(step.deviation / step.profile.resolution for step in coarse)
             # The standard deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
@@ -223,7 +232,11 @@ class GridCurve:
             is_wide = max(step.span for step in coarse) > 5e3 * deviation
             squared_first = is_wide and sum(step.run.steps for step in coarse) > 1
             coarser = [default * 4.0**k for k in range(1, MOST_COARSENINGS + 1)]  # 4: one coarsening
-            self.spacings = [*((0.0, default) if squared_first else (default, 0.0)), *coarser]
+            self.spacings = [0.0, default] if squared_first else [default, 0.0]
+            if all(step.truncated_mass == TRUNCATED_RUN_MASS for step in coarse):
+                # Each mass has two levels, the uniform grid and repeated squaring.
+                self.short_masses = dict(enumerate(np.repeat(SHORT_RUN_MASSES, 2).tolist(), len(self.spacings)))
+            self.spacings += [default, 0.0] * (len(self.short_masses) // 2) + coarser
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -233,13 +246,13 @@ class GridCurve:
     def level(self, level: int) -> ComposedCurve:
         """Return the curve on the grid ``spacings[level]``, or raise its cached :class:`PrecisionError`."""
         if level not in self.curves:
-            spacing = self.spacings[level]
+            spacing, steps = self.spacings[level], self.coarse
             try:
-                curve = (
-                    UniformGridCurve(self.coarse, spacing, self.most_fft)
-                    if spacing
-                    else RepeatedSquaringCurve(self.coarse)
-                )
+                if level in self.short_masses:
+                    steps = [describe_coarsely(one.profile, one.run, self.short_masses[level]) for one in steps]
+                    if max(one.span for one in steps) > SHORT_SPAN * max(one.span for one in self.coarse):
+                        raise GridSizeError(f"no tail of the losses can be truncated much earlier. {REMEDY}")
+                curve = UniformGridCurve(steps, spacing, self.most_fft) if spacing else RepeatedSquaringCurve(steps)
             except PrecisionError as error:
                 curve = error
             self.curves[level] = curve
@@ -265,22 +278,29 @@ class GridCurve:
         """Return the result of ``read`` for the first curve within its limits, or for a later one that is tighter.
 
         A result above ``threshold`` that is loose at its epsilon is compared with the next available curve, as long as
-        the results decrease. Near an epsilon where results become loose, ``log_delta`` and ``epsilon`` may come from
-        different curves. :mod:`privproj.profiles.conversion` then moves a result until the round trip holds (C24).
+        the results decrease or tails are short. Near an epsilon where results become loose, ``log_delta`` and
+        ``epsilon`` may come from different curves. :mod:`privproj.profiles.conversion` then moves a result until the
+        round trip holds (C24).
 
         Raises:
             PrecisionError: No curve is within its limits.
         """
         self.used, ends = self._first_available(read, 0)
         with suppress(PrecisionError):  # without a comparison the result stands
-            while self.used + 1 < len(self.spacings) and ends.upper > threshold:
+            level = self.used
+            while level + 1 < len(self.spacings) and ends.upper > threshold:
                 upper, error = self.level(self.used).delta_above(epsilon_of(ends))
                 if not error > LOOSE_SHARE * upper:
                     break
-                level, other = self._first_available(read, self.used + 1)
-                if other.upper > ends.upper:
+                # Short tails do not improve a result of the whole losses: only a run without one needs them.
+                level += 1
+                while level in self.short_masses and self.used not in self.short_masses:
+                    level += 1
+                level, other = self._first_available(read, level)
+                if other.upper <= ends.upper:
+                    self.used, ends = level, other
+                elif level not in self.short_masses:
                     break
-                self.used, ends = level, other
         first = self.used
 
         def find_lower() -> float:

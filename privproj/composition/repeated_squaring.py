@@ -175,7 +175,7 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     spacing = np.minimum(
         coarser * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), 0.1 * decay), step.widest_gap
     )
-    tail_scale = step.truncated_mass / TRUNCATED_RUN_MASS
+    tail_scale = min(step.truncated_mass / TRUNCATED_RUN_MASS, 1.0)
     rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * tail_scale / step.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)

@@ -4,6 +4,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from helpers import gaussian
@@ -149,6 +150,39 @@ def test_epsilon_near_infinite_losses_is_best_of_both_grids(mechanism, steps, ra
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
     atoms = next(upper for step, upper in seen.items() if step)
     assert found <= 1.001 * min(atoms, seen.get(0.0, atoms))
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "misalignment", "steps", "delta"),
+    [(25, 8, 1.038e-6, 10, 4e-3), (33, 5, 6.251e-10, 10, 1e-4), (12, 3, 1e-12, 5, 1e-6), (64, 4, 1e-4, 5, 1e-2)],
+)
+def test_composed_wishart_encloses_simulated_loss(dim, rank, misalignment, steps, delta):
+    """The loss is usually tiny, and rarely up to infinity: the default grid must resolve its bulk (C9, C23)."""
+    found = privproj.epsilon(privproj.Wishart(dim=dim, rank=rank, misalignment=misalignment), delta=delta, steps=steps)
+    rng, losses = np.random.default_rng(1), np.zeros(400_000)
+    for _ in range(steps):
+        # L = a ln A + U (1/A - 1), A = rho + sqrt(1 - rho^2) T / sqrt(r), infinite where A <= 0 (C9)
+        tilt = math.sqrt(misalignment * (2.0 - misalignment) / rank)
+        moved = tilt * rng.standard_t(rank, len(losses)) - misalignment
+        scale, positive = rng.gamma(0.5 * (rank + dim - 1), size=len(losses)), moved > -1.0
+        moved = np.where(positive, moved, 0.0)
+        loss = 0.5 * (dim + 1 - rank) * np.log1p(moved) - scale * moved / (1.0 + moved)
+        losses += np.where(positive, loss, np.inf)
+    for eps, sign in ((found.upper, 1.0), (found.lower, -1.0)):
+        excess = -np.expm1(np.minimum(eps - losses, 0.0))
+        error = 4.0 * np.std(excess) / math.sqrt(len(losses))
+        assert sign * (np.mean(excess) - delta) <= error
+    assert 0.0 < found.lower <= found.upper <= 1.02 * found.lower
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "misalignment", "steps", "log10_delta"),
+    [(64, 6, 1e-5, 30, -9), (25, 8, 1.038e-6, 50, -14), (25, 3, 1e-15, 10, -9), (20, 3, 1e-12, 1000, -6)],
+)
+def test_composed_wishart_is_within_one_percent(dim, rank, misalignment, steps, log10_delta):
+    wishart = privproj.Wishart(dim=dim, rank=rank, misalignment=misalignment)
+    found = privproj.epsilon(wishart, log10_delta=log10_delta, steps=steps)
+    assert 0.0 < found.lower <= found.upper <= 1.01 * found.lower
 
 
 def test_failed_repeated_squaring_is_not_repeated(monkeypatch):
