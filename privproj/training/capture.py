@@ -16,6 +16,7 @@ from weakref import ref
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._C import _dispatch_has_kernel_for_dispatch_key  # pyright: ignore[reportPrivateUsage]
 from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
     TransformType,
     _add_batch_dim,
@@ -27,6 +28,7 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
 )  # fmt: skip
 from torch._functorch.autograd_function import custom_function_call
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -55,6 +57,12 @@ GRADIENTS = {
 DATA: Any = Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
 SET_DATA: Any = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
 """How torch calls a read of ``tensor.data`` and an assignment to it."""
+
+IN_PLACE = {
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
+}  # fmt: skip
+"""Names of operators that write to their first argument."""
 
 PRINTED = {
     Tensor.__repr__: "a printed tensor, which shows the values of all records",
@@ -132,6 +140,7 @@ class OneRecord(_Pass):
     def __init__(self, recorder: Any, inputs: list[Tensor]) -> None:
         super().__init__(recorder)
         self.computed: dict[int, ref[Any]] = {}
+        self.input_storages = {tensor.untyped_storage().data_ptr() for tensor in inputs}
         self.note(inputs)
 
     def note(self, out: Any) -> None:
@@ -152,6 +161,10 @@ class OneRecord(_Pass):
         out = args[0].detach() if func == DATA else func(*args, **kwargs)
         if depends:
             self.note(args[0] if func is Tensor.__setitem__ else out)
+            if _writes(func, kwargs):
+                # What was written to may be a view of a tensor that the program keeps.
+                storages = [tensor.untyped_storage() for tensor in _tensors((args[:1], out))]
+                self.computed_tensors += [ref(s) for s in storages if s.data_ptr() not in self.input_storages]
         return out
 
 
@@ -222,6 +235,11 @@ class AllRecords(_Pass):
             and args[0].vmap is not torch.autograd.Function.vmap
         ):
             actual, remedy = f"{args[0].__name__} with a vmap method", "set generate_vmap_rule = True instead"
+            raise InvalidParameterError("loss_fn", actual, "a function of one record", remedy)
+        # A packet of overloads has one of this name if there is one only, as for custom operators.
+        operator = getattr(func, "default", None) if isinstance(func, OpOverloadPacket) else func
+        if isinstance(operator, OpOverload) and operator.namespace not in OWN_RULES and _has_vmap_rule(operator):
+            actual, remedy = f"{operator.name()} with register_vmap", "pass one_by_one=True to step_on"
             raise InvalidParameterError("loss_fn", actual, "a function of one record", remedy)
         if isinstance(func, types.FunctionType) and func in COMPOSED:
             with self:
@@ -356,6 +374,9 @@ _keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ign
 """``_Kept.apply`` outside of transforms, without looking for default values."""
 
 
+OWN_RULES = {"aten", "prims", "higher_order"}
+"""Namespaces of operators whose rules for ``vmap`` are torch's own."""
+
 OWN_FUNCTIONS: set[Any] = {_Kept}
 """Functions of this package whose ``vmap`` method keeps records apart."""
 
@@ -363,7 +384,12 @@ OWN_FUNCTIONS: set[Any] = {_Kept}
 def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
     """Return True if a function writes to one of its arguments, by its name."""
     name = getattr(func, "__name__", "")
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
+    return name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
+
+
+def _has_vmap_rule(operator: OpOverload) -> bool:
+    """Return True if an operator has a rule of its own for ``vmap``."""
+    return _dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched")
 
 
 def _draws(func: Any) -> bool:

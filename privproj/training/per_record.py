@@ -201,9 +201,9 @@ class Recorder:
         return [generator.initial_seed() for generator in self.generators]
 
     def has_drawn(self) -> bool:
-        """Return True if random numbers of torch were drawn since the pass began."""
+        """Return True if random numbers of torch were drawn since the pass began, or may have been."""
         pairs = zip(self.generators, self.states, strict=True)
-        return any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
+        return self.has_rewound or any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
     def clear(self) -> None:
         """Forget what a pass has left."""
@@ -226,13 +226,17 @@ class Recorder:
             InvalidParameterError: The function keeps a tensor, writes to the module, sets a seed, or cannot be private.
             UnsupportedError: ``vmap`` cannot run the function.
         """
-        columns = tuple(column.to(self.device, non_blocking=True) for column in group.columns)
+        # The function may write to its input, and a group that is divided is computed again.
+        columns = tuple(column.to(self.device, non_blocking=True, copy=True) for column in group.columns)
         compute = self._one if one_by_one else self._all
         self.passes: list[Any] = []
-        self.states = [generator.get_state() for generator in self.generators]
+        self.states, self.has_rewound = [generator.get_state() for generator in self.generators], False
         try:
             # A compiled function would mix the records.
-            with torch.enable_grad(), _unchanged(self.layers, self.tensors), torch.compiler.set_stance("force_eager"):
+            with (
+                torch.enable_grad(), _unchanged(self.layers, self.tensors), _noting_rewinds(self),
+                torch.compiler.set_stance("force_eager"),
+            ):  # fmt: skip
                 losses = compute(loss_fn, Group(columns, group.build, group.records))
         except BaseException as error:
             self.clear()
@@ -245,6 +249,9 @@ class Recorder:
                 "do not store tensors in lists, globals or closures, because a kept tensor could reach another record"
             )
             self._refuse("a tensor that is kept after the call", remedy)
+        if self.has_rewound:
+            remedy = "remove it, because random numbers that repeat depend on the place of a record in its batch"
+            self._refuse("a call of fork_rng or set_rng_state", remedy)
         return losses
 
     def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
@@ -381,6 +388,24 @@ def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]
         raise InvalidParameterError("module", what, "unchanged by the forward pass", remedy)
 
 
+@contextmanager
+def _noting_rewinds(recorder: Any) -> Iterator[None]:
+    """Note calls of ``set_rng_state``, by which random numbers repeat; ``fork_rng`` calls it too."""
+    places = [(place, place.set_rng_state) for place in (torch, torch.random, torch.cuda, torch.cuda.random)]
+
+    def noting(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        recorder.has_rewound = True
+        original(*args, **kwargs)
+
+    for place, original in places:
+        place.set_rng_state = partial(noting, original)
+    try:
+        yield
+    finally:
+        for place, original in places:
+            place.set_rng_state = original
+
+
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(
     "vmap: hooks on saved tensors see all records at once. Remove them"
 )
@@ -396,7 +421,7 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(switch: Tensor, part: "_Checkpoint", dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run the part, and keep the state of the random numbers."""
-        part.states = [(d, _random_state(d)) for d in part.recorder.devices]
+        part.states = [generator.get_state() for generator in part.recorder.generators]
         outs = part.run(tensors, dims)
         return tuple(out.clone() if any(out is t for t in tensors) else out for out in outs)
 
@@ -412,11 +437,11 @@ class _Recomputed(torch.autograd.Function):
         needed = ctx.needs_input_grad[3:]
         tensors = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
         recorder = ctx.part.recorder
-        now = [(d, _random_state(d)) for d in recorder.devices]
+        now = [generator.get_state() for generator in recorder.generators]
         with torch.enable_grad():
-            _set_random_states(ctx.part.states)
+            _set_states(recorder.generators, ctx.part.states)
             outs = ctx.part.run(tuple(tensors), ctx.dims)
-            _set_random_states(now)
+            _set_states(recorder.generators, now)
         pairs = [(out, g) for out, g in zip(outs, grads, strict=True) if out.requires_grad]
         inputs = [recorder.switch, *recorder.copies, *(t for t in tensors if t.requires_grad)]
         torch.autograd.backward([out for out, _ in pairs], [g for _, g in pairs], inputs=inputs)
@@ -436,20 +461,10 @@ class _Recomputed(torch.autograd.Function):
 OWN_FUNCTIONS.add(_Recomputed)
 
 
-def _random_state(device: torch.device) -> Tensor | None:
-    """Return the state of torch's random numbers on a device; None where it has none of its own."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state() if device.type == "cpu" else None
-
-
-def _set_random_states(states: list[tuple[torch.device, Tensor | None]]) -> None:
-    """Set the states of torch's random numbers."""
-    for device, state in states:
-        if state is not None and device.type == "cuda":
-            torch.cuda.set_rng_state(state, device)
-        elif state is not None:
-            torch.set_rng_state(state)
+def _set_states(generators: list[torch.Generator], states: list[Tensor]) -> None:
+    """Set the states of generators."""
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
 
 
 class _Checkpoint:

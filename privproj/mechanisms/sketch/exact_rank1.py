@@ -54,6 +54,8 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
 
     ``T`` fresh releases of rank ``r`` have the profile at rank ``T r``.
     """
+    if nu == math.inf:
+        return PrivacyProfile(lambda eps: Enclosure(-math.inf, 0.0))
 
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
@@ -64,7 +66,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
         orders = (log_sketch_profile(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
         logs = np.maximum(*orders)
         lower, upper = widen_outward_each(logs, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(logs) + 40.0)
-        if upper[0] == math.inf:
+        if not upper[0] <= 0.0:
             raise ConvergenceError("the exact profile is not a number. Please report these parameters as a bug.")
         return Enclosure(float(lower[0]), float(upper[0]))
 

@@ -28,9 +28,11 @@ def largest_ratio(floor: float, least: float, change: float, total: float) -> fl
     # nu = max over S of (min(S + D, C)^2 - S^2)/(S^2 + a); without C the maximum is at S^2 + S D = a (C14).
     inner = 0.0 if change == math.inf else 2.0 * floor / (change + math.sqrt(change * change + 4.0 * floor))
     size = max(least, min(inner, max(total - change, 0.0)))
-    # (S' - S)(S' + S) without cancellation
-    step = min(change, total - size)
-    return step * (step + 2.0 * size) / (size * size + floor) * (1.0 + 1e-13)
+    # (S' - S)(S' + S) without cancellation. Rounding S = C - D must not make S' - S less than D.
+    step = change if size <= total - change else total - size
+    least_variance = size * size + floor
+    # The squares of tiny numbers are 0.
+    return step * (step + 2.0 * size) / least_variance * (1.0 + 1e-13) if least_variance > 0.0 else math.inf
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
@@ -39,7 +41,8 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
     Either neighbor may have the longer vector in each release, so several releases are composed numerically.
     """
     noise = mechanism.floor - mechanism.eigen_floor
-    least = math.sqrt(mechanism.eigen_floor)
+    # A smaller least norm allows more pairs.
+    least = math.nextafter(math.sqrt(mechanism.eigen_floor), 0.0)
     change = math.inf if mechanism.sensitivity is None else mechanism.sensitivity
     total = math.inf if mechanism.frobenius_bound is None else mechanism.frobenius_bound
     nu = largest_ratio(noise, least, change, total)

@@ -219,6 +219,25 @@ def test_largest_ratio_is_the_maximum_over_norms(floor, change, total, share):
         assert found <= np.max(ratios) * (1 + 1e-2) or most < least + 1e-3 * math.sqrt(floor)
 
 
+@given(floor=st.floats(-6, 6), total=st.floats(-3, 3), change=st.floats(-17, 0), share=st.floats(0, 1))
+def test_largest_ratio_is_rounded_up_for_small_differences(floor, total, change, share):
+    floor, total = 10**floor, 10**total
+    change, least = total * 10**change, share * total
+    with mpmath.workdps(60):
+        a, d, most = mpmath.mpf(floor), mpmath.mpf(change), mpmath.mpf(total)
+        # The maximum is at S^2 + S D = a, or at the nearest S from the least norm to C - D.
+        size = max(mpmath.mpf(least), min((mpmath.sqrt(d * d + 4 * a) - d) / 2, most - d))
+        step = min(d, most - size)
+        exact = step * (step + 2 * size) / (size * size + a)
+        assert exact <= largest_ratio(floor, least, change, total) * (1 + mpmath.mpf(10) ** -15)
+
+
+@pytest.mark.parametrize("noise", [1e-100, 1e-150, 1e-160, 1e-170])
+def test_one_vector_has_no_finite_epsilon_for_tiny_noise(noise):
+    mechanism = Sketch(rank=1000, frobenius_bound=1.0, sketch_sigma=1.0, noise_sigma=noise)
+    assert privproj.epsilon(mechanism, delta=1e-5, bound="one-vector").value == math.inf
+
+
 def test_one_vector_matches_a_simulated_sketch():
     # A sum of norm S in one dataset and S + C in its neighbor, S^2 + S C = a: Gaussian vectors of two variances.
     rng, rank, noise = np.random.default_rng(4), 6, 3.0

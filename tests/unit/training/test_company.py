@@ -101,6 +101,102 @@ def test_caught_error_about_seeds_is_raised():
         sums_of(optimizer, loss, records)
 
 
+def test_input_written_in_place_is_the_same_in_every_part():
+    """Records that branch apart are computed twice, from the same input."""
+
+    def loss_of(module):
+        def loss(record):
+            x = record[0].mul_(2.0)
+            return F.cross_entropy(module(x), record[1]) * (2.0 if x[0, 0] > 0 else 1.0)
+
+        return loss
+
+    optimizer, loss, records = run_of(loss_of)
+    copies = [[one.clone(), label] for one, label in records]
+    found, wanted = sums_of(optimizer, loss, records), looped_sums(optimizer, loss, copies)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def forked(x):
+    with torch.random.fork_rng(devices=[]):
+        return F.dropout(x, 0.5)
+
+
+def replayed(x):
+    state = torch.get_rng_state()
+    x = F.dropout(x, 0.5)
+    torch.set_rng_state(state)
+    return x
+
+
+@pytest.mark.parametrize("draw", [forked, replayed])
+def test_random_numbers_that_repeat_are_rejected(draw):
+    """Masks that groups share depend on the places of records in their groups."""
+    optimizer, loss, records = run_of(lambda m: lambda r: F.cross_entropy(m(draw(r[0])), r[1]))
+    with pytest.raises(InvalidParameterError, match="fork_rng or set_rng_state"):
+        sums_of(optimizer, loss, records)
+
+
+def test_branch_on_a_forked_random_number_is_rejected():
+    def loss_of(module):
+        def loss(record):
+            with torch.random.fork_rng(devices=[]):
+                number = torch.rand(1)
+            return F.cross_entropy(module(record[0]), record[1]) * (2.0 if number + 0 * record[0].sum() > 0.5 else 1.0)
+
+        return loss
+
+    optimizer, loss, records = run_of(loss_of)
+    optimizer._batches_seen = 1  # the first record is not computed alone
+    with pytest.raises(UnsupportedError, match="may depend on random numbers"):
+        sums_of(optimizer, loss, records)
+
+
+def test_branch_on_an_integer_plus_random_numbers_is_rejected():
+    def loss_of(module):
+        def loss(record):
+            whole = (record[0] * 0).long()
+            view = whole.view(-1)
+            view += torch.randint(0, 2, view.shape)
+            return F.cross_entropy(module(record[0]), record[1]) * (2.0 if whole[0, 0] > 0 else 1.0)
+
+        return loss
+
+    optimizer, loss, records = run_of(loss_of)
+    with pytest.raises(UnsupportedError, match="may depend on random numbers"):
+        sums_of(optimizer, loss, records)
+
+
+def adds_to_a_view(kept, value):
+    part = kept[:1]
+    part += value
+
+
+KEPT = {
+    "view": lambda kept, value: kept[0].add_(value),
+    "copy": lambda kept, value: kept.narrow(0, 0, 1).copy_(value[None]),
+    "data": lambda kept, value: kept.data.add_(value),
+    "out": lambda kept, value: torch.add(kept[0], value, out=kept[0]),
+    "operator": adds_to_a_view,
+}
+
+
+@pytest.mark.parametrize("write", KEPT.values(), ids=KEPT)
+def test_write_through_a_view_is_rejected_one_by_one(write):
+    kept = torch.zeros(2, dtype=torch.float64)
+
+    def loss_of(module):
+        def loss(record):
+            write(kept, record[0].sum())
+            return F.cross_entropy(module(record[0]), record[1]) * (1.0 + kept.sum())
+
+        return loss
+
+    optimizer, loss, records = run_of(loss_of)
+    with pytest.raises(InvalidParameterError, match="kept after the call"):
+        sums_of(optimizer, loss, records, one_by_one=True)
+
+
 class Mixing(torch.autograd.Function):
     @staticmethod
     def forward(x):
@@ -123,6 +219,18 @@ def test_function_with_a_vmap_rule_of_its_own_is_rejected():
     optimizer, loss, records = run_of(lambda m: lambda r: F.cross_entropy(m(Mixing.apply(r[0])), r[1]))
     with pytest.raises(InvalidParameterError, match="with a vmap method"):
         sums_of(optimizer, loss, records)
+
+
+@pytest.mark.parametrize("call", [lambda op, x: op(x), lambda _, x: torch.ops.privproj_tests.centered(x)])
+def test_operator_with_a_vmap_rule_of_its_own_is_rejected(call):
+    with torch.library._scoped_library("privproj_tests", "FRAGMENT"):
+        centered = torch.library.custom_op(
+            "privproj_tests::centered", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+        )
+        centered.register_vmap(lambda info, dims, x: (x - x.mean(dims[0], keepdim=True), dims[0]))
+        optimizer, loss, records = run_of(lambda m: lambda r: F.cross_entropy(m(call(centered, r[0])), r[1]))
+        with pytest.raises(InvalidParameterError, match="with register_vmap"):
+            sums_of(optimizer, loss, records)
 
 
 class Kind(Enum):
