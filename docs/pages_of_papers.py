@@ -18,7 +18,7 @@ PAPER` and `privproj explain "Theorem 5"` print the same. A test runs each comma
 | --- | --- |
 | proved | privproj has a complete proof |
 | conditional | proved under an assumption on the data |
-| refuted | a counterexample exists; the value is no guarantee |
+| refuted | a counterexample exists; the value is not a guarantee |
 | constant not given | the paper leaves a constant open |
 | standard | a known fact that privproj uses |
 | reproduced | privproj runs it |

@@ -345,8 +345,8 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     private = has_size and keys.get("public_size") is False
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
     rules = (
-        (sized and not has_size, "dataset_size", "batch_size needs it"),
-        (capped and not has_size, "dataset_size", "max_batch_size needs it"),
+        (sized and not has_size, "dataset_size", "a batch size needs it"),
+        (capped and not has_size, "dataset_size", "a maximum batch size needs it"),
         (uncounted, "batch_size", "epochs needs batch_size and dataset_size"),
         *((a in keys and b in keys, a, f"omitted if {b} is given") for a, b in twice.items()),
         (private, "public_size", "true if dataset_size is given"),
@@ -366,7 +366,7 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
     size = integer("dataset_size", dataset_size, "an integer >= 1")
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
-        raise InvalidParameterError("batch_size", batch, f"at most dataset_size = {size}")
+        raise InvalidParameterError("batch_size", batch, f"at most the dataset size, {size}")
     count = EPOCHS.check("epochs", epochs)
     # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))

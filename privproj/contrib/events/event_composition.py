@@ -177,7 +177,7 @@ def _check_together(fields: Mapping[str, Any], where: str) -> None:
             )
     if "sample_size" in fields and fields["sample_size"] > fields["source_dataset_size"]:
         size, whole_size = fields["sample_size"], fields["source_dataset_size"]
-        raise InvalidParameterError(f"{where}: sample_size", size, f"at most source_dataset_size = {whole_size}")
+        raise InvalidParameterError(f"{where}: sample_size", size, f"at most source_dataset_size, {whole_size}")
 
 
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:

@@ -244,7 +244,7 @@ def test_short_reason_is_first_clause_outside_parentheses(mechanism, run, short)
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "batch_size needs it")]
+    ("options", "sentence"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "a batch size needs it")]
 )
 def test_unknown_option_of_run_has_suggestion(options, sentence):
     with pytest.raises(InvalidParameterError, match=sentence):
