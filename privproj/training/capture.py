@@ -58,11 +58,8 @@ DATA: Any = Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
 SET_DATA: Any = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
 """How torch calls a read of ``tensor.data`` and an assignment to it."""
 
-IN_PLACE = {
-    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__",
-    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
-}  # fmt: skip
-"""Names of operators that write to their first argument."""
+IN_PLACE = {"__setitem__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"}
+"""Names of operators that write to their first argument. Torch names the others like methods, such as ``add_``."""
 
 PRINTED = {
     Tensor.__repr__: "a printed tensor, which shows the values of all records",
