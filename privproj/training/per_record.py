@@ -391,19 +391,20 @@ def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]
 @contextmanager
 def _noting_rewinds(recorder: Any) -> Iterator[None]:
     """Note calls of ``set_rng_state``, by which random numbers repeat; ``fork_rng`` calls it too."""
-    places = [(place, place.set_rng_state) for place in (torch, torch.random, torch.cuda, torch.cuda.random)]
+    modules: tuple[Any, ...] = (torch, torch.random, torch.cuda, torch.cuda.random)
+    places = [(module, module.set_rng_state) for module in modules]
 
     def noting(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         recorder.has_rewound = True
         original(*args, **kwargs)
 
-    for place, original in places:
-        place.set_rng_state = partial(noting, original)
+    for module, original in places:
+        module.set_rng_state = partial(noting, original)
     try:
         yield
     finally:
-        for place, original in places:
-            place.set_rng_state = original
+        for module, original in places:
+            module.set_rng_state = original
 
 
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(
