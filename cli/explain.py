@@ -70,7 +70,7 @@ def _requirements() -> list[dict[str, Any]]:
     """Return an entry for each requirement of the package and of its optional features."""
     others = [scheme.requirements for scheme in SCHEMES.values()]
     others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
-    others += [text for bound in registry() for text in bound.needs]
+    others += [text for bound in registry() for text in bound.requirements(bound.mechanism)]
     texts = {short: text for text in (*Requirement, *others) if (short := short_name(text))}
     return [{"name": name, "means": f"{text[0].upper()}{text[1:].rstrip('.')}."} for name, text in texts.items()]
 

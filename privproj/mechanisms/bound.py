@@ -91,7 +91,6 @@ class Bound:
             its parameter ("tau"), the noisy count of adaptive clipping (C31), one projection for all releases
             ("fixed-projection"), or dependent projections of the layers ("shared-projection", C6). "one-vector" limits
             it to sketches of one vector (C14).
-        needs: Requirements on the program in addition to those of the mechanism.
         version: Raised whenever a returned value may change.
         example: The options of an example command. The default is the example of the mechanism. For a claim without a
             number it is a command that uses another bound.
@@ -113,7 +112,6 @@ class Bound:
     check: Callable[[Any], None] = lambda mechanism: None
     relations: tuple[NeighboringRelation, ...] = ALL_RELATIONS
     supports: tuple[Support, ...] = ()
-    needs: tuple[str, ...] = ()
     version: int = 1
     example: str = ""
 
@@ -166,7 +164,7 @@ class Bound:
         )
         of_projection = (Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()
         of_vector = (Requirement.SKETCHED_VECTOR,) if "one-vector" in self.supports else ()
-        return (*of_mechanism, *of_projection, *of_vector, *self.needs)
+        return (*of_mechanism, *of_projection, *of_vector)
 
     def guarantees(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is proved at these parameters.

@@ -20,6 +20,7 @@ from privproj.assumptions import RequirementText
 from privproj.contrib.jl_clip import JLClip
 from privproj.contrib.jl_clip.exact import InverseGamma, distribution
 from privproj.distributions.mixture_profile import rank_one_profile
+from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.quadrature import gauss_nodes
@@ -143,7 +144,15 @@ class _SecretProbesRequirement(RequirementText):
     )
 
 
-SECRET_PROBES = Bound(
+class _BoundOfSecretProbes(Bound):
+    """A bound that requires secret probes."""
+
+    def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
+        """Return what the program must do for any parameters of the mechanism."""
+        return *super().requirements(mechanism), _SecretProbesRequirement.SECRET_PROBES_PER_RECORD
+
+
+SECRET_PROBES = _BoundOfSecretProbes(
     name="secret-probes",
     mechanism=JLClip,
     summary="exact for one record with probes of its own that stay secret, over vectors of any length",
@@ -153,6 +162,5 @@ SECRET_PROBES = Bound(
     # delta(eps) = E[Phi(S - x)] - e^eps Phi(-x) (C32).
     representation=secret_profile,
     exact=True,
-    needs=(_SecretProbesRequirement.SECRET_PROBES_PER_RECORD,),
     **OF_ONE_RECORD,
 )
