@@ -165,8 +165,8 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-**None of {settings} results for one release is on the unsafe side of its certificate.** Neither is a result for the
-training runs below.
+**All {settings} results for one release are safe.** Each delta is above the exact value, which a certificate encloses. The
+results for the training runs below are safe too.
 
 ## One release
 
