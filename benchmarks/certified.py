@@ -165,13 +165,14 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-**All {settings} results for one release are safe.** Each delta is above the exact value, which a certificate encloses. The
-results for the training runs below are safe too.
+**All {settings} results for one release are safe.** Each delta is above the exact value, which a certificate encloses.
+The results for the training runs below are safe too.
 
 ## One release
 
-Each result is for a query with random parameters (dimensions up to 1e6, deltas from 0.9 to 1e-1000). The certificate
-of the same query encloses the exact delta in an interval. The result is safe if its delta is above this interval.
+Each result is for a query with random parameters (dimensions up to 1e6, targets of delta from 0.9 to 1e-1000).
+Deltas at a larger epsilon are smaller. The certificate of the same query encloses the exact delta in an interval.
+The result is safe if its delta is above this interval.
 The margin is the relative distance of the result to the interval.
 
 {table}

@@ -71,7 +71,7 @@ class Phase:
 
     @property
     def description(self) -> dict[str, str | None]:
-        """The mechanism, sampling, relation and bound by name, as an :class:`UnsupportedError` has them."""
+        """The names of mechanism, sampling scheme, relation and bound: attributes of :class:`UnsupportedError`."""
         run = self.run
         return {
             "mechanism": self.mechanism.name,

@@ -189,7 +189,10 @@ class Composition:
     # --- fields of results ----------------------------------------------------------------------------
 
     def side(self, curve: Curve) -> Side:
-        """Return whether values read from the curve are exact or upper bounds: upper bounds for several phases."""
+        """Return whether values read from the curve are exact or upper bounds.
+
+        Several phases give upper bounds. Phases that differ in their number of steps only count as one.
+        """
         phases = self.phases if self.is_plain else self.merged()
         return phases[0].side(curve) if len(phases) == 1 else Side.UPPER
 

@@ -155,7 +155,10 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
-    """Return whether epsilon and delta of the kernels, if there are any, meet the target (C24)."""
+    """Return whether delta and epsilon as the vectorized kernels compute them meet the target too (C24).
+
+    A kernel that does not exist, or that has no value, does not contradict the target.
+    """
     shape = shape_of(phase, curve)
     if shape is None:
         return True

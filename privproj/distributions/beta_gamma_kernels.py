@@ -125,7 +125,7 @@ def point_at(s, dist):
 
 
 def coordinate(x, dist):
-    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700."""
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``; ``s`` is at most 700."""
     w = x / dist[2]
     rest = 1.0 - dist[3] * w
     if rest <= 1e-300:

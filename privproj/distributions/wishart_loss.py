@@ -100,10 +100,10 @@ class VectorWishart:
         return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
-        """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and its relative error (C20).
+        """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and the relative error of each delta (C20).
 
-        The parts of the error from the panels and from the tables of gains are proved, the part of rounding is
-        estimated. ``share`` is the relative error that one panel may add to one value without being halved.
+        The errors of the panels and of the tables are proved, that of rounding is estimated. A panel is halved until it
+        adds at most ``share`` to the relative error of each value.
 
         Raises:
             ConvergenceError: The error of the panels is too large, or a value is undefined.

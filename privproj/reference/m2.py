@@ -43,7 +43,10 @@ def rank_free(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return ``min_p E[g_p(mu^2 B)]`` (C5), delta of a difference of any rank; one release may be subsampled."""
+    """Return delta of one release for a difference of any rank, ``min_p E[g_p(mu^2 B)]`` (C5, :func:`any_rank_delta`).
+
+    Below a sampling rate of 1 it is amplified by Poisson sampling (C17).
+    """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
     energy = _captured_distribution(dim, rank, noise_multiplier, adaptive_clipping_sigma)

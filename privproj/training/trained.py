@@ -139,7 +139,8 @@ class Trained:
 def trained_tensors(module: nn.Module) -> list[Trained]:
     """List the trained tensors of a module, each once, in the order of its layers.
 
-    Raises :class:`InvalidParameterError` if nothing is trained, or for tensors that have no norm that can be trusted.
+    Raises :class:`InvalidParameterError` if nothing is trained, for a layer of ``torch.jit``, and for a
+    trained tensor without a shape or with a type other than float32 and float64.
     """
     taken: set[int] = set()
     tensors: list[Trained] = []

@@ -215,7 +215,11 @@ def membership(
     steps: float = 30, clip: float = 4.0, delta: Share = 1e-3, claim: Claim = None, confidence: Share = 0.95,
     journal: Annotated[str | None, PATH] = None, workers: Workers = 2, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Train shadow models with and without a canary record, or run a calibrated-loss attack.
+    """Attack trained models by membership inference.
+
+    The attack ``poison`` trains shadow models with and without a canary record, and tests the claim. The attack
+    ``calibrated`` scores records by the loss of one trained model minus that of a reference model. It gives no bound on
+    epsilon.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.

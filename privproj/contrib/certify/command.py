@@ -59,7 +59,7 @@ def certify_query(
 
 
 class CertifiedQueries(QueryGroup):
-    """The queries of one quantity, documented as without ``certify``."""
+    """The commands ``privproj certify QUANTITY MECHANISM``, with the help of ``privproj QUANTITY MECHANISM``."""
 
     path = "privproj certify"
 

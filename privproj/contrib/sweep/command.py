@@ -34,8 +34,8 @@ def sweep_command(
     privproj appends each finished row to a journal next to the table. Run the same command again to resume an
     interrupted sweep. A query without a result has a row with the reason.
 
-    --plot draws the value against the axis of numbers with the most values, with a line for each combination of the
-    other axes.
+    --plot draws the value against one numeric key of [grid], the one with the most values. Each combination of the
+    other keys is a line.
 
     \b
     A grid file:

@@ -298,9 +298,10 @@ class M2(ClippedSum):
 
     @property
     def projects_apart(self) -> bool:
-        """Whether several projected layers have their own clipping norms.
+        """Whether clipping is per layer and more than one layer is projected.
 
-        Their captured shares then average, which requires independent projections (C6).
+        The squared sensitivity is then a weighted sum over the layers. The better bound for it requires independent
+        projections (C6).
         """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
