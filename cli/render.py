@@ -95,7 +95,7 @@ def answer_text(
         details = {
             "lower bound": lower_bound_text(result),
             "numerics": numerics_text(result),
-            "source": f"{result.source}; version {result.bound_version}",
+            "source": f"{result.source}; bound version {result.bound_version}",
         }
     requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
@@ -356,7 +356,7 @@ def utility_text(utility: "Utility") -> list[str]:
     return [
         f"effective noise multiplier {utility.effective_noise_multiplier:.4g} (DP-SGD at the same privacy: "
         f"{utility.dp_sgd_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f}x)",
-        f"projection error {utility.projection_error:.4g}x the squared update ({averaged})",
+        f"mean squared projection error {utility.projection_error:.4g}x the squared norm of the update ({averaged})",
     ]
 
 

@@ -153,7 +153,7 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
 def _describe_bins(run: Mapping[str, Any]) -> str:
     """Return how records are assigned to bins, as text."""
     count = "one" if run["batches_per_record"] == 1 else run["batches_per_record"]
-    return f"each record in {count} of {run['batches']} batches, picked at random"
+    return f"each record in {count} of {run['batches']} batches, chosen at random in each epoch"
 
 
 def _describe_shuffle(run: Mapping[str, Any]) -> str:

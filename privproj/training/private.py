@@ -37,7 +37,8 @@ from privproj.training.trained import Trained, trained_tensors
 from privproj.training.view import Algorithm
 
 OPACUS_NAMES = {
-    "target_epsilon": "epsilon", "target_delta": "delta", "poisson_sampling": 'batches="poisson"',
+    "target_epsilon": "epsilon", "target_delta": "delta",
+    "poisson_sampling": 'batches="poisson" (True) or batches="balls-in-bins" (False)',
     "noise_generator": "insecure_seed", "criterion": "loss_fn of step_on", "grad_sample_mode": "not needed",
     "max_physical_batch_size": "micro_batch_size of step_on", "loss_reduction": "not needed",
     "batch_first": "not needed", "total_steps": "steps",
@@ -416,7 +417,8 @@ def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
         return (method.rank or 1,) * len(trained)
     ranks: Any = tuple(getattr(one.module, "projection_rank", None if one.is_matrix else 1) for one in trained)
     if None in ranks:
-        raise InvalidParameterError("rank", "nothing", "a rank of the projection")
+        remedy = f'pass algorithm=Method("{method.name}", rank=16)'
+        raise InvalidParameterError("rank", "nothing", "a rank of the projection", remedy)
     return ranks
 
 

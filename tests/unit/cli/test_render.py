@@ -128,7 +128,7 @@ def test_gap_is_rounded_up(ratio, text):
 @pytest.mark.parametrize(
     ("run", "text"),
     [
-        (Run(steps=20, sampling="balls-in-bins", batches=100), "20 epochs, each record in one of 100 batches, picked"),
+        (Run(steps=20, sampling="balls-in-bins", batches=100), "20 epochs, each record in one of 100 batches, chosen"),
         (Run(sampling="balls-in-bins", batches=9, batches_per_record=3), "one epoch, each record in 3 of 9 batches"),
         (
             Run(steps=2, sampling="shuffle", batches=9),
