@@ -168,7 +168,7 @@ class Trajectory:
 
 
 def flat_weights(trained: list[Trained]) -> Tensor:
-    """All trained weights in a row, in the order of the trained tensors."""
+    """Return all trained weights in a row, in the order of the trained tensors."""
     return torch.cat([p.detach().flatten() for one in trained for p in one.parameters])
 
 

@@ -195,5 +195,6 @@ def test_epochs_composed_are_those_of_floats(z, batches, epochs, per_record, del
         releases = epochs_in_balls(BallGaussianProfile(z), run, grids_of(z, run, math.log(delta)))
         composed = RunInBalls(releases, propose_grid(releases_of(profile, run), math.log(delta)))
         assert float(composed.upper(found.value * 1.001)) <= delta
-        assert float(composed.upper(found.lower)) >= delta
+        # With several batches per record a result has no lower bound.
+        assert float(composed.upper(0.999 * found.value if found.lower is None else found.lower)) >= delta
         assert float(composed.lower(found.value)) <= delta

@@ -164,7 +164,7 @@ def test_secret_probes_decrease_epsilon_of_runs():
     assert any("secret-probes-per-record" in str(line) or "its own probes" in line for line in secret.requirements)
 
 
-def test_add_order_of_any_mixture_of_shifts_is_at_most_remove_order():
+def test_add_order_of_mixed_shifts_is_at_most_remove_order():
     rng = np.random.default_rng(4)
     x = np.linspace(-40.0, 40.0, 20001)
     density = np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi) * (x[1] - x[0])

@@ -41,7 +41,7 @@ def test_one_layer_has_mechanisms_of_programs_of_ones_own_too():
 
 
 @pytest.mark.parametrize("rank", [16, 256, 1000])
-def test_projected_dp_sgd_needs_less_noise_than_m1_with_known_matrix(rank):
+def test_projected_dp_sgd_needs_less_noise_than_known_m1(rank):
     rows = {row.name: row for row in choose(layers=f"1024x{rank}", epsilon=2.0, delta=1e-5)}
     in_range = math.sqrt(rank / 1024)  # the part of M1's noise that the projection on the range of the matrix keeps
     m1 = rows["m1 (own program)"].utility.noise_over_dp_sgd * in_range

@@ -92,7 +92,7 @@ def test_papers_lists_every_item_of_one_paper(run):
     assert run("papers unknown")[0] == 2
 
 
-def test_papers_csv_has_published_and_improved_values_side_by_side(run):
+def test_papers_csv_has_published_and_improved_values(run):
     rows = [*csv.DictReader(run("papers 2601.21719 --csv")[1].splitlines())]
     (theorem,) = (row for row in rows if row["name"] == "Theorem 5")
     assert float(theorem["improved_value"]) < float(theorem["value"]) and theorem["improved"] == "rank-free"
