@@ -253,9 +253,9 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     """Return an upper bound on the p-value of guesses about the canaries of one run.
 
     The null hypothesis is that the run is ``(epsilon, delta)``-DP. The run has ``m`` canaries, and ``v`` of ``g``
-    guesses are right. The p-value is the probability of at least ``v`` right guesses. With ``W ~ Binomial(g, e^eps/(1 +
-    e^eps))`` the bound is ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski
-    2023).
+    guesses are right. The p-value is the probability of at least ``v`` right guesses. With
+    ``W ~ Binomial(g, e^eps/(1 + e^eps))`` the bound is ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i``
+    (Steinke, Nasr, Jagielski 2023).
 
     Args:
         canaries: ``m``.

@@ -1,4 +1,7 @@
-"""Account for training plans whose parameters depend on earlier outputs, by privacy filters."""
+"""Account for plans that depend on earlier outputs, by privacy filters.
+
+The parameters of later releases in such a training plan are a function of earlier outputs.
+"""
 
 from privproj.lazy import lazy_names
 

@@ -34,9 +34,9 @@ class Mixing(Mechanism):
     """Gaussian mixing, which releases a noisy eigenvalue and then a secret sketch.
 
     The rows of ``X`` are records, each clipped to the norm ``B``. The first stage releases the noisy least eigenvalue
-    ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second stage releases ``S X + sigma N`` with ``sigma^2 =
-    max(0, gamma B^2 - l)`` (:meth:`noise_variance`), where ``S`` and ``N`` have ``rank`` rows and independent standard
-    normal entries, and ``S`` is secret. There is no assumption on the records.
+    ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second stage releases ``S X + sigma N`` with
+    ``sigma^2 = max(0, gamma B^2 - l)`` (:meth:`noise_variance`), where ``S`` and ``N`` have ``rank`` rows and
+    independent standard normal entries, and ``S`` is secret. There is no assumption on the records.
 
     Args:
         rank: The number of rows of ``S``, from 1 to 1e9; None only for the rank query.

@@ -12,11 +12,11 @@ WIDTH = 3
 def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
     """Return delta of Gaussian mixing, the larger of both directions (C33).
 
-    Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``, ``G
-    = gamma`` and ``Z = eigen_noise``. With the record against without it, the integral is ``int phi(u) R H(e^eps/R)
-    du``, where ``R`` is the largest of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. In the other direction it is ``int
-    phi(u) H(e^eps R) du``, where ``R`` is the smallest. ``H`` is the profile of a sketch at ``nu = 1/(G - Z u)`` in the
-    same direction, and 1 for ``u >= G/Z``.
+    Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``,
+    ``G = gamma`` and ``Z = eigen_noise``. With the record against without it, the integral is
+    ``int phi(u) R H(e^eps/R) du``, where ``R`` is the largest of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. In the
+    other direction it is ``int phi(u) H(e^eps R) du``, where ``R`` is the smallest. ``H`` is the profile of a sketch at
+    ``nu = 1/(G - Z u)`` in the same direction, and 1 for ``u >= G/Z``.
     """
     with mp.workdps(mp.mp.dps + 10):
         epsilon, gamma, noise = mp.mpf(epsilon), mp.mpf(gamma), mp.mpf(eigen_noise)
