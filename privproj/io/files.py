@@ -55,7 +55,11 @@ def sha256_of(path: str | Path, name: str = "FILE") -> str:
 
 @contextmanager
 def _opened(path: str | Path, name: str) -> Iterator[Any]:
-    """Yield a file, a pipe or standard input, opened for reading."""
+    """Yield a file, a pipe or standard input, opened for reading.
+
+    Raises:
+        InvalidParameterError: The file cannot be read, or is a directory or a device.
+    """
     if path == STANDARD_INPUT:
         if sys.stdin is None:
             raise InvalidParameterError(name, path, "an open standard input", "for a file with this name, use ./-")
@@ -202,7 +206,7 @@ def _reason_of(error: Exception, text: str) -> str:
 
 
 def _exact(text: str) -> float:
-    """Return the double of a decimal text.
+    """Return the double that a decimal text denotes.
 
     Raises:
         ValueError: The double is infinite, or its shortest text denotes another number, so that digits would be lost.
@@ -293,7 +297,7 @@ def text_matching(pattern: str, description: str) -> Kind:
 
 
 def _parse_decimal(text: str) -> float:
-    """Return the float of a decimal text.
+    """Return the float that a decimal text denotes.
 
     Raises:
         ValueError: The number is not 0 but underflows to 0.

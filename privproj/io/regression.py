@@ -125,7 +125,7 @@ class Entry:
         return ""
 
     def _why(self, result: Result) -> str:
-        """Return the versions of the bound as a reason for a changed value.
+        """Return a text about versions of the bound that may explain a changed value.
 
         The text is empty if the entry has no version.
         """

@@ -221,7 +221,7 @@ class Accountant:
 
     @staticmethod
     def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
-        """Return a checked phase, which has one step unless the run sets their number."""
+        """Return a checked phase, which has one step unless the run sets a number."""
         counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
         phase = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
         phase.check()

@@ -56,14 +56,14 @@ def needing_torch(name: str) -> Any:
 
 
 def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
-    """Return the output of an audit for its verdict.
+    """Return the JSON record and the text of an audit from its verdict.
 
     The text has the claim, the lower bound on epsilon and the largest detectable epsilon.
 
     Args:
         verdict: The verdict.
-        trials: What the trials of the verdict are, as a plural noun for the text.
-        more: Further fields of the JSON record.
+        trials: A plural noun for the trials, such as "runs", for the text.
+        **more: Further fields of the JSON record.
     """
     claim = verdict.claimed_epsilon
     claim_text = "no claim" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"

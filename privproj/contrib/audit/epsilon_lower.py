@@ -61,7 +61,7 @@ class Counts:
 
     @classmethod
     def above(cls, threshold: float, inside: Array, outside: Array) -> "Counts":
-        """Return the counts for a threshold.
+        """Return the counts of scores at or above a threshold.
 
         ``inside`` are the scores of runs with the canary, and ``outside`` the scores of runs without it.
         """
@@ -102,7 +102,7 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
 def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[list[Counts]], Sequence[float]]) -> Counts:
     """Return the counts at a threshold that is chosen on other runs.
 
-    The first half of the scores of each arm chooses the threshold. The second half is counted.
+    The first halves of ``inside`` and ``outside`` choose the threshold, and their second halves are counted.
 
     Args:
         inside: Scores of runs with the canary.
@@ -111,7 +111,7 @@ def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[lis
             largest value is chosen.
 
     Raises:
-        InvalidParameterError: An arm has fewer than four scores.
+        InvalidParameterError: There are fewer than four scores in ``inside`` or in ``outside``.
     """
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameterError("trials", min(len(inside), len(outside)), "at least 4 in each arm")
@@ -231,10 +231,11 @@ def assess_claim(
 
 
 def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
-    """Return whether the error rates contradict a claimed privacy profile.
+    """Return whether the error rates of an attack contradict a privacy profile.
 
-    The rates are counted at the threshold that contradicts the profile most on other runs. They contradict it if the
-    upper bound on the false negative rate is below the trade-off function of the profile.
+    The threshold is chosen on the first half of the scores, and the rates are counted on the second half. They
+    contradict the profile if the upper bound on the false negative rate is below the trade-off function of the profile
+    at the upper bound on the false positive rate.
     """
 
     def margins(tried: list[Counts]) -> list[float]:

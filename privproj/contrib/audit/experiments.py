@@ -160,7 +160,7 @@ class AuditExperiment(_Audited):
     def claimed(self) -> M2 | Gaussian:
         """The mechanism that the accountant assumes.
 
-        With the bug "wrong-dimension" its dimension is too large by a factor, the number of outputs of the layer.
+        With the bug "wrong-dimension", its dimension is multiplied by the number of outputs of the layer.
         """
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
@@ -283,7 +283,8 @@ def assess_experiment(
         The verdict of the score with the strongest result.
 
     Raises:
-        InvalidParameterError: A number is outside its range, or an arm has fewer than four scores.
+        InvalidParameterError: A number is outside its range, or there are fewer than four scores with or without the
+            canary.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.audit import AuditExperiment, assess_experiment
@@ -319,7 +320,7 @@ class _SameAssignment(BinSampler):
     """Injected bug: every epoch has the batches of the first epoch."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of the first epoch."""
+        """Return the batches of the first epoch, for every epoch."""
         return super().members(0)
 
 
@@ -327,7 +328,7 @@ class _TwoBins(BinSampler):
     """Injected bug: the canary is in its assigned batch and also in the next one."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches with the canary in two of them."""
+        """Return the batches of an epoch, with the canary in two of them."""
         members = super().members(epoch)
         picked = next(i for i, numbers in enumerate(members) if 0 in numbers)
         behind = (picked + 1) % self.batches
@@ -482,7 +483,7 @@ def one_run(
         seed: A whole number of at least 0 that makes the audit repeatable. None: the randomness is fresh.
 
     Returns:
-        The verdict, whose trials are guesses, and the number of right guesses.
+        The verdict, in which ``trials`` is the number of guesses, and the number of right guesses.
 
     Raises:
         InvalidParameterError: ``canaries`` or ``guesses`` is outside its range.

@@ -92,7 +92,7 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
     """Return the profile of ``T`` releases of a secret sketch, where ``T = steps``.
 
-    It is the profile of one release of rank ``T r``, where ``r`` is the total rank of one release (C14: the secret
+    It is the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers (C14: the secret
     sketch).
     """
     from privproj.contrib.certify.profiles import BallSecretSketch

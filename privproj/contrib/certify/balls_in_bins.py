@@ -82,6 +82,7 @@ class BallEpochs(Releases):
         """Return bounds of the excess of an epoch in the remove direction.
 
         At ``s = e^(cell h)`` the excess is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` for ``s < 1``.
+        Here ``S`` is the sum of the likelihood ratios of the ``t`` batches, and ``m`` is the mass at an infinite loss.
         The lower bound is 0 if none is known.
         """
         c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
@@ -95,8 +96,9 @@ class BallEpochs(Releases):
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
     """Return the distributions of ``S`` for lower and for upper bounds.
 
-    The distribution for lower bounds is None if it is not available. It needs a pair that a release dominates, and a
-    knot at ``W = 1`` that is not one of the outer ones.
+    ``S`` is the sum of the likelihood ratios of ``batches`` releases. The distribution for lower bounds is None if it
+    is not available. It needs a pair that a release dominates, and a knot at the likelihood ratio 1 that is not an
+    outer one.
     """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -108,10 +110,9 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
 
 
 def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
-    """Return the knot of a release at the likelihood ratio ``t``.
+    """Return the knot of a release: bounds of its profile at ``t = e^eps``.
 
-    The profile at ``t`` is ``delta(ln t)`` for ``t >= 1``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1: negative
-    epsilon).
+    The profile is ``delta(ln t)`` for ``t >= 1``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1: negative epsilon).
     """
     if t >= 1:
         low, high = release.ends(t.log().max(arb(0)))
@@ -121,12 +122,12 @@ def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
 
 
 class _Sum:
-    """The distribution of ``S`` for one pair, on a window of cells.
+    """The distribution of the sum ``S`` of ``t`` likelihood ratios, on a window.
 
-    The excess of an epoch follows from it. If ``above``, the pair dominates a release. Otherwise the profile of the
-    pair is at most the profile of a release plus the ``rest`` of the pair. ``costs`` bound the error of the right part
-    (``s >= 1``) and of the left part (``s < 1``) of the excess. They are added for upper bounds and subtracted for
-    lower bounds.
+    The likelihood ratios are independent and have the distribution of one pair; ``t`` is the number of batches. The
+    excess of an epoch at ``s = e^eps`` follows from ``S``. If ``above``, the pair dominates a release. Otherwise the
+    profile of the pair is at most the profile of a release plus the ``rest`` of the pair. ``costs`` bound the error of
+    the excess for ``s >= 1`` and for ``s < 1``. They are added for upper bounds and subtracted for lower bounds.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -163,9 +164,10 @@ class _Sum:
             )
 
     def right(self, c: arb) -> arb:
-        """Return a bound of ``m + E (S/t - s)_+`` at ``c = t s``.
+        """Return a bound of the excess of an epoch at ``s = c/t``, for ``s >= 1``.
 
-        It is an upper bound if ``above``, and a lower bound otherwise.
+        The excess is ``m + E (S/t - s)_+``, where ``m`` is the mass at an infinite loss. The result is an upper bound
+        if ``above``, and a lower bound otherwise.
         """
         place = c / self.h
         if self.above:
@@ -178,9 +180,9 @@ class _Sum:
         return (gain * self.h / self.batches - self.costs[0]).max(arb(0)).lower()
 
     def left(self, c: arb) -> arb:
-        """Return a bound of ``E (s - S/t)_+`` at ``c = t s``.
+        """Return a bound of the excess of an epoch at ``s = c/t``, for ``s < 1``.
 
-        It is an upper bound if ``above``, and a lower bound otherwise.
+        The excess is ``E (s - S/t)_+``. The result is an upper bound if ``above``, and a lower bound otherwise.
         """
         place = c / self.h
         if self.above:
@@ -197,7 +199,7 @@ class _Sum:
     def _gain_and_slack(self, place: arb) -> Ends:
         """Return upper bounds of the parts of ``E (S - c)_+`` in the window and beyond it.
 
-        ``place`` is ``c``, and both bounds are expectations, in units of cells.
+        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells, and so are both results.
         """
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
         largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
@@ -206,7 +208,7 @@ class _Sum:
     def _loss_and_slack(self, place: arb) -> Ends:
         """Return upper bounds of the parts of ``E (c - S)_+`` in the window and before it.
 
-        ``place`` is ``c``, and both bounds are expectations, in units of cells.
+        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells, and so are both results.
         """
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before

@@ -89,12 +89,13 @@ LEAST_EPSILON = 1e-9  # smallest positive epsilon of the search
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A proof that ``lower <= delta(epsilon) <= upper`` for one query, with the target that it meets.
+    """A proof that the delta of a query at an epsilon lies between two numbers.
 
+    It proves ``lower <= delta(epsilon) <= upper``, and that ``upper`` meets a target.
     :func:`privproj.contrib.certify.certify` returns one.
 
     Attributes:
-        question: The data of a run file: the phases, each with its mechanism, its bound and its run.
+        question: The query as the data of a run file: the phases, each with its mechanism, its bound and its run.
         epsilon: The epsilon at which delta is enclosed.
         target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
         lower: The lower bound on delta as decimal text, because it may lie below the range of doubles; "0" if unknown.
@@ -125,6 +126,9 @@ class Certificate:
 
         Args:
             path: The file, which is replaced if it exists.
+
+        Raises:
+            OSError: The file cannot be written.
         """
         import json
 
@@ -237,7 +241,7 @@ def _one_layer(mechanism: Mechanism) -> Mechanism:
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """Return whether an epoch is composed as one release (balls-in-bins)."""
+    """Return whether whole epochs are composed, as for balls-in-bins."""
     return phase.run.allocates and not phase.run.single
 
 
@@ -366,7 +370,7 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
 def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Sequence[EpochGrid]]]") -> "list[Releases]":
     """Return the releases of all phases in ball arithmetic.
 
-    ``epochs`` has the grids of the epochs of each phase.
+    ``epochs`` has, for each phase, the grids of its balls-in-bins epochs.
     """
     from privproj.contrib.certify.balls_in_bins import epochs_in_balls
     from privproj.contrib.certify.composition import BallGroup, BallPhase
@@ -537,8 +541,8 @@ def _log_goal(target: dict[str, float]) -> float:
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
     """Raise :class:`ConvergenceError` if a result contradicts its enclosure.
 
-    The delta at the epsilon of the result must not be proved to be above the target. If the result has a lower end, its
-    delta must not be proved to meet the target.
+    There are two contradictions: delta is proved to be above the target at the epsilon of the result, or delta is
+    proved to meet the target at the lower end of its interval.
     """
     assert result.epsilon is not None
     # A lower end of 0 is always valid.
@@ -577,7 +581,7 @@ def _rounded_up(value: Decimal) -> float:
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
     """Return a ball around delta at this epsilon, and its precision in bits.
 
-    The precisions of the ladder are tried in turn from index ``first`` on, until the ball is narrow enough.
+    The precisions of ``PRECISION_LADDER`` are tried from index ``first`` on, until the ball is narrow enough.
     """
     from flint import arb
 
@@ -587,9 +591,9 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
 
 
 def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)) -> tuple[str, str]:
-    """Return decimal bounds of the delta of a run at this epsilon.
+    """Return bounds of the delta of a run at this epsilon, as decimal text.
 
-    They have the form of :func:`_written_ends`.
+    Both are moved outward by a relative ``spread``. The lower bound is "0" if it is unknown.
     """
     return _written_ends(run.lower(epsilon), run.upper(epsilon), spread)
 
@@ -597,7 +601,8 @@ def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
     """Return the lower end of one ball and the upper end of another as decimal text.
 
-    Both are moved outward by a relative ``spread``. The lower end is "0" if it is unknown.
+    Both are moved outward by a relative ``spread``. The lower end is "0" if it is not positive, and the upper end is at
+    most 1.
     """
     from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
 

@@ -72,7 +72,7 @@ class CertifiedQueries(QueryGroup):
 
 
 class Queries(Group):
-    """The quantities that can be proved."""
+    """The group of commands for quantities that can be proved."""
 
     members = "epsilon, delta, sigma or run"
 

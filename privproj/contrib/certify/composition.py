@@ -25,7 +25,8 @@ Ends = tuple[arb, arb]  # a lower and an upper bound of one number
 class Releases:
     """Equal releases of a run: their number, and bounds of the excess of one release.
 
-    A subclass guarantees these bounds.
+    The excess is ``E(t) = H(t) - max(0, 1 - t)``, where ``H`` is the privacy profile at ``t = e^eps``. A subclass
+    guarantees the bounds.
     """
 
     steps: int  # number of releases
@@ -33,10 +34,10 @@ class Releases:
     one_sided: bool  # True if both directions must be composed
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` in the remove direction at ``t = e^(cell h)``.
+        """Return bounds of the excess of a release in the remove direction.
 
-        The lower bound is 0 if none is known. If both directions are equal, this method is only called for cells of at
-        least 0.
+        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The lower bound is 0
+        if none is known. If both directions are equal, this method is only called for cells of at least 0.
         """
         raise NotImplementedError
 
@@ -55,9 +56,9 @@ class BallPhase(Releases):
     one_sided: bool = False
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` of a subsampled release at ``t = e^(cell h)``.
+        """Return bounds of the excess of a subsampled release in the remove direction.
 
-        They hold in the remove direction (C17: subsampling).
+        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)`` (C17: subsampling).
         """
         q = arb(self.rate)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
@@ -84,10 +85,11 @@ class BallGroup(Releases):
     one_sided: bool = True
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` in the remove direction at ``t = e^(cell h)``.
+        """Return bounds of the excess of a step in the remove direction.
 
-        They are computed from one event ``A = {X > x}``, and every ``x`` is sound. The probabilities of ``A`` prove the
-        lower bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the upper bound.
+        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The bounds are
+        computed from one event ``A = {X > x}``, and every ``x`` is sound. The probabilities of ``A`` prove the lower
+        bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the upper bound.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
@@ -166,7 +168,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Knot:
-    """A grid point ``t`` with its cell and bounds ``low <= H(t) <= high``."""
+    """A grid point ``t = e^eps`` with its cell, and bounds of the profile there.
+
+    The profile lies between ``low`` and ``high``.
+    """
 
     cell: int
     t: arb
@@ -176,11 +181,12 @@ class Knot:
 
 @dataclass(frozen=True)
 class BallPair:
-    """The finite part of a pair of distributions ``(P, Q)`` on a grid.
+    """The finite part of a pair of distributions ``(P, Q)`` on a grid of losses.
 
-    ``P`` has the ``masses`` at the losses ``cell h``, and ``Q`` has the mass ``p / t`` where ``P`` has the mass ``p``.
-    A pair from :func:`pair_above` also has the mass ``rest`` at infinity, and dominates the release. The profile of a
-    pair from :func:`pair_below` exceeds the profile of the release by at most ``rest``, everywhere.
+    ``P`` has the ``masses`` at the losses ``cell h``, where ``h`` is the grid step. ``Q`` has the mass ``p / t`` at the
+    loss ``ln t`` if ``P`` has the mass ``p``. A pair from :func:`pair_above` also has the mass ``rest`` at infinity,
+    and dominates the release. The profile of a pair from :func:`pair_below` exceeds the profile of the release by at
+    most ``rest``, everywhere.
     """
 
     cells: tuple[int, ...]
@@ -189,9 +195,9 @@ class BallPair:
 
 
 def _knot(cell: int, excess: Ends, h: arb) -> Knot:
-    """Return the knot of a cell, from bounds of the excess.
+    """Return the knot of a cell: bounds of the profile at ``t = e^(cell h)``.
 
-    The profile is ``H = E + max(0, 1 - t)``. Its lower bound is rounded down, and its upper bound up.
+    The profile is the ``excess`` plus ``max(0, 1 - t)``. The lower bound is rounded down, and the upper bound up.
     """
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
@@ -212,9 +218,9 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
 
 
 def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
-    """Return the knots of the add direction.
+    """Return the knots of the add direction, from excesses in the remove direction.
 
-    In this direction the excess at ``1/t`` is ``E(t) / t`` (C1: negative epsilon).
+    If the excess at ``t`` is ``E(t)``, it is ``E(t) / t`` at ``1/t`` in the add direction (C1: negative epsilon).
     """
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
@@ -222,9 +228,9 @@ def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
 def pair_above(knots: Sequence[Knot]) -> BallPair:
     """Return a pair that dominates every release with these bounds (C29, 1).
 
-    The bounds are the upper bounds ``high`` of ``H`` at the knots. The lower convex hull of ``(0, 1)`` and the points
-    is above ``H``, because ``H`` is convex. Except for rounding, the hull is the profile of a pair. The largest deficit
-    at a corner is added to the mass at infinity, which increases the whole profile.
+    The profile ``H`` of the release is at most ``high`` at each knot. The lower convex hull of ``(0, 1)`` and these
+    points is above ``H``, because ``H`` is convex. Except for rounding, the hull is the profile of a pair. The largest
+    deficit at a corner is added to the mass at infinity, which increases the whole profile.
     """
     falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
     points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
@@ -240,10 +246,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
-    """Return a pair below every release with these bounds, up to its ``rest`` (C29, 2).
+    """Return a pair that is below every release with these bounds (C29, 2).
 
-    The profile of the pair is at most ``H`` plus the ``rest`` of the pair. The result is None if the lower bound of the
-    excess is not positive on both sides of the kink at ``t = 1``.
+    The profile of the pair is at most the profile of the release plus the ``rest`` of the pair. The result is None if
+    the lower bound of the excess is not positive on both sides of the kink at ``t = 1``.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -264,7 +270,7 @@ Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon 
 
 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
-    """Return the corners of a polygon below ``H``, or None.
+    """Return the corners of a polygon below the profile ``H`` of a release, or None.
 
     The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. Between the knots ``i`` and
     ``i + 2``, the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below ``H`` on the other side of
@@ -313,10 +319,11 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
-    """Return the cells and the ``P``-masses of the corners of a hull.
+    """Return the cells of the corners of a hull, and the masses of a pair there.
 
-    A mass is ``t`` times the change of slope at the corner, at least 0 and rounded to an exact number. Left of the
-    first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right of the last point it is constant.
+    The mass under the first distribution is ``t`` times the change of slope at the corner, at least 0 and rounded to an
+    exact number. Left of the first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right of the
+    last point it is constant.
     """
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]
@@ -331,7 +338,8 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
     """Return the profile of masses at the points ``places``, in increasing order.
 
-    At ``t`` it is the sum of ``p_j (1 - t / t_j)`` over all ``t_j > t``, which is computed from the right.
+    The masses ``p_j`` are at the corners ``t_j`` of the hull. The profile at ``t`` is the sum of ``p_j (1 - t / t_j)``
+    over all ``t_j > t``, which is computed from the right.
     """
     values, k, mass, weight = [], len(hull), arb(0), arb(0)
     for cell, t, _ in reversed(places):
@@ -448,7 +456,8 @@ class ComposedDistribution:
     def gain(self, eps: float, *, above: bool) -> arb:
         """Return the sum of ``P(S) (1 - e^(eps - S h))_+`` over the window.
 
-        The sum uses the upper ends of all masses if ``above``, and their lower ends otherwise.
+        ``S`` is the sum of the losses in grid steps of ``h`` nats. The result uses the upper ends of all masses if
+        ``above``, and their lower ends otherwise.
         """
         start = max(math.floor(Fraction(eps) / Fraction(self.step)) + 1, self.window.first)
         h, mass, weighted = arb(self.step), arb(0), arb(0)

@@ -46,14 +46,20 @@ class BallDistribution(ABC):
 
     @abstractmethod
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``k(u)``, where ``rest`` is ``1 - u``.
+        """Return the density of the log odds of ``U``, or of ``ln U``, at ``u``.
 
-        It is ``u^a (1-u)^b / Beta(a, b)`` for a Beta variable and ``u^a e^-u / Gamma(a)`` for a Gamma variable.
+        For a Beta variable it is the density of ``ln(U/(1-U))``, which is ``u^a (1-u)^b / Beta(a, b)``. For a Gamma
+        variable it is the density of ``ln U``, which is ``u^a e^-u / Gamma(a)``. ``rest`` is ``1 - u``. The value is
+        called ``k(u)``.
         """
 
     @abstractmethod
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s`` at these odds."""
+        """Return the density of ``s = ln E`` at the odds ``E``.
+
+        Values of ``U`` up to the ``cut`` ``c`` are written as ``U = c E/(1 + E)``. The integral of the density is
+        ``P(U <= c)``.
+        """
 
     @abstractmethod
     def above(self, odds: arb, cut: arb) -> arb:
@@ -69,7 +75,7 @@ class BallDistribution(ABC):
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
         """Return a cut for the whole distribution, and a ball for the part beyond it.
 
-        The part is ``E[h_eps(X); U > cut]``.
+        The part is ``E[h_eps(X); U > cut]``, where ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``.
         """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
@@ -100,8 +106,9 @@ class BallDistribution(ABC):
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4).
 
-        Without a cut, the ball contains ``E[h_eps(X)]``. ``goal`` is the desired relative accuracy, in bits, of the sum
-        of the expectation and ``addend``. It is not guaranteed.
+        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``. Without a cut, the ball contains
+        ``E[h_eps(X)]``. ``goal`` is the desired relative accuracy, in bits, of the sum of the expectation and
+        ``addend``. It is not guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
@@ -109,7 +116,10 @@ class BallDistribution(ABC):
         return self.line(eps, cut).integral(addend, goal)
 
     def line(self, eps: arb, c: arb) -> Line:
-        """Return the integrand of ``E[h_eps(X); U <= c]`` over the line (C21)."""
+        """Return the integrand of ``E[h_eps(X); U <= c]`` over the line (C21).
+
+        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+        """
         size = self.scale / c if self.inverse else self.scale * c
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
 
@@ -140,8 +150,8 @@ class BallDistribution(ABC):
 def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
     """Return the log of a bound of the Gaussian profile in a complex strip (C21).
 
-    The bound is of ``sqrt(C) |h_eps(X)|`` for complex ``X`` with ``|X|`` up to ``size``. ``C`` is ``cosine``, the
-    cosine of the half width of the strip.
+    The bound is of ``sqrt(C) |h_eps(X)|`` for complex ``X`` with ``|X|`` up to ``size``. ``h_eps(X)`` is the Gaussian
+    delta at the squared sensitivity ``X``, and ``C`` is ``cosine``, the cosine of the half width of the strip.
     """
     if size <= 2 * eps * cosine:
         # -(eps/mu - mu/2)^2/2
@@ -164,19 +174,24 @@ class BallBetaDistribution(BallDistribution):
         self.mean, self.supremum, self.steepness = scale * a / (a + b), scale, a.min(b.max(2 - b))
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a (1 - u)^b / Beta(a, b)``."""
+        """Return ``u^a (1 - u)^b / Beta(a, b)``, the density of ``ln(U/(1-U))`` at ``u``."""
         return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s``, which is ``k(u) / (1 + (1-c) E)``.
+        """Return the density of ``s = ln E`` at the odds ``E``.
 
-        It uses the identity ``1 - u = (1 + (1-c) E)/(1 + E)``.
+        For ``u = c E/(1 + E)`` with the ``cut`` ``c`` it is ``k(u) / (1 + (1-c) E)``, where ``k`` is :meth:`weight`. It
+        uses the identity ``1 - u = (1 + (1-c) E)/(1 + E)``.
         """
         lifted = 1 + (1 - cut) * odds
         return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with ``m = min(b, 1)``."""
+        """Return a bound of the trapezoidal sum of the density after a node (C21).
+
+        It is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with the ``cut`` ``c``, the odds ``E`` of the node,
+        ``u = c E/(1 + E)`` and ``m = min(b, 1)``.
+        """
         least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
         return (self.a * cut.log() + (self.b - least) * rest.log() - least * odds.log() - self.log_norm).exp() / least
 
@@ -213,15 +228,21 @@ class BallGammaDistribution(BallDistribution):
         self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a e^-u / Gamma(a)``."""
+        """Return ``u^a e^-u / Gamma(a)``, the density of ``ln U`` at ``u``."""
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s``, which is ``k(u) / (1 + E)``."""
+        """Return the density of ``s = ln E`` at the odds ``E``.
+
+        For ``u = c E/(1 + E)`` with the ``cut`` ``c`` it is ``k(u) / (1 + E)``, where ``k`` is :meth:`weight`.
+        """
         return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return ``c^a e^-u / (E Gamma(a))``."""
+        """Return a bound of the trapezoidal sum of the density after a node (C21).
+
+        It is ``c^a e^-u / (E Gamma(a))`` with the ``cut`` ``c``, the odds ``E`` of the node and ``u = c E/(1 + E)``.
+        """
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
     def tail(self, u: arb) -> arb:

@@ -22,8 +22,9 @@ MOST_TERMS = 1_000_000  # terms of a series before PrecisionError
 def lower(k: arb, z: arb) -> arb:
     """Return a ball that contains ``P(k, z)`` at a real ``z``.
 
-    Below ``k`` a series of positive terms is summed, and a geometric series bounds the remainder. Near and above ``k``
-    the result is the complement of Arb's ``Q(k, z)``.
+    ``P(k, z)`` is the distribution function of ``Gamma(k)``. Below ``k`` a series of positive terms is summed, and a
+    geometric series bounds the remainder. Near and above ``k`` the result is one minus Arb's upper incomplete gamma
+    function.
     """
     if not z > 0:
         return arb(0).union(lower(k, z.upper())) if z.upper() > 0 else arb(0)
@@ -70,15 +71,18 @@ def lower_beta(a: arb, b: arb, u: arb) -> arb:
 
 
 def upper(k: arb, z: arb) -> arb:
-    """Return a ball that contains ``Q(k, z) = 1 - P(k, z)`` at a real ``z``."""
+    """Return a ball that contains ``Q(k, z) = P(U > z)`` for ``U ~ Gamma(k)``.
+
+    ``z`` is real.
+    """
     return z.gamma_upper(k, regularized=1)
 
 
 class NearbyValues:
     """Balls of ``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z`` (C29).
 
-    They come from cached Taylor series. Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are used
-    instead.
+    ``P(k, z)`` is the distribution function of ``Gamma(k)``, and ``Q = 1 - P``. The balls come from cached Taylor
+    series. Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are used instead.
     """
 
     def __init__(self, k: arb) -> None:
@@ -89,19 +93,19 @@ class NearbyValues:
         self._points: dict[tuple[int, int], _Point | None] = {}
 
     def lower(self, z: arb) -> arb:
-        """Return a ball that contains ``P(k, z)``."""
+        """Return a ball that contains ``P(U <= z)`` for ``U ~ Gamma(k)``."""
         near = self._rise(z)
         return lower(self.k, z) if near is None else near[0].below + near[1]
 
     def upper(self, z: arb) -> arb:
-        """Return a ball that contains ``Q(k, z)``."""
+        """Return a ball that contains ``P(U > z)`` for ``U ~ Gamma(k)``."""
         near = self._rise(z)
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
         """Return the expansion point next to ``z``, and the increase of ``P`` up to ``z``.
 
-        The result is None if no expansion point is available.
+        ``P`` is the distribution function of ``Gamma(k)``. The result is None if no expansion point is available.
         """
         place = float(z.mid())
         if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
@@ -116,10 +120,10 @@ class NearbyValues:
         return (point, point.series(y)) if abs(y) <= point.reach else None
 
     def _expand(self, point: arb) -> "_Point | None":
-        """Return the expansion at a point, or None if its remainder is too large.
+        """Return the expansion of ``P(k, z)`` at a point, or None.
 
         The series is the increase of ``P`` from the point on, in powers of ``y = z/point - 1``. The remainder is added
-        to its first term.
+        to its first term. The result is None if the remainder is too large.
         """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
@@ -151,7 +155,7 @@ class _Point(NamedTuple):
 
     Attributes:
         below: ``P`` at the point.
-        above: ``Q`` at the point.
+        above: ``1 - P`` at the point.
         place: The point.
         reach: The largest ``|y|`` at which the series is valid, where ``y = z/point - 1``.
         series: The increase of ``P`` from the point on, in powers of ``y``.

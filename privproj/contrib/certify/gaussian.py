@@ -11,7 +11,7 @@ from flint import arb
 def delta(eps: arb, mu: arb) -> arb:
     """Return a ball that contains the Gaussian delta at ``mu`` (C3).
 
-    It is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``.
+    ``mu`` is the sensitivity over the noise. The value is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``.
     """
     u = eps / mu - mu / 2
     half = arb(2).rsqrt()
@@ -22,14 +22,19 @@ def delta(eps: arb, mu: arb) -> arb:
 def two_sided(eps: arb, mu: arb) -> arb:
     """Return a ball that contains the two-sided Gaussian tail at ``mu`` (C3).
 
-    It is ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``.
+    ``mu`` is the sensitivity over the noise. The value is ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, which is the
+    probability that the loss exceeds ``eps`` in absolute value.
     """
     half = arb(2).rsqrt()
     return (((eps / mu - mu / 2) * half).erfc() + ((eps / mu + mu / 2) * half).erfc()) / 2
 
 
 def slope(eps: arb, x: arb) -> arb:
-    """Return a ball that contains the slope ``h_eps'(x)`` at ``x > 0`` (C3)."""
+    """Return a ball that contains the derivative of the Gaussian delta (C3).
+
+    It is the derivative ``h_eps'(x)`` at ``x > 0``, where ``h_eps(x)`` is the Gaussian delta at the squared sensitivity
+    over noise ``x``.
+    """
     root = x.sqrt()
     u = root / 2 - eps / root
     # h'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))
@@ -37,9 +42,10 @@ def slope(eps: arb, x: arb) -> arb:
 
 
 def inflection(eps: arb) -> arb:
-    """Return a ball that contains the inflection point of ``h_eps`` (C3).
+    """Return a ball that contains the inflection point of the Gaussian delta (C3).
 
-    It is ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, and ``h_eps`` is concave above it.
+    The inflection point is ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``. The Gaussian delta is concave in the squared
+    sensitivity over noise ``x`` for ``x > x0``.
     """
     # 2 (sqrt(1 + eps^2) - 1), without cancellation
     return 2 * eps * eps / (1 + (1 + eps * eps).sqrt())

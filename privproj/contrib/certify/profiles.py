@@ -60,7 +60,8 @@ class BallProfile:
 class BallGaussianProfile(BallProfile):
     """The profile of ``T = steps`` Gaussian releases (C3).
 
-    It is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``.
+    It is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, where ``z`` is the
+    noise multiplier.
     """
 
     def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
@@ -75,8 +76,8 @@ class BallBetaTail(BallProfile):
     """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16: good events).
 
     It is ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if
-    ``sharp``, and otherwise the two-sided tail. ``d`` is the dimension, ``r`` the rank, and ``k`` the rank of the
-    difference between neighboring sums. The witness is ``tau``.
+    ``sharp``, and otherwise the two-sided tail. ``d`` is the dimension, ``r`` the rank, ``k`` the rank of the
+    difference between neighboring sums, and ``mu`` one over the noise multiplier. The witness is ``tau``.
     """
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
@@ -137,17 +138,18 @@ class BallMean(BallProfile):
 class BallRandomSensitivity(BallMean):
     """The profile ``E[h_eps(X)]`` for a rank-one difference of neighboring sums (C4).
 
-    ``X`` is the random squared sensitivity over noise. ``shape`` is ``(d, r)`` for M2, whose ``X`` has a Beta
-    distribution, or the rank ``r`` of a public sketch, whose ``X`` has a Gamma distribution.
+    ``h_eps(X)`` is the Gaussian delta at the random squared sensitivity over noise ``X``. ``shape`` is ``(d, r)`` for
+    M2, whose ``X`` has a Beta distribution, or the rank ``r`` of a public sketch, whose ``X`` has a Gamma distribution.
     """
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
 
     def distribution(self) -> BallDistribution:
-        """Return the distribution of ``X``.
+        """Return the distribution of the squared sensitivity over noise ``X``.
 
-        It is ``mu^2 Beta(r/2, (d-r)/2)`` for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7).
+        With ``mu`` one over the noise multiplier, dimension ``d`` and rank ``r``, ``X`` is ``mu^2 Beta(r/2, (d-r)/2)``
+        for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7).
         """
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
@@ -156,22 +158,23 @@ class BallRandomSensitivity(BallMean):
         return BallBetaDistribution(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains ``E[h_eps(X)]``."""
+        """Return a ball that contains the profile at ``eps``, a mean over ``X``."""
         return self.distribution().expected_delta(eps, goal=goal)
 
 
 class BallAnyRank(BallRandomSensitivity):
-    """The bound ``E[g_p(X)]`` for a difference of any rank (C5).
+    """The bound ``E[g_p(X)]`` for a difference of neighboring sums of any rank (C5).
 
-    ``g_p`` is the convex majorant of ``h_eps`` with a tangent at ``p >= x0(eps)``, where ``x0`` is the inflection point
-    of ``h_eps``. It equals ``h_eps`` below the crossing ``c`` of ``h_eps`` and the tangent, and the tangent above
-    ``c``. The witness is ``p``. It is empty if ``h_eps`` is convex on the whole range of ``X``.
+    ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian delta at ``x``. ``g_p`` is the
+    convex majorant of ``h_eps`` with a tangent at ``p``, which is at least the inflection point of ``h_eps``. It equals
+    ``h_eps`` below the crossing of ``h_eps`` and the tangent, and the tangent above. The witness is ``p``. It is empty
+    if ``h_eps`` is convex on the whole range of ``X``.
     """
 
     def witness(self, eps: float) -> Witness:
-        """Return the best tangent point ``p``, computed in floating point.
+        """Return the best tangent point, computed in floating point.
 
-        The result is empty if ``h_eps`` is convex on the whole range of ``X``.
+        The result is empty if the Gaussian delta is convex on the whole range of the squared sensitivity.
         """
         from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
@@ -202,7 +205,7 @@ class BallAnyRank(BallRandomSensitivity):
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return bounds of ``min_p E[g_p(X)]``, for runs (C29).
+        """Return bounds of the minimum of the bound over all tangent points (C29).
 
         The upper bound is at the tangent point of :meth:`witness`.
         """
@@ -214,17 +217,18 @@ class BallAnyRank(BallRandomSensitivity):
             return lower.lower(), upper.upper()
 
     def _is_convex(self, eps: arb) -> bool:
-        """Return whether ``h_eps`` is convex on the whole range of ``X``.
+        """Return whether the Gaussian delta is convex on the whole range of ``X``.
 
-        Then a difference of rank one is the worst case.
+        ``X`` is the squared sensitivity over noise. If it is convex, a difference of rank one is the worst case.
         """
         most = self.distribution().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
 
     def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
-        """Return balls of a lower bound of ``min_p E[g_p(X)]`` and of ``E[g_p(X)]``.
+        """Return balls of a lower and of an upper bound of the any-rank value.
 
-        The lower bound is the dual value at the crossing ``c`` of ``h_eps`` and its tangent at ``p``.
+        The value is the minimum over ``p`` of ``E[g_p(X)]`` (see the class), and the upper bound is ``E[g_p(X)]`` at
+        this ``p``. The lower bound is the dual value at the crossing of the Gaussian delta and its tangent at ``p``.
 
         Raises:
             PrecisionError: ``p`` may be below the inflection point.
@@ -248,10 +252,10 @@ class BallAnyRank(BallRandomSensitivity):
 
 
 def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
-    """Return a ball around the crossing of ``h_eps`` and its tangent at ``p``.
+    """Return a ball around the crossing of the Gaussian delta and its tangent.
 
-    The crossing is a squared sensitivity. ``h_eps`` minus the tangent is convex up to the inflection point and at most
-    0 there, so it changes its sign only once (C21, tangents).
+    The tangent is at ``p``. The crossing is a squared sensitivity ``x``. The Gaussian delta minus the tangent is convex
+    in ``x`` up to the inflection point and at most 0 there, so it changes its sign only once (C21, tangents).
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 
@@ -276,7 +280,8 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
 class BallLaplaceProfile(BallProfile):
     """The profile of a Laplace release (C3).
 
-    It is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, and 0 otherwise.
+    It is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu``, and 0 otherwise. ``mu`` is one over the noise
+    multiplier.
     """
 
     def __init__(self, noise_multiplier: float) -> None:

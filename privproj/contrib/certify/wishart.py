@@ -46,7 +46,7 @@ class BallWishartProfile(BallMean):
 class _RatioPair:
     """The integrand of delta for one misalignment and one epsilon.
 
-    All results are balls.
+    The module docstring has the formula and the symbols. All results are balls.
     """
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int, near: gamma.NearbyValues) -> None:
@@ -74,13 +74,16 @@ class _RatioPair:
         return total + self.line(1, arb(0), x.expm1(), bend=1).integral(total, self.goal)
 
     def beyond(self, away: arb) -> arb:
-        """Return ``P(A > rho + |away|)``, which equals ``P(A < rho - |away|)``."""
+        """Return ``P(A > rho + |away|)``, which equals ``P(A < rho - |away|)``.
+
+        ``A`` is the ratio in the module docstring.
+        """
         # I_u(r/2, 1/2)/2, u = (1 - rho^2)/(1 - rho^2 + away^2)
         u = self.sine_squared / (self.sine_squared + away * away)
         return u.beta_lower(arb(self.r) / 2, arb(1) / 2, regularized=True) / 2
 
     def below(self, away: arb) -> arb:
-        """Return ``P(A < rho + away)``."""
+        """Return ``P(A < rho + away)`` for the ratio ``A`` in the module docstring."""
         beyond = self.beyond(away)
         return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
@@ -133,16 +136,18 @@ class _RatioPair:
     def density(self, sign: int, least: arb, most: arb) -> arb:
         """Return an upper bound of the density of ``E`` between two points.
 
-        If the points are equal, it is the density there.
+        ``E`` is the variable of integration in the module docstring. If the points are equal, the result is the density
+        there.
         """
         # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
         rise = (self.r - 1) * most.log1p() if sign > 0 else 0
         return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
 
     def gain(self, sign: int, grown: arb) -> arb:
-        """Return ``g_-`` (for ``sign = 1``) or ``g_+`` (for -1) at ``E = grown``.
+        """Return the factor ``g_-`` or ``g_+`` of the integrand at ``E = grown``.
 
-        If the threshold ``U2`` of ``g_-`` may not be positive, the result is the ball [0, 1].
+        The module docstring has the formulas. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. If the threshold ``U2`` of
+        ``g_-`` may not be positive, the result is the ball [0, 1].
         """
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E
         # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/E
@@ -155,9 +160,9 @@ class _RatioPair:
         return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
     def most_gain(self, sign: int, grown: arb) -> arb:
-        """Return an upper bound of :meth:`gain` (C21).
+        """Return an upper bound of the factor :meth:`gain` of the integrand (C21).
 
-        It is the smaller one of ``k E`` and Chernoff's bound of ``Q(k, U2)`` or ``P(k, U1)``.
+        It is the smaller one of ``k E`` and Chernoff's bound of the gamma tail ``Q(k, U2)`` or ``P(k, U1)``.
         """
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()

@@ -1,6 +1,6 @@
 """Account for plans that depend on earlier outputs, by privacy filters.
 
-The parameters of later releases in such a training plan are a function of earlier outputs.
+In such a training plan, the noise, sampling rate or rank of a release may depend on earlier outputs.
 """
 
 from privproj.lazy import lazy_names

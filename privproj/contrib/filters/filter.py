@@ -101,10 +101,10 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 
 
 def best_order(phase: Phase, target: FullTarget) -> float:
-    """Return the order at which the largest number of such releases fits.
+    """Return the order at which the most releases of a phase fit into a budget.
 
-    They fit into the budget that the target leaves at this order. Every order is sound. The result has four digits and
-    does not depend on the number of steps of the phase.
+    For each order, the budget is the largest one that meets the target. Every order is sound. The result has four
+    digits and does not depend on the number of steps of the phase.
 
     Raises:
         UnsupportedError: No order leaves a budget, or there is no Renyi curve.
@@ -175,7 +175,7 @@ class Filter:
 
     Attributes:
         order: The order, or None.
-        budget: ``B``; for a target epsilon and delta, the largest budget that meets both.
+        budget: ``B``; for a target epsilon and delta, the largest budget that meets the target.
         relation: The neighboring relation.
         group_size: The number of records of one user.
 
@@ -242,7 +242,7 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Return a filter at the order at which the largest number of releases fits.
+        """Return a filter with the order at which the most such releases fit.
 
         Call this method before the first release, because the order must not depend on an output.
 
@@ -272,12 +272,12 @@ class Filter:
 
     @property
     def spent(self) -> float:
-        """The spent part of the budget, rounded up."""
+        """The spent part of the budget, rounded up; in nats at the order, or a ``mu^2``."""
         return _round_up(self._spent)
 
     @property
     def left(self) -> float:
-        """The remaining part of the budget, rounded down."""
+        """The remaining part of the budget, rounded down; in the unit of :attr:`spent`."""
         return -_round_up(self._spent - Fraction(self.budget))
 
     def spend(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> None:
@@ -497,7 +497,7 @@ class _BudgetQuery(Composition):
 
     @property
     def remedy(self) -> str:
-        """Advice for a smaller epsilon, as text."""
+        """The advice for a smaller epsilon, as text."""
         return "a smaller budget, fixed before the first release"
 
     def curve(self) -> Curve:

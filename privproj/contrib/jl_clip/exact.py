@@ -52,7 +52,10 @@ class InverseGamma:
         return max(x, self.mean * math.exp(biased.log_tail(x) - self.log_tail(x)))
 
     def log_density(self, t: float) -> float:
-        """Return the log of the density of ``t``, which is ``U^a e^-U / Gamma(a)``."""
+        """Return the log of the density of ``t = ln(a / U)``.
+
+        The density is ``U^a e^-U / Gamma(a)``.
+        """
         # ln[U^a e^-U / Gamma(a)] at U = a e^-t
         return log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
 

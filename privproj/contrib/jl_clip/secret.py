@@ -54,7 +54,8 @@ class SecretShift:
     def nodes(self) -> "tuple[Array, Array, float]":
         """The nodes of the Gauss rule: shifts, logs of their weights, and a tail.
 
-        The tail is the log probability that the shift is larger than all nodes. No node exceeds :data:`LARGEST_SHIFT`.
+        A shift is the distance of the release from the noise, in standard deviations. The tail is the log probability
+        that the shift is larger than all nodes. No node exceeds :data:`LARGEST_SHIFT`.
         """
         import numpy as np
         from scipy import special
@@ -75,7 +76,7 @@ class SecretShift:
         return math.sqrt(scale) * np.exp(-0.5 * u.ravel()), log_weights.ravel(), beyond
 
     def thresholds(self, eps: "Array") -> "Array":
-        """Return ``x`` with ``w(x) = e^eps`` for each epsilon.
+        """Return the output ``x`` at which the privacy loss is each epsilon.
 
         ``x`` is ``nan`` if the search does not converge, or if ``x`` exceeds :data:`LARGEST_THRESHOLD`.
         """

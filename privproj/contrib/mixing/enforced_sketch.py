@@ -61,7 +61,7 @@ class EnforcedSketch:
 
     @property
     def left_at_end(self) -> float:
-        """The value of ``G - Z u`` at the largest ``u`` of the integral."""
+        """The value of ``gamma - eigen_noise u`` at the largest ``u`` of the integral."""
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
@@ -118,9 +118,10 @@ class EnforcedSketch:
         return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
-        """Return ``ln R(u)`` for the worst ratio ``R`` of the normal densities.
+        """Return ``ln`` of the worst ratio of the densities of the noise ``u``.
 
-        It is the largest ratio over all ``rho`` if ``present``, and the smallest ratio otherwise.
+        With the record ``u`` is ``N(rho mu, 1)`` for some ``rho`` from 0 to 1, and without it ``N(0, 1)``. The worst
+        ratio is the largest one over ``rho`` if ``present``, and the smallest one otherwise.
         """
         mu = self.mu
         # max over rho of rho mu u - rho^2 mu^2/2 at rho = u/mu, cut to [0, 1]; the minimum is at an end (C33).
@@ -130,7 +131,8 @@ class EnforcedSketch:
     def _log_tail(self, u: float, present: bool) -> float:
         """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``.
 
-        ``phi`` is the standard normal density. If not ``present``, the integrand is ``phi``.
+        ``phi`` is the standard normal density, and ``ln R`` is :meth:`_log_ratio`. If not ``present``, the integrand is
+        ``phi``.
         """
         mu = self.mu
         if present and u < mu:
@@ -219,7 +221,7 @@ class EnforcedSketch:
         """Return ``ln`` of the integrand at each ``u``.
 
         The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``phi`` is the standard normal
-        density, and ``h`` is the profile of the sketch.
+        density, ``ln R`` is :meth:`_log_ratio`, and ``h`` is the profile of the sketch.
         """
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio

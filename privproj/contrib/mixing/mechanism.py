@@ -70,9 +70,9 @@ class Mixing(Mechanism):
     )
 
     def noise_variance(self, released: float, norm: float) -> float:
-        """Return the variance of the noise of the second stage.
+        """Return the variance ``sigma^2`` of the noise of the second stage.
 
-        The result is ``sigma^2 = max(0, gamma B^2 - l)``.
+        It is ``max(0, gamma B^2 - l)``.
 
         Args:
             released: ``l``, the eigenvalue that the first stage released, in units of the records squared.

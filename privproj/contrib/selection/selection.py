@@ -131,10 +131,10 @@ class _TrialDistribution:
             k, p = k + 1, p * (mean if eta is None else (1 - gamma) * (k + eta)) / (k + 1)
 
     def draw(self, uniform: Fraction) -> int:
-        """Return the number of runs at a uniform number in [0, 1).
+        """Return the number of runs for a uniform random number in [0, 1).
 
-        It is the smallest number whose cumulative probability exceeds ``uniform``. A tail of probability about
-        :data:`LEAST_DRAWN` is not drawn.
+        It is the smallest number whose cumulative probability exceeds ``uniform``. Numbers beyond the mean whose
+        probability is below :data:`LEAST_DRAWN` are not drawn.
         """
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
@@ -151,7 +151,8 @@ def trial_distribution(trials: float, distribution: str, shape: float | None) ->
     """Return the distribution with this mean, name and shape.
 
     Raises:
-        InvalidParameterError: The name is unknown, a number is out of range, or the distribution has no shape.
+        InvalidParameterError: The name is unknown, a number is out of range, or a shape is given for a distribution
+            without one.
     """
     if distribution not in SHAPES:
         raise unknown_name("distribution", distribution, "distribution of trials", SHAPES)
@@ -233,6 +234,8 @@ def _negative_binomial_curve(base: Curve, runs: _TrialDistribution) -> "_Selecti
     """Return the curve for a negative binomial number of runs.
 
     Relative to one run, delta is multiplied by the mean number of runs, and epsilon increases by ``(1 + eta) tau``.
+    ``eta`` is the shape of the distribution. ``tau`` is the smallest number with
+    ``delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1)``, where ``delta_0`` is the profile of one run.
     """
     assert runs.shape is not None
     tau, odds = 0.0, (1.0 - runs.gamma) / runs.gamma
@@ -264,7 +267,8 @@ class _Selection:
     Attributes:
         base: The curve of one run.
         growth: ``ln m``, rounded up.
-        tilts: The cells of each ``tau``; the first cell is the nearest to ``eps``.
+        tilts: For each ``tau``, its cells: pairs of a weight and of the nats below ``eps`` at which ``delta_0`` is
+            evaluated. The first cell is the nearest to ``eps``.
         digits: Significant digits of a returned epsilon (C24).
     """
 
@@ -286,15 +290,15 @@ class _Selection:
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
-        """Return ``ln delta_0(eps - less)``, with the argument rounded down.
+        """Return ``ln delta_0(eps - less)``, where ``delta_0`` is the profile of one run.
 
-        The result is 0 if the argument is negative.
+        The argument is rounded down. The result is 0 if the argument is negative.
         """
         inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)``; the lower end is unknown."""
+        """Return an enclosure of ``ln delta(eps)``, whose lower end is unknown."""
         best = 0.0
         starts = [(self._log_base(eps, cells[0][1]), cells) for cells in self.tilts]
         for first, cells in sorted(starts, key=lambda start: start[0]):
@@ -308,7 +312,7 @@ class _Selection:
         return Enclosure(-math.inf, best)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats; the lower end is unknown."""
+        """Return an enclosure of ``eps(delta)`` in nats, whose lower end is unknown."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(-math.inf, 0.0)
         least = self.base.epsilon(log_delta - self.growth - 2.0 * _log_rounding(log_delta)).upper

@@ -79,7 +79,7 @@ def produce(
 def written(statement: Statement) -> str:
     """Return a statement as text in its style.
 
-    An HTML statement is a page. Other statements are lines between a first and a last mark.
+    An HTML statement is a page. Statements in text and Markdown begin and end with a mark line.
     """
     if statement.style == "html":
         return as_html(statement)

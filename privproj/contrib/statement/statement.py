@@ -128,7 +128,8 @@ class Statement:
         style: The style of the text.
         line: The parameters as one line of JSON.
         author_entries: The author's entries among the parameters.
-        factor: A factor of all computed numbers. It is 1, except for determining the effect of rounding on the text.
+        factor: A factor that multiplies all computed numbers. It is 1, except for determining the effect of rounding on
+            the text.
     """
 
     result: Result
@@ -345,7 +346,7 @@ def _best_attack(rate: float, most: float, them: str) -> str:
     """Return a text about the best attack at a false positive rate.
 
     It states upper bounds on the true positive rate (``most``) and on the odds, each rounded up. ``them`` is the noun
-    for those whom the guarantee protects.
+    for the protected records or users.
     """
     # At even prior odds, a record that the attack flags is in the data with odds b/a, where b is the true positive rate
     # and a the false positive rate.
@@ -487,7 +488,7 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
     """Return the indices of the first and the last line of a statement.
 
-    A unique mark before the parameters and a unique mark after them are these lines. ``place`` is the index of the line
+    These lines are the only mark before the parameters and the only mark after them. ``place`` is the index of the line
     with the parameters.
     """
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
