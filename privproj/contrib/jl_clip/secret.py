@@ -54,8 +54,8 @@ class SecretShift:
     def nodes(self) -> "tuple[Array, Array, float]":
         """The nodes of the Gauss rule: shifts, logs of their weights, and a tail.
 
-        A shift is the distance of the release from the noise, in standard deviations. The tail is the log probability
-        that the shift is larger than all nodes. No node exceeds :data:`LARGEST_SHIFT`.
+        A shift is the contribution of the record to the release, in standard deviations of the noise. The tail is the
+        log probability that the shift is larger than all nodes. No node exceeds :data:`LARGEST_SHIFT`.
         """
         import numpy as np
         from scipy import special

@@ -133,8 +133,8 @@ class _TrialDistribution:
     def draw(self, uniform: Fraction) -> int:
         """Return the number of runs for a uniform random number in [0, 1).
 
-        It is the smallest number whose cumulative probability exceeds ``uniform``. Numbers beyond the mean whose
-        probability is below :data:`LEAST_DRAWN` are not drawn.
+        It is the smallest number whose cumulative probability exceeds ``uniform``. The first number beyond the mean
+        whose probability is below :data:`LEAST_DRAWN` is the largest result.
         """
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
