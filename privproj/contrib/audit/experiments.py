@@ -59,7 +59,7 @@ class _ReusedProjection(Projected):
 class _ClipAfterMean(NoisySum):
     """Injected bug: the mean of the batch is clipped instead of each record.
 
-    The noise is unchanged, as for a mean of clipped records.
+    The noise is the noise for clipped records, which is too small for a clipped mean.
     """
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class AuditExperiment(_Audited):
 
     @property
     def run(self) -> RunOptions:
-        """The parameters of one run for the accountant."""
+        """The parameters of one run, in the form that the accountant takes."""
         return {"steps": self.steps}
 
     def release_code(self, worker: int) -> NoisySum:
@@ -380,7 +380,7 @@ class LoaderExperiment(_Audited):
 
     @property
     def run(self) -> RunOptions:
-        """The parameters of one run for the accountant."""
+        """The parameters of one run, in the form that the accountant takes."""
         return {"steps": self.epochs, "sampling": "balls-in-bins", "batches": self.batches}
 
     def record(self, runs: int) -> Array:

@@ -60,7 +60,7 @@ class EpochGrid:
 
     @property
     def step(self) -> arb:
-        """The step of the grid, which is exact."""
+        """The step of the grid, as an exact number."""
         return arb(2) ** self.level
 
 
@@ -378,8 +378,8 @@ class _Search:
     def loss(self, distribution: Atoms, log_mass: float, side: int) -> float:
         """Return the loss of an epoch that is exceeded with mass ``e^log_mass``.
 
-        It follows from Chernoff's bound. The loss is ``ln(S/t)`` for large ``S`` if ``side`` is 1, and ``-ln(S/t)`` for
-        small ``S`` if ``side`` is -1.
+        It follows from Chernoff's bound. ``S`` is the sum of the likelihood ratios of the ``t`` batches. The loss is
+        ``ln(S/t)`` for large ``S`` if ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1.
         """
         return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 

@@ -77,7 +77,7 @@ ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, Ass
 
 
 def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]:
-    """Return a check for a list of values that each pass ``check``."""
+    """Return a check that accepts a list of values that each pass ``check``."""
 
     def checked(name: str, value: object) -> list[Any]:
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
@@ -164,7 +164,7 @@ def _value_of(value: object, name: str, where: str, depth: int) -> Any:
 
 
 def _check_together(fields: Mapping[str, Any], where: str) -> None:
-    """Raise :class:`InvalidParameterError` if parameters of an event contradict."""
+    """Raise :class:`InvalidParameterError` if parameters of an event are inconsistent."""
     if "num_buckets" in fields:
         with within(where):
             probability("noise_parameter", fields["noise_parameter"])

@@ -53,7 +53,7 @@ class Event(Mechanism):
         return json.loads(self.text)
 
     def parameters(self) -> dict[str, object]:
-        """Return the event as plain data, under the key of run files."""
+        """Return the event as plain data under the key ``event``, as in run files."""
         return {"event": self.data}
 
     def over_run(self, run: Run) -> Curve:
@@ -68,7 +68,7 @@ class _EventPhase(Phase):
 
     @property
     def accountant(self) -> Any:
-        """The module that composes a run with such a phase."""
+        """The module that composes a run with events of dp-accounting."""
         from privproj.contrib.events import event_composition
 
         return event_composition

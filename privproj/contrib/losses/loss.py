@@ -252,7 +252,10 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return ``rho = mu^2/2``, where ``mu`` is the GDP parameter without slack."""
+    """Return the zCDP parameter ``rho = mu^2/2`` of a run that is ``mu``-GDP.
+
+    ``mu`` is computed without slack.
+    """
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2
     return [next_up(next_up(mu * mu) / 2.0)], side

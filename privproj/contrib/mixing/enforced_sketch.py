@@ -65,9 +65,9 @@ class EnforcedSketch:
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return lower and upper bounds of ``ln H_eps`` for each ``eps >= 0``.
+        """Return lower and upper bounds of ``ln delta(eps)`` for each ``eps >= 0``.
 
-        ``H_eps`` is the profile in the direction that ``present`` selects.
+        If ``present``, the first of the two datasets has the record, and otherwise the second one.
         """
         last = min((self.gamma - self.left_at_end) / self.eigen_noise, WINDOW + (self.mu if present else 0.0))
         left, right, owner = self._first_panels(eps, present, last)

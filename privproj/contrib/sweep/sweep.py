@@ -137,8 +137,8 @@ class Grid:
     def corners(self) -> list[tuple[str, Composition]]:
         """Return the queries at the ends of the axes, each with its keys as text.
 
-        The assumptions of a table are the assumptions of these queries. If there are more than :data:`MOST_CORNERS`, a
-        random sample is returned. If none of them is valid, the first valid point is returned.
+        The assumptions of a table are the assumptions of these queries. If there are more than :data:`MOST_CORNERS`
+        such queries, a random sample is returned. If none of them is valid, the first valid point is returned.
         """
         ends = self.ends
         places = range(len(ends))
@@ -163,7 +163,7 @@ class Grid:
         return lines.getvalue()
 
     def _row_alone(self, number: int) -> Sequence[Any]:
-        """Return the row of a point, evaluated by a scalar query."""
+        """Return the row of a point of the grid, evaluated by a scalar query."""
         cells = {**_cells_of(self.query, self.keys(number)), **self.point(number)}
         return [_cell(cells.get(name)) for name in self.names]
 
