@@ -1,7 +1,7 @@
-"""Read files up to a maximum size, replace files atomically, and parse TOML and JSON strictly.
+"""Read files of limited size, write files atomically, and parse TOML and JSON.
 
-If the process is killed while it writes, either the old or the new file remains. JSON that two parsers could read
-differently is rejected: duplicate keys, nan and infinities.
+If the process is killed during a write, the file has either its old or its new content. JSON that two parsers could
+read differently is rejected: duplicate keys, nan and infinities.
 """
 
 import json
@@ -31,6 +31,8 @@ STANDARD_INPUT = "-"  # file name of standard input
 def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
     """Return the content of a file, of a pipe, or of standard input for ``-``.
 
+    ``name`` is the parameter name in errors, and ``most`` is the maximum size in bytes.
+
     Raises:
         InvalidParameterError: The file has more than ``most`` bytes, cannot be read, or is a directory or a device.
     """
@@ -42,14 +44,22 @@ def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE)
 
 
 def sha256_of(path: str | Path, name: str = "FILE") -> str:
-    """Return the SHA-256 of a file of any size as hexadecimal digits; raises as :func:`read_bounded` does."""
+    """Return the SHA-256 of a file of any size as hexadecimal digits.
+
+    Raises:
+        InvalidParameterError: The file cannot be read, or is a directory or a device.
+    """
     with _opened(path, name) as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def _opened(path: str | Path, name: str) -> Iterator[Any]:
-    """Yield a file, a pipe or standard input, opened for reading."""
+    """Yield a file, a pipe or standard input, opened for reading.
+
+    Raises:
+        InvalidParameterError: The file cannot be read, or is a directory or a device.
+    """
     if path == STANDARD_INPUT:
         if sys.stdin is None:
             raise InvalidParameterError(name, path, "an open standard input", "for a file with this name, use ./-")
@@ -70,7 +80,10 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
 
 
 def open_locked(path: str | Path, name: str) -> int:
-    """Return the descriptor of a file opened for reading and appending, with an exclusive lock.
+    """Return the descriptor of a file with an exclusive lock.
+
+    The file is opened for reading and appending, and created if it does not exist. ``name`` is the parameter name in
+    errors.
 
     Raises:
         InvalidParameterError: The file cannot be opened, or another process holds the lock.
@@ -97,7 +110,10 @@ def open_locked(path: str | Path, name: str) -> int:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add the path to an OSError in this context, because many of them do not name a file."""
+    """Add the path of a file to every OSError that is raised in this context.
+
+    Many errors of the operating system do not name the file.
+    """
     try:
         yield
     except OSError as error:
@@ -105,12 +121,15 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode: int | None = None) -> None:
-    """Write a temporary file with ``fill``, flush it to the disk, and rename it to ``path``.
+    """Replace a file atomically by the content that ``fill`` writes.
+
+    The content is written to a temporary file in the same directory, flushed to the disk, and renamed to ``path``.
 
     Args:
         path: The file. If it is a link, the target of the link is replaced. A pipe or a device is written directly.
-        fill: Writes the content to the open file.
-        mode: The permissions of the file; None keeps those of the file that is replaced, or takes the default.
+        fill: A function that writes the content to the open file.
+        mode: The permissions of the file; None keeps the permissions of the old file, or takes the default for a new
+            one.
 
     Raises:
         OSError: The file cannot be written; the error names ``path``.
@@ -151,7 +170,14 @@ LARGEST_TOML = 2 << 20  # bytes; for malicious keys the parser needs a hundred t
 
 
 def read_data(path: str) -> dict[str, Any]:
-    """Return the data of a TOML or JSON file; standard input (``-``) is parsed as JSON if it begins with a brace."""
+    """Return the data of a TOML or JSON file.
+
+    A file is parsed as JSON if its name ends in ``.json``. Standard input (``-``) is parsed as JSON if it begins with a
+    brace. Everything else is parsed as TOML.
+
+    Raises:
+        InvalidParameterError: The file cannot be read or is too large, or it is not TOML or a JSON object.
+    """
     is_json = path.endswith(".json")
     try:
         text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode("utf-8-sig")
@@ -172,7 +198,7 @@ def read_data(path: str) -> dict[str, Any]:
 
 
 def _reason_of(error: Exception, text: str) -> str:
-    """Return the message of a parser, with the line number of the error."""
+    """Return the message of a parser, with the text of the line that it names."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
@@ -180,7 +206,11 @@ def _reason_of(error: Exception, text: str) -> str:
 
 
 def _exact(text: str) -> float:
-    """Return the double that the text denotes, or raise ValueError if the text has digits that a double lacks."""
+    """Return the double that a decimal text denotes.
+
+    Raises:
+        ValueError: The double is infinite, or its shortest text denotes another number, so that digits would be lost.
+    """
     value = float(text)
     if not math.isfinite(value) or Decimal(text, Context(traps=[])) != Decimal(repr(value)):
         raise ValueError(f"the number {quoted(text)} is not a double")
@@ -188,7 +218,10 @@ def _exact(text: str) -> float:
 
 
 def parse_json(text: str, number: Callable[[str], float] = _exact) -> Any:
-    """Return the value of a JSON text; ``number`` parses the numbers that have a point or an exponent.
+    """Return the value of a JSON text.
+
+    ``number`` parses the numbers that have a point or an exponent. The default rejects numbers that a double cannot
+    represent without a loss of digits.
 
     Raises:
         ValueError: The text is not JSON, or two parsers could read it differently.
@@ -201,8 +234,8 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
     """Return the value of a JSON text whose numbers are all doubles.
 
     Raises:
-        InvalidParameterError: The text is not valid JSON with such numbers; the error has this ``name``, ``path`` and
-            ``expected`` text.
+        InvalidParameterError: The text is not valid JSON, has a duplicate key, or has a number that is not a double.
+            The message has this ``name``, ``path`` and ``expected`` text.
     """
     try:
         return parse_json(content if isinstance(content, str) else content.decode())
@@ -213,7 +246,11 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the JSON object with these pairs of keys and values; raises ValueError for a duplicate key."""
+    """Return a JSON object from its pairs of keys and values.
+
+    Raises:
+        ValueError: A key appears twice.
+    """
     table = dict(pairs)
     if len(table) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
@@ -222,23 +259,26 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(text: str) -> None:
-    """Raise ValueError for nan and infinities."""
+    """Raise ValueError, because JSON has no nan and no infinities."""
     raise ValueError(f"{text} is not a number of JSON")
 
 
 def json_equal(one: object, other: object) -> bool:
-    """Return whether two JSON values have equal values and types; 1 differs from 1.0 and true.
+    """Return whether two JSON values are equal, including their types.
 
-    The order of keys does not matter.
+    For example, 1 differs from 1.0 and from true. The order of keys does not matter.
     """
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return the values of an object that has exactly these keys, each within its range.
+    """Return the values of a JSON object after checking its keys and values.
+
+    The object must have exactly the keys of ``kinds``. Each value must be within the range of its kind.
 
     Raises:
-        InvalidParameterError: The object has other keys, or a value is out of range. The error has the ``name``.
+        InvalidParameterError: The object has other keys (the message has the ``name``), or a value is out of range (the
+            message has its key).
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameterError(name, quoted(table), "a table with the keys " + ", ".join(kinds))
@@ -249,12 +289,19 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def text_matching(pattern: str, description: str) -> Kind:
-    """Return the parameter kind of texts that match a regular expression; ``description`` names it in messages."""
+    """Return the parameter kind of texts that match a whole regular expression.
+
+    ``description`` describes these texts in messages.
+    """
     return Kind(description, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
 
 def _parse_decimal(text: str) -> float:
-    """Return the number of a decimal text; raises ValueError if it is not 0 and underflows to 0."""
+    """Return the float that a decimal text denotes.
+
+    Raises:
+        ValueError: The number is not 0 but underflows to 0.
+    """
     number = float(text)
     if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
         raise ValueError(f"{text} underflows to zero")
@@ -262,7 +309,14 @@ def _parse_decimal(text: str) -> float:
 
 
 def check_not_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
-    """Raise :class:`InvalidParameterError` if the output ``path`` is the same file as another one that is used."""
+    """Raise :class:`InvalidParameterError` if two paths of a command are one file.
+
+    Args:
+        name: The option of the output, for the message.
+        path: The path of the output; None if there is no output.
+        file: The path of the other file; None if there is no other file.
+        used: How the command uses the other file, for the message.
+    """
     if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
         raise InvalidParameterError(name, path, f"another file than {file}, which is {used}")
 
@@ -276,13 +330,16 @@ def check_output(path: str, name: str = "FILE") -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file by a text."""
+    """Replace the content of a file by a text, atomically."""
     check_output(path)
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
-    """Return the ``shared`` keys and an array of tables named ``table`` as TOML."""
+    """Return TOML with the ``shared`` keys, followed by one table for each entry.
+
+    The tables form an array with the name ``table``. Shared keys whose value is None are omitted.
+    """
     lines = [f"{key} = {_toml_value(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
         lines += ["", f"[[{table}]]", *(f"{key} = {_toml_value(value)}" for key, value in entry.items())]
@@ -300,7 +357,10 @@ def _toml_value(value: Any) -> str:
 
 
 def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
-    """Write the data of a run file, as JSON if the name ends in ``.json``, else as TOML."""
+    """Write the data of a run file as JSON or TOML.
+
+    The format is JSON if the name ends in ``.json``, and TOML otherwise. ``table`` is the key of the list of phases.
+    """
     if path.endswith(".json"):
         write_text(path, json.dumps(data, indent=2) + "\n")
     else:
@@ -322,15 +382,18 @@ class Verdict:
 
     @property
     def missing(self) -> int:
-        """Number of planned releases that are missing."""
+        """The number of planned releases that are missing; 0 for a file without a plan."""
         return 0
 
     @property
     def holds(self) -> bool:
-        """True if every claim holds."""
+        """Whether every claim holds."""
         return all(self.claims.values())
 
     @property
     def word(self) -> str:
-        """The verdict as text; "holds" means that no planned release is missing."""
+        """The verdict as text: "fails", "consistent as far as it goes" or "holds".
+
+        The second text means that every claim holds, but that planned releases are missing.
+        """
         return "fails" if not self.holds else INCOMPLETE if self.missing > 0 else "holds"

@@ -1,7 +1,8 @@
-"""Compute many rows in several processes, with a journal from which an interrupted job resumes.
+"""Compute numbered rows in several processes, with a journal for resuming.
 
-Rows are numbered. A job is a function from a range of numbers to the lines of these rows, so that it can be sent to
-other processes or to a Dask cluster. Rows are written in the order of their numbers.
+A job is a function that takes a range of row numbers and returns these rows as lines of text. Such a function can be
+sent to other processes or to a Dask cluster. Rows are appended to the journal in the order of their numbers. An
+interrupted job continues after the last row of its journal.
 """
 
 import os
@@ -33,9 +34,14 @@ LARGEST_BATCH = 2**14  # rows
 
 @contextmanager
 def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
-    """Provide workers: this process, several processes of this machine, or the Dask cluster at an address.
+    """Open workers in this process, in several processes, or on a Dask cluster.
 
-    If a worker of a cluster crashes, Dask sends its work to another one.
+    The context yields a function that submits a call, and the number of calls to submit ahead of their results. If a
+    worker of a cluster crashes, Dask sends its work to another one.
+
+    Args:
+        workers: The number of processes; 1 means that this process computes everything.
+        dask: The address of the scheduler of a Dask cluster, which replaces the processes; None for no cluster.
 
     Raises:
         InvalidParameterError: There is no cluster at the address.
@@ -61,12 +67,13 @@ def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
 
 
 def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
-    """Yield the rows with these numbers in order, some lines at a time, while later rows are computed.
+    """Yield the rows with these numbers in order, as blocks of several lines.
 
-    If a process crashes, the pool is opened again for the remaining rows.
+    If there are several workers, later rows are computed ahead. If a process crashes, the pool is opened again for the
+    remaining rows.
 
     Raises:
-        ConvergenceError: :data:`MOST_RESTARTS` pools have crashed.
+        ConvergenceError: The pool crashed :data:`MOST_RESTARTS` times.
     """
     from concurrent.futures import BrokenExecutor
 
@@ -89,7 +96,7 @@ def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterato
 
 
 def _timed(work: Work, numbers: range) -> tuple[str, float]:
-    """Return the rows of these numbers, and the seconds that the worker took."""
+    """Return the rows with these numbers, and the seconds that the worker took."""
     began = time.monotonic()
     return work(numbers), time.monotonic() - began
 
@@ -104,7 +111,9 @@ def complete_rows(
     progress: Callable[[int], object],
     name: str = "journal",
 ) -> Iterator[BinaryIO]:
-    """Compute all rows that are missing from the journal, and open the journal for reading after its first line.
+    """Compute the rows that are missing in a journal, and open it for reading.
+
+    The file is positioned after the first line of the journal.
 
     Args:
         work: The job.
@@ -132,7 +141,13 @@ def complete_rows(
 
 
 def _resume(file: BinaryIO, head: bytes, path: str | Path, name: str) -> int:
-    """Remove an incomplete last line, write the head if it is missing, and return the number of rows."""
+    """Prepare a journal for appending, and return its number of complete rows.
+
+    An incomplete last line is removed. If the ``head`` is missing or incomplete, it is written.
+
+    Raises:
+        InvalidParameterError: The file begins differently from ``head``, so it belongs to another job.
+    """
     file.seek(0)
     before, good, count = file.read(len(head)), len(head), 0
     if not head.startswith(before):

@@ -1,4 +1,4 @@
-"""Record every release of a training run in a ledger on the disk before the release is used.
+"""Record each release of a training run in a ledger before the release is used.
 
 A ledger is an append-only file of JSON lines: a header, then for each phase an opening line and one numbered line per
 release. A phase of balls-in-bins counts its steps in epochs: ``batches`` lines are one epoch, and an incomplete epoch
@@ -9,15 +9,16 @@ Every line ends with a hash of all earlier bytes and of its own content. A line 
 missing from the middle is detected, and the file is rejected. Only the last line may be incomplete after a crash. It is
 then the beginning of the next expected line, possibly padded with zeros. The hash has no key. It detects damage, but
 not tampering by a person who recomputes the hashes. It also does not detect that whole lines at the end are missing.
-For that case the caller may store the number of releases outside the file too (see :class:`Ledger`).
+For that case the caller may also store the number of releases outside the file (see :class:`Ledger`).
 
 :func:`verify_ledger` checks a ledger as a document. It writes the lines again from their content, and recomputes the
 epsilon of the target. The verdict is about the run that the file describes. A person with write access can replace the
 file by the ledger of another run, and nothing in the file can show that.
 
-A phase that would exceed the target of the ledger is rejected before it begins, unless it names a new target. An
-optional feature can enforce a target that has a further key (:class:`Budget`). Such a target is fixed before the first
-release, and the budget counts every release before it is recorded.
+The target of a ledger is an epsilon and a delta that the run must not exceed. A phase that would exceed the target is
+rejected before it begins, unless it sets a new target. An optional feature can enforce a target that has a further key
+(:class:`Budget`). Such a target is fixed before the first release, and the budget counts every release before it is
+recorded.
 """
 
 import json
@@ -94,14 +95,15 @@ SECRET = "no noise came from a given seed"  # claim that the seed of the noise i
 
 
 class Budget(Protocol):
-    """A budget that an optional feature keeps for a ledger, so that later phases may depend on earlier outputs.
+    """A privacy budget of an optional feature that enforces the target of a ledger.
 
-    The table ``BUDGETS`` of a feature names the class under the key that its targets have besides epsilon and delta.
-    The class is called with the entries of the target, the ``relation`` and the ``group_size`` of the phases.
+    With a budget, later phases may depend on earlier outputs. Its target has a key besides epsilon and delta. The table
+    ``BUDGETS`` of the feature maps this key to the class of the budget. The class is called with the entries of the
+    target and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
 
     Attributes:
-        requirements: The assumption that takes the place of a plan fixed in advance.
-        report: Which epsilon may be reported.
+        requirements: The requirement that replaces the requirement of a plan fixed in advance.
+        report: A text that says which epsilon may be reported.
     """
 
     requirements: str
@@ -111,7 +113,7 @@ class Budget(Protocol):
         """Count the releases of a phase.
 
         Raises:
-            UnsupportedError: They would exceed the budget. Then none of them is counted.
+            UnsupportedError: The releases would exceed the budget. Then no release is counted.
         """
 
     def epsilon(self, delta: float) -> Result:
@@ -132,10 +134,13 @@ class Budget(Protocol):
 
 
 def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the class of the budget that keeps a target; None for a target with epsilon and delta alone.
+    """Return the class of the budget for a target, or None if it needs none.
+
+    A target with epsilon and delta alone needs no budget.
 
     Raises:
-        InvalidParameterError: The target is empty, has None as a value, or has a key that no feature provides.
+        InvalidParameterError: The target is empty, has None as a value, has a key that no feature provides, or has
+            several keys besides epsilon and delta.
     """
     further, budget_types = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= budget_types.keys():
@@ -145,14 +150,15 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 @dataclass(frozen=True)
 class Account:
-    """The content of a ledger: the phases of a run, with the planned and the recorded releases.
+    """The content of a ledger: planned and recorded releases of the phases of a run.
 
     :func:`privproj.io.read_ledger` returns one.
 
     Args:
-        phases: The entry of each phase, with its planned number of steps, and its number of recorded releases.
-        target: The last epsilon and delta that the run must not exceed, with a further key if a :class:`Budget`
-            enforces them; None for no target.
+        phases: For each phase a pair: its entry of a run file, with the planned number of steps, and its number of
+            recorded releases.
+        target: The epsilon and delta that the run must not exceed, as set by the latest phase with a target. It has a
+            further key if a :class:`Budget` enforces it. None: there is no target.
         insecure: True if some noise came from a known seed, so that nothing is protected.
         public_subspace: True if a phase trained in a subspace that is assumed to be public.
         alone: True for a training run without a ledger.
@@ -207,13 +213,17 @@ class Account:
         return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
     def opening(self, phase: Phase, target: Any, marks: Container[str], again: bool) -> dict[str, Any] | None:
-        """Return the opening line of a phase as data; None if the phase continues the last one.
+        """Return the opening line of a phase as data, or None if none is needed.
+
+        No line is needed if the phase continues the last one.
 
         Args:
             phase: The phase.
-            target: The target that the phase names; None or empty keeps the current target.
-            marks: The names in :data:`MARKS` that hold. The line has those that the account does not have yet.
-            again: True if a phase that equals the last one is a new phase once the last one is complete.
+            target: The target that the phase sets; None or empty keeps the current target.
+            marks: The names in :data:`MARKS` that are true for the phase. The line has the names that are not yet true
+                for the account.
+            again: What to do if the phase equals the last one and the last one is complete. True opens a new phase, and
+                False continues the last one.
 
         Returns:
             The line, or None.
@@ -225,16 +235,16 @@ class Account:
         return {"phase": entry, **({"target": dict(target)} if target else {}), **new}
 
     def check_target(self, target: Any, where: str) -> None:
-        """Raise unless a phase may name this target now.
+        """Raise an error unless a phase may set this target now.
 
         Args:
-            target: The target that the phase names; None keeps the current target.
+            target: The target that the phase sets; None keeps the current target, which is always allowed.
             where: The file, for messages.
 
         Raises:
             InvalidParameterError: A key or a value of the target is not valid.
-            UnsupportedError: The target leaves no budget. Or there is a release already, and a :class:`Budget` enforces
-                the old or the new target.
+            UnsupportedError: No budget meets the target. Or the target differs from the current one after the first
+                release, and a :class:`Budget` enforces one of the two.
         """
         if target is None:
             return
@@ -256,7 +266,10 @@ class Account:
 
     @property
     def is_adaptive(self) -> bool:
-        """True if a :class:`Budget` enforces the target, so that phases may depend on earlier outputs."""
+        """Whether a :class:`Budget` enforces the target.
+
+        Then phases may depend on earlier outputs.
+        """
         return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
     def budget(self) -> Any:
@@ -291,7 +304,7 @@ class Account:
 
     @property
     def left(self) -> int:
-        """The number of planned releases of the last phase that are not recorded yet."""
+        """The number of planned releases of the last phase that are not yet recorded."""
         return max(0, planned_releases(self.phases[-1][0]) - self.phases[-1][1]) if self.phases else 0
 
     @property
@@ -307,7 +320,7 @@ class Account:
         """Return the account as if its last phases had made all their planned releases.
 
         Args:
-            first: The index of the first of these phases.
+            first: The index of the first of these phases; -1 for the last phase only.
 
         Returns:
             The completed account.
@@ -317,7 +330,7 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account of the full plan, as if every started phase had made all its planned releases.
+        """The account as if every started phase had made all its planned releases.
 
         With a :class:`Budget` only the last phase is completed, because an earlier phase may stop at any time.
         """
@@ -325,7 +338,10 @@ class Account:
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """One sentence for each phase that made fewer or more steps than planned; none with a :class:`Budget`."""
+        """The warnings about phases that made fewer or more steps than planned.
+
+        With a :class:`Budget` there are no warnings, because a phase may stop at any time.
+        """
         if self.is_adaptive:
             return ()
         return tuple(
@@ -336,13 +352,16 @@ class Account:
 
     @property
     def renumbered(self) -> "Account":
-        """The account with numbers in place of the names of its phases, because names cannot be verified."""
+        """The account with numbers as the names of its phases.
+
+        The original names are removed because they cannot be verified.
+        """
         phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
         return replace(self, phases=phases)
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """Assumptions about the run as a whole, besides those of its phases."""
+        """The requirements on the run as a whole, besides those of its phases."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
         assumed = {Requirement.PUBLIC_SUBSPACE: self.public_subspace}
@@ -383,7 +402,9 @@ class Account:
         return self.budget().curve() if self.is_adaptive else Composition(tuple(self.released_phases())).curve()
 
     def epsilon(self, delta: float) -> Result:
-        """Return the epsilon of all recorded releases, or with a :class:`Budget` that of the whole budget.
+        """Return the epsilon of all recorded releases.
+
+        With a :class:`Budget` it is the epsilon of the whole budget, even if a part was not spent.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
@@ -405,7 +426,9 @@ class Account:
         return self.explained(result)
 
     def overspent(self) -> str:
-        """Return a text about how the releases of this account exceed the target; empty if they do not.
+        """Return how the releases exceed the target, as text; empty if they do not.
+
+        Only a target with epsilon and delta is checked. A relative excess of at most :data:`TARGET_SLACK` is allowed.
 
         Returns:
             A sentence without its period, or an empty text.
@@ -450,12 +473,18 @@ class Account:
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
-    """Return the number of releases per step: the batches of an epoch for balls-in-bins, else 1."""
+    """Return the number of releases in one step of a phase.
+
+    A step of balls-in-bins is an epoch, which releases all its batches. Any other step is one release.
+    """
     return int(entry["batches"]) if entry.get("sampling") == "balls-in-bins" else 1
 
 
 def planned_releases(entry: Mapping[str, Any]) -> int:
-    """Return the planned number of releases of a phase, which is its number of lines when it is complete."""
+    """Return the planned number of releases of a phase.
+
+    A complete phase has this number of release lines in the ledger.
+    """
     return int(entry["steps"]) * _releases_per_step(entry)
 
 
@@ -491,7 +520,12 @@ def read_ledger(path: str | Path) -> Account:
 
 
 def parse_ledger(content: bytes, path: str) -> "_Reader":
-    """Return the parsed content of a ledger; raises :class:`InvalidParameterError` if it has no phase."""
+    """Return the parsed content of a ledger; ``path`` is for messages.
+
+    Raises:
+        InvalidParameterError: The ledger is damaged, or has no phase.
+        UnsupportedError: The bound of a phase does not support it.
+    """
     reader = _Reader(path, content)
     if not reader.account.phases:
         raise InvalidParameterError(
@@ -509,9 +543,10 @@ class _Reader:
 
     Attributes:
         account: The account of all lines.
-        replaced: The earlier accounts at each change of the target, before the new target took effect.
+        replaced: The account before each change of the target. With a :class:`Budget`, also the account before each
+            phase.
         as_written: False if the opening line of a phase differs from the line that privproj writes.
-        half_opened: The number of bytes of an incomplete opening line at the end of the file.
+        half_opened: The number of bytes of an incomplete opening line at the end of the file; 0 if there is none.
 
     Raises:
         InvalidParameterError: A line differs from every line that privproj could write at this position.
@@ -535,19 +570,26 @@ class _Reader:
             self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """Return the next line for this entry, with a hash of all earlier bytes and of the entry.
+        """Return the bytes of the next line: the entry and a hash.
 
-        The hash has no key. It detects damage, but not deliberate tampering.
+        The hash covers all earlier bytes and the entry. It has no key, so it detects damage, but not deliberate
+        tampering.
         """
         line_hash = self.hash.copy()
         line_hash.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": line_hash.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
     def take(self, line: bytes, is_whole: bool = True) -> None:
-        """Parse the next line, without its newline: a phase, a release, or an incomplete line after a crash.
+        """Parse the next line, and update the account.
 
-        An incomplete line is the beginning of a line; for a release the rest may be zeros. An incomplete line of a
-        release counts as a release. An incomplete opening line does not open a phase.
+        The argument has no newline. A line opens a phase, records a release, or is incomplete after a crash. An
+        incomplete line is the beginning of an expected line. If it records a release, the rest may be zeros, and it
+        counts as a release. An incomplete opening line does not open a phase. It is only allowed at the end of the
+        file, where ``is_whole`` is False.
+
+        Raises:
+            InvalidParameterError: The line differs from every line that privproj could write at this position.
+            UnsupportedError: The bound of a phase does not support it.
         """
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
@@ -578,7 +620,10 @@ class _Reader:
 
 
 def _value_of(line: bytes) -> Any:
-    """Return the JSON value at the beginning of a line, ignoring the rest; None if there is no complete value."""
+    """Return the JSON value at the beginning of a line, and ignore the rest.
+
+    The result is None if there is no complete value.
+    """
     try:
         return json.JSONDecoder().raw_decode(line.decode())[0]
     except (ValueError, RecursionError):
@@ -586,7 +631,10 @@ def _value_of(line: bytes) -> Any:
 
 
 def _begins_phase(line: bytes) -> bool:
-    """Return whether a printable line has the beginning of an opening line, or is a part of that beginning."""
+    """Return whether a line can be an incomplete opening line.
+
+    Such a line is printable ASCII. It begins with ``{"phase"``, or is a part of this beginning.
+    """
     opening = b'{"phase"'
     return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()
 
@@ -603,12 +651,13 @@ class Ledger(_Reader):
         path: The file.
         phase: The phase whose releases follow.
         target: A new target for the whole ledger; None keeps the current one.
-        marks: The names in :data:`MARKS` that hold for the phase.
+        marks: The names in :data:`MARKS` that are true for the phase.
         check: A function that is called with the account of the file under the lock, before anything is written. It
-            returns ``keep``, a function that stores a second count outside the file. ``keep`` is called with the number
-            of all releases when the ledger opens, at intervals, and when it closes. The first call is after all checks,
-            and before the phase is written.
-        again: True if a phase that equals the last one is a new phase once the last one is complete.
+            returns ``keep``, a function that stores the number of all releases outside the file. ``keep`` is called
+            when the ledger opens, at intervals, and when it closes. Its first call is after all checks and before the
+            phase is written.
+        again: What to do if the phase equals the last one and the last one is complete. True opens a new phase, and
+            False continues the last one.
 
     Raises:
         InvalidParameterError: The file is not a ledger, or another process writes it.
@@ -662,7 +711,10 @@ class Ledger(_Reader):
         self.budget = opened.budget() if opened.is_adaptive else None
 
     def _read_file(self) -> None:
-        """Read the file, and determine the bytes that must precede the next line: a newline or the header."""
+        """Read the file, and determine the bytes that must precede the next line.
+
+        They are the header if the file is empty, and a newline if the last line has none.
+        """
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)
         self.size, self.unsure = len(written), False
@@ -676,11 +728,12 @@ class Ledger(_Reader):
     def record(self) -> int:
         """Record one release on the disk, and return its number within the phase.
 
-        After a failure the file is read again before the next line is written.
+        If the last write failed, the file is read again first.
 
         Raises:
-            UnsupportedError: The budget of the ledger is exhausted, or the line could not be written. No release may
-                be made.
+            InvalidParameterError: The ledger is closed, or another process changed the file.
+            UnsupportedError: The budget of the ledger is exhausted, or the line could not be written. The release must
+                not be made.
         """
         if self.unsure:
             self.check_file()
@@ -694,9 +747,9 @@ class Ledger(_Reader):
         return self.steps
 
     def keep_count(self) -> None:
-        """Store a copy of the number of releases outside of the ledger.
+        """Store the number of releases outside the ledger.
 
-        The copy shows later if whole lines are missing at the end of the ledger.
+        This number shows later if whole lines are missing at the end of the ledger.
         """
         self.keep(self.account.spent)
         self.last_count = self.account.spent
@@ -726,7 +779,13 @@ class Ledger(_Reader):
         self.size, self.unsure, self.missing = size, False, b""
 
     def check_file(self) -> None:
-        """Raise an error if the ledger is closed, or if another process changed, moved or removed the file."""
+        """Raise an error if the ledger is closed, or if its file was changed.
+
+        The file must not be moved, removed or changed in size by another process.
+
+        Raises:
+            InvalidParameterError: The ledger is closed, or its file was changed.
+        """
         if self.file < 0:
             remedy = "call make_private again to continue the run"
             raise InvalidParameterError("ledger", self.path, "the ledger of a run that is not closed", remedy)
@@ -752,7 +811,7 @@ class Ledger(_Reader):
 
 
 def _sync_folder(path: Path) -> None:
-    """Flush the directory of a file to the disk, so that the name of the file is durable."""
+    """Flush the directory of a file to the disk, so that the file survives a crash."""
     folder = os.open(path.resolve().parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -776,7 +835,9 @@ class LedgerVerdict(Verdict):
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
-    """Check the content of a ledger, and return which of its claims hold; ``path`` is for messages.
+    """Return the verdict on the content of a ledger; ``path`` is for messages.
+
+    The verdict has each claim and whether it holds.
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.

@@ -1,4 +1,4 @@
-"""Check files of expected bounds: queries with an expected value, a limit, or both."""
+"""Check regression files: queries with an expected value, an upper limit, or both."""
 
 import math
 import time
@@ -27,11 +27,19 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry ``[[bound]]`` of a regression file: a query, and the ``expected`` value, limit and status.
+    """An entry ``[[bound]]`` of a regression file: a query and its expected result.
 
-    After :meth:`checked`, ``result`` is the result if it is finite, ``problem`` describes the failure (empty if there
-    is none), and ``seconds`` is the duration of the query. ``compared`` says whether the result was compared with
-    mpmath; it is empty if that was not requested.
+    Attributes:
+        file: The path of the file.
+        name: The name of the entry, or its number if it has no name.
+        query: The quantity that is computed, such as "epsilon".
+        keys: All keys of the entry.
+        place: The file and the entry, for messages.
+        expected: The keys of the entry that specify the expected result (:data:`EXPECTED`).
+        result: The result, set by :meth:`checked` if it is finite.
+        problem: A description of the failure, set by :meth:`checked`; empty if there is none.
+        seconds: The duration of the query, set by :meth:`checked`.
+        compared: Whether the result agrees with mpmath, as text; empty if this comparison was not requested.
     """
 
     file: str
@@ -47,25 +55,30 @@ class Entry:
 
     @property
     def holds(self) -> bool:
-        """True if the entry has no failure."""
+        """Whether the entry has no failure."""
         return not self.problem
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The query by key: parameters, targets, bound and relation."""
+        """The query as keys and values: parameters, targets, bound and relation."""
         phase = spec.composition_from(self.keys, self.query).only
         keys = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
         return {**keys, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
-        """Return the current result; raises :class:`PrivprojError` if there is none."""
+        """Return the current result of the query.
+
+        Raises:
+            PrivprojError: The query has no result.
+        """
         with within(self.place):
             return spec.evaluate_entry(self.query, self.keys)
 
     def checked(self, reference: bool = False) -> "Entry":
-        """Return the entry compared with its result, which must be finite and of the expected status and value.
+        """Return the entry after evaluating its query and checking the result.
 
-        With ``reference``, the result is also compared with its value in mpmath, if there is one.
+        The result must be finite and have the expected status and value. With ``reference``, the result is also
+        compared with a value that mpmath computes, if mpmath supports the query.
         """
         began, result = time.perf_counter(), None
         try:
@@ -79,7 +92,10 @@ class Entry:
         return entry._compared() if reference and result is not None else entry
 
     def _compared(self) -> "Entry":
-        """Return the entry with the comparison of its result with mpmath; a difference is a failure."""
+        """Return the entry after comparing its result with mpmath.
+
+        A difference is a failure.
+        """
         from privproj.accounting.digits import difference, noise_difference, reference_value
 
         assert self.result is not None
@@ -109,7 +125,10 @@ class Entry:
         return ""
 
     def _why(self, result: Result) -> str:
-        """Return the versions of the bound as a reason for a changed value; empty if the entry has no version."""
+        """Return a text about versions of the bound that may explain a changed value.
+
+        The text is empty if the entry has no version.
+        """
         now, then = result.bound_version, self.expected.get("bound_version")
         if then is None:
             return ""
@@ -119,7 +138,11 @@ class Entry:
 
     @property
     def rewritten(self) -> dict[str, Any]:
-        """The new values of ``expect`` and ``bound_version``, if the entry has them and they differ from the result."""
+        """The new values of ``expect`` and ``bound_version`` for the file.
+
+        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result there are no
+        keys.
+        """
         if self.result is None or self.result.value is None:
             return {}
         value, old = self.result.value, self.keys.get("expect")
@@ -128,18 +151,30 @@ class Entry:
         return {key: now for key, now in new.items() if self.keys.get(key, now) != now}
 
     def updated(self) -> "Entry":
-        """Return the entry after its file was updated; the same entry if it has no result."""
+        """Return the entry after ``expect`` was updated in its file.
+
+        The status and the limit are checked again. An entry without a result is returned unchanged.
+        """
         limits = {key: value for key, value in self.expected.items() if key != "expect"}
         return self if self.result is None else replace(self, problem=self._problem_with(self.result, limits))
 
 
 def change_text(before: float, now: float) -> str:
-    """Return the relative change of a number as text, in percent."""
+    """Return the relative change of a number in percent, as text.
+
+    If the number was 0, the text is the absolute change.
+    """
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
-    """Return the entries of a regression file; raises :class:`InvalidParameterError` that names file, entry and key."""
+    """Return the entries of a regression file.
+
+    ``data`` is the parsed file, and ``where`` is its name in messages.
+
+    Raises:
+        InvalidParameterError: An entry is not valid; the message names file, entry and key.
+    """
     for key in data:
         if key != "bound":
             raise InvalidParameterError(
@@ -173,7 +208,11 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
 
 
 def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the expected values of an entry; raises :class:`InvalidParameterError` if there are none."""
+    """Return the keys of an entry that specify its expected result.
+
+    Raises:
+        InvalidParameterError: The entry has no expected value and no limit, or such a key is not valid.
+    """
     if "expect" not in keys and "at_most" not in keys:
         raise InvalidParameterError("expect", "nothing", "a number", "give expect, at_most or both")
     if "rtol" in keys and "expect" not in keys:

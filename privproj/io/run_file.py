@@ -1,4 +1,4 @@
-"""Read run files into a composition of phases, and write the releases of a training loop as a run file."""
+"""Read run files into compositions, and write training runs as run files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +25,13 @@ PHASE_KEYS = ("name", "mechanism", "bound", "planned")  # keys of a phase beside
 class PhaseKind:
     """A kind of phase that an optional feature adds to run files.
 
-    An entry of this kind has a special key in place of ``mechanism``. The table ``PHASES`` of the feature maps this key
-    to the kind.
+    An entry of this kind has a special key, such as ``event``, in place of ``mechanism``. The table ``PHASES`` of the
+    feature maps this key to the kind.
 
     Attributes:
-        keys: Every key of such an entry, with the allowed values.
-        read: A function of the value of the special key, the run and the name of the phase that returns the phase.
+        keys: All keys of such an entry, with the allowed values.
+        read: A function that returns the phase. Its arguments are the value of the special key, the run, and the name
+            of the phase.
         text: A function that returns the value of the special key as text.
     """
 
@@ -40,22 +41,25 @@ class PhaseKind:
 
 
 def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
-    """Return the special key and the kind of an entry of an optional feature; None for an entry with a mechanism."""
+    """Return the special key and the kind of an entry of an optional feature.
+
+    The result is None if the entry has a mechanism, or if no feature has a key of the entry.
+    """
     if "mechanism" in entry:
         return None
     return next(((key, load(place)) for key, place in plugin_table("PHASES").items() if key in entry), None)
 
 
 def from_data(data: Mapping[str, Any], where: str = "run") -> Composition:
-    """Return the schedule of the data of a run file.
+    """Return the composition of phases that the data of a run file describe.
 
     Args:
-        data: A list ``phase`` with a table for each phase, and the keys that hold for all phases: ``relation`` and
-            ``discretization``.
+        data: The data: a list ``phase`` with a table for each phase, and the keys ``relation`` and ``discretization``,
+            which hold for all phases.
         where: The name of the file, for messages.
 
     Returns:
-        The schedule of these phases.
+        The composition.
 
     Raises:
         InvalidParameterError: A key is unknown, missing, of another type or duplicate; the message names file, entry
@@ -83,7 +87,14 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Composition:
 
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
-    """Return one phase of a run file; errors name the file and the entry."""
+    """Return the phase that an entry of a run file describes.
+
+    ``shared`` has the keys that hold for all phases. ``where`` names the file and the entry in messages.
+
+    Raises:
+        InvalidParameterError: A key is unknown, missing, of another type or duplicate.
+        UnsupportedError: The bound of the phase does not support it.
+    """
     keys = spec.with_unique_keys(entry, where)
     with within(where):
         for key in (*shared, "discretization"):
@@ -116,7 +127,10 @@ def listed(table: Mapping[str, Any], *hidden: str) -> str:
 
 
 def releases_text(result: Result) -> list[str]:
-    """Return the releases of a result as text, one line for the mechanism or for each phase."""
+    """Return the releases of a result as text, one line for each phase.
+
+    A result of a single mechanism has one line.
+    """
     phases: Any = result.mechanism.get("phases")
     plain = Run().parameters()
 
@@ -162,7 +176,7 @@ class Accountant:
 
     @property
     def schedule(self) -> Composition:
-        """All releases so far.
+        """The composition of all releases so far.
 
         Raises:
             InvalidParameterError: There is no release.
@@ -174,7 +188,7 @@ class Accountant:
     if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raise an error for a name that this class does not have, which translates the names of other tools."""
+            """Raise AttributeError, with a hint if another library uses this name."""
             raise AttributeError(unknown_attribute("Accountant", name))
 
     def step(
@@ -188,8 +202,8 @@ class Accountant:
         """Count one release, or ``steps`` releases.
 
         Args:
-            mechanism: The released mechanism, with its noise multiplier. It is required; the error for a call without
-                it, as in Opacus, names an example.
+            mechanism: The mechanism, with its noise multiplier. It is required: the error for a call without it, as in
+                Opacus, gives an example.
             name: The name of the phase in results; None takes the name of the mechanism.
             bound: The name of a bound of the mechanism; None takes its default.
             **run: The run (:class:`privproj.run.RunOptions`); one step by default.
@@ -207,14 +221,14 @@ class Accountant:
 
     @staticmethod
     def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
-        """Return a checked phase, with one step unless the run has a number of steps."""
+        """Return a checked phase, which has one step unless the run sets a number."""
         counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
         phase = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
         phase.check()
         return phase
 
     def epsilon(self, delta: float) -> Result:
-        """Return the smallest epsilon of all releases, rounded up.
+        """Return the epsilon of all releases together, rounded up.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
@@ -230,7 +244,7 @@ class Accountant:
         return self.schedule.epsilon(delta=delta)
 
     def delta(self, epsilon: float) -> Result:
-        """Return the smallest delta of all releases, rounded up.
+        """Return the delta of all releases together, rounded up.
 
         Args:
             epsilon: The epsilon of the guarantee, from 0 to 1e9.
@@ -278,7 +292,7 @@ class Accountant:
         return remaining(planned.schedule, epsilon=epsilon, delta=delta)[-1]
 
     def __add__(self, other: "Accountant | Composition | Phase") -> "Accountant":
-        """Return the accountant of the releases of both."""
+        """Return a new accountant with the releases of both operands."""
         if not isinstance(other, Accountant | Composition | Phase):
             return NotImplemented
         if isinstance(other, Accountant):
@@ -288,7 +302,7 @@ class Accountant:
         return Accountant(self._schedule + other)
 
     def __mul__(self, times: int) -> "Accountant":
-        """Return the accountant of all releases repeated ``times`` times."""
+        """Return a new accountant with all releases repeated ``times`` times."""
         return Accountant(self.schedule * times)
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
-"""Audit privacy claims by attacks, which can refute a claimed epsilon but never confirm it.
+"""Audit privacy claims by attacks.
 
-The names in ``__init__.pyi`` are the public API. Importing the package loads neither them nor torch.
+An attack can refute a claimed epsilon, but it can never confirm one. The names in ``__init__.pyi`` are the public API.
+Importing the package loads neither these names nor torch.
 """
 
 from privproj.lazy import lazy_names

@@ -1,6 +1,6 @@
-"""Implement ``privproj audit``: attacks that can refute a claimed epsilon, but not confirm one.
+"""Implement ``privproj audit``: attacks that can refute a claimed epsilon.
 
-The parameters of each function below are the options of its command.
+No attack can confirm a claim. The parameters of each audit function are the options of its command.
 """
 
 import time
@@ -48,12 +48,23 @@ Finding = tuple[dict[str, Any], str, dict[str, Any]]
 
 
 def needing_torch(name: str) -> Any:
-    """Import an audit of the training code; if torch is not installed, the error names the extra."""
+    """Import a module of this package that needs torch.
+
+    If torch is not installed, the error names the extra that installs it.
+    """
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
 def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
-    """Return the output for a verdict: the claim, the lower bound and the largest detectable epsilon."""
+    """Return the JSON record and the text of an audit from its verdict.
+
+    The text has the claim, the lower bound on epsilon and the largest detectable epsilon.
+
+    Args:
+        verdict: The verdict.
+        trials: A plural noun for the trials, such as "runs", for the text.
+        **more: Further fields of the JSON record.
+    """
     claim = verdict.claimed_epsilon
     claim_text = "no claim" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
     refuted_elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
@@ -77,7 +88,10 @@ def auc_text(area: float) -> str:
 
 
 def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
-    """Return the JSON record of an audit that gives no bound on epsilon."""
+    """Return the JSON record of an audit that gives no bound on epsilon.
+
+    ``separates`` is True if the attack distinguishes the two cases, and ``area`` is the AUC of the attack.
+    """
     nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
     verdict = "separates" if separates else "does not separate"
     return {**nothing, "auc": area, "verdict": verdict, "trials": trials, **more}
@@ -153,7 +167,10 @@ def mechanism(
 
 
 def score_parts(experiment: Any, sizes: list[int], numbers: range) -> str:
-    """Return the scores of the runs in these parts, one line of JSON for each part."""
+    """Return the scores of the runs in these parts, one line of JSON for each part.
+
+    Part ``i`` has ``sizes[i]`` runs with the canary and as many without it.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -264,13 +281,19 @@ def membership(
 
 
 def rate_text(rate: dict[str, float], confidence: float) -> str:
-    """Return a true positive rate at a false positive rate as text, with its confidence interval."""
+    """Return a true positive rate with its confidence interval, as text.
+
+    ``rate`` has the false positive rate, the true positive rate, and the ends of the interval, in this order.
+    """
     at, share, low, high, sure = map(percent, (*rate.values(), confidence))
     return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
 
 
 def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
-    """Add an audit to the command; the exit code is 1 if it refutes a claim."""
+    """Add an audit as a command; its exit code is 1 if it refutes a claim.
+
+    ``arguments`` are the parameters of the audit that are positional arguments instead of options.
+    """
 
     def run(json: bool, **parameters: Any) -> int:
         began = time.monotonic()

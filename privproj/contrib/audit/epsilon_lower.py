@@ -1,8 +1,9 @@
-"""Compute lower bounds on epsilon from the scores of attacks, and the largest epsilon that an experiment can refute.
+"""Compute lower bounds on epsilon from the scores of attacks.
 
 An attack scores runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the scores, and
 errors are counted on the other half. So Clopper-Pearson intervals of the two error rates hold jointly with the stated
-confidence, and every bound that follows from them does too. An audit never proves a claim.
+confidence, and so does every bound that follows from them. An audit never proves a claim. The largest epsilon that an
+audit can refute follows from the number of runs.
 """
 
 import math
@@ -23,23 +24,34 @@ Array = NDArray[np.floating]
 
 
 def clopper_pearson_lower(successes: int, trials: int, error: float) -> float:
-    """Return the Clopper-Pearson lower bound of a probability, which is wrong with probability at most ``error``."""
+    """Return the Clopper-Pearson lower bound on a success probability.
+
+    The bound exceeds the probability with probability at most ``error``.
+    """
     # The quantile at ``error`` of Beta(k, n - k + 1).
     return float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
 
 
 def clopper_pearson_upper(successes: int, trials: int, error: float) -> float:
-    """Return the Clopper-Pearson upper bound of a probability, which is wrong with probability at most ``error``."""
+    """Return the Clopper-Pearson upper bound on a success probability.
+
+    The bound is below the probability with probability at most ``error``.
+    """
     # The quantile at 1 - ``error`` of Beta(k + 1, n - k).
     return float(special.betaincinv(successes + 1, trials - successes, 1.0 - error)) if successes < trials else 1.0
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of runs with and without the canary, and how many of each scored above a threshold.
+    """The numbers of runs that scored at or above a threshold.
 
-    ``members`` runs had the canary, and ``true_positives`` of them scored above the threshold. ``others`` runs did not
-    have it, and ``false_positives`` of them scored above. The threshold was chosen on other runs.
+    The threshold was chosen on other runs.
+
+    Attributes:
+        true_positives: The number of runs with the canary at or above the threshold.
+        members: The number of runs with the canary.
+        false_positives: The number of runs without the canary at or above the threshold.
+        others: The number of runs without the canary.
     """
 
     true_positives: int
@@ -49,20 +61,28 @@ class Counts:
 
     @classmethod
     def above(cls, threshold: float, inside: Array, outside: Array) -> "Counts":
-        """Return the counts of these scores at or above a threshold."""
+        """Return the counts of scores at or above a threshold.
+
+        ``inside`` are the scores of runs with the canary, and ``outside`` the scores of runs without it.
+        """
         return cls(int((inside >= threshold).sum()), len(inside), int((outside >= threshold).sum()), len(outside))
 
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
-        """Return bounds ``(TPR_L, FPR_U, TNR_L, FNR_U)`` on the rates, which hold jointly with this confidence."""
+        """Return bounds on the four rates that hold jointly with this confidence.
+
+        The bounds are ``(TPR_L, FPR_U, TNR_L, FNR_U)``: lower bounds on the true positive and true negative rates, and
+        upper bounds on the false positive and false negative rates. A positive is a run that the attack classifies as
+        one with the canary.
+        """
         error = 0.5 * (1.0 - confidence)
         tpr = clopper_pearson_lower(self.true_positives, self.members, error)
         fpr = clopper_pearson_upper(self.false_positives, self.others, error)
         return tpr, fpr, 1.0 - fpr, 1.0 - tpr
 
     def epsilon(self, delta: float, confidence: float) -> float:
-        """Return a lower bound on epsilon at ``delta`` from these counts, which holds with this confidence.
+        """Return a lower bound on epsilon at ``delta``, with this confidence.
 
-        It is ``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``.
+        The bound is ``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``, from the bounds of :meth:`rates`.
         """
         tpr, fpr, tnr, fnr = self.rates(confidence)
         # max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U)).
@@ -71,21 +91,27 @@ class Counts:
 
 
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
-    """Return the largest epsilon that these numbers of runs can detect: the lower bound after perfect separation."""
+    """Return the largest epsilon at ``delta`` that this number of runs can detect.
+
+    It is the lower bound on epsilon of an attack that makes no error on ``members`` runs with the canary and ``others``
+    runs without it.
+    """
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
 def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[list[Counts]], Sequence[float]]) -> Counts:
-    """Choose the threshold by the first half of each arm, and return the counts on the second half.
+    """Return the counts at a threshold that is chosen on other runs.
+
+    The first halves of ``inside`` and ``outside`` choose the threshold, and their second halves are counted.
 
     Args:
         inside: Scores of runs with the canary.
         outside: Scores of runs without it.
-        value_of: From the counts at each candidate threshold to their values. The threshold with the largest value is
-            chosen.
+        value_of: A function that maps the counts at each candidate threshold to one value each. The threshold with the
+            largest value is chosen.
 
     Raises:
-        InvalidParameterError: An arm has fewer than four scores.
+        InvalidParameterError: There are fewer than four scores in ``inside`` or in ``outside``.
     """
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameterError("trials", min(len(inside), len(outside)), "at least 4 in each arm")
@@ -97,7 +123,10 @@ def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[lis
 
 
 def auc(inside: Array, outside: Array) -> float:
-    """Return the share of pairs in which the run with the canary scores higher (Mann-Whitney); ties count half."""
+    """Return the area under the ROC curve of an attack (Mann-Whitney statistic).
+
+    It is the fraction of pairs in which the run with the canary scores higher than the run without it. Ties count half.
+    """
     ordered = np.sort(outside)
     # P(OUT < IN) + P(OUT = IN)/2.
     below = np.searchsorted(ordered, inside, "left") + np.searchsorted(ordered, inside, "right")
@@ -105,7 +134,10 @@ def auc(inside: Array, outside: Array) -> float:
 
 
 def balanced_accuracy(inside: Array, outside: Array) -> float:
-    """Return the best ``(TPR + TNR)/2`` over thresholds, which is biased upward, because it uses the same scores."""
+    """Return the largest balanced accuracy ``(TPR + TNR)/2`` over all thresholds.
+
+    The value is biased upward, because the threshold is chosen on the scores that are counted.
+    """
     cuts = np.unique(np.concatenate([inside, outside]))
     tpr = 1.0 - np.searchsorted(np.sort(inside), cuts, "left") / len(inside)
     tnr = np.searchsorted(np.sort(outside), cuts, "left") / len(outside)
@@ -117,13 +149,13 @@ class AuditVerdict:
     """The verdict of an audit, which can refute a claim but never confirms it.
 
     Attributes:
-        auc: The share of pairs of runs in which the one with the canary scores higher, from 0 to 1.
+        auc: The area under the ROC curve of the attack, from 0 to 1 (0.5: random guessing).
         epsilon_lower: A lower bound on epsilon at ``delta``, with the stated confidence.
         confidence: The probability that a true claim is not refuted, above 0 and below 1.
         ceiling: The largest epsilon that this number of runs can detect, an upper limit of ``epsilon_lower``.
-        trials: The number of runs, both arms together.
+        trials: The number of runs with and without the canary together.
         claimed_epsilon: The epsilon that was claimed at ``delta``; None without a claim.
-        delta: The delta of both epsilons.
+        delta: The delta of ``epsilon_lower`` and ``claimed_epsilon``.
         profile_refuted: True if the error rates contradict the claimed profile as a whole.
 
     >>> from privproj.contrib.audit import AuditVerdict
@@ -145,13 +177,16 @@ class AuditVerdict:
 
     @property
     def refuted(self) -> bool:
-        """True if the claim is false, up to the confidence."""
+        """Whether the claim is refuted, at the stated confidence."""
         claim = self.claimed_epsilon
         return self.profile_refuted or (claim is not None and self.epsilon_lower > claim)
 
     @property
     def verdict(self) -> str:
-        """The verdict as text, "refuted" or "not refuted". An audit never states that something is private."""
+        """The verdict as text: "refuted" or "not refuted".
+
+        An audit never states that a mechanism is private.
+        """
         return "refuted" if self.refuted else "not refuted"
 
 
@@ -164,11 +199,19 @@ def assess_claim(
     claim: float | None = None,
     curve: Curve | None = None,
 ) -> AuditVerdict:
-    """Return the verdict on a claimed epsilon, and optionally on a whole profile, from the scores of an attack.
+    """Return the verdict on a claimed epsilon from the scores of an attack.
 
-    ``claim`` is the claimed epsilon at ``delta``. ``inside`` are the scores of runs with the canary and ``outside``
-    those of runs without it, at least four each. If a profile is given as ``curve``, each of the two tests gets half of
-    the error probability, so that both hold jointly.
+    Args:
+        inside: Scores of runs with the canary, at least four.
+        outside: Scores of runs without it, at least four.
+        delta: The delta of the claim, above 0 and below 1.
+        confidence: The probability that a true claim is not refuted, above 0 and below 1.
+        claim: The claimed epsilon at ``delta``, at least 0; None for no claim.
+        curve: The claimed privacy profile, which is tested too; None for no profile. With a profile, each of the two
+            tests gets half of the error probability, so that both hold jointly.
+
+    Raises:
+        InvalidParameterError: A number is out of range, or there are fewer than four scores with or without the canary.
     """
     level, target = probability("confidence", confidence), probability("delta", delta)
     a, b = np.asarray(inside, float), np.asarray(outside, float)
@@ -188,7 +231,12 @@ def assess_claim(
 
 
 def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
-    """Return whether the error rates at the best threshold contradict the whole profile."""
+    """Return whether the error rates of an attack contradict a privacy profile.
+
+    The threshold is chosen on the first half of the scores, and the rates are counted on the second half. They
+    contradict the profile if the upper bound on the false negative rate is below the trade-off function of the profile
+    at the upper bound on the false positive rate.
+    """
 
     def margins(tried: list[Counts]) -> list[float]:
         # f(FPR_U) - FNR_U, with f the trade-off function of the profile.
@@ -203,11 +251,19 @@ def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: flo
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return an upper bound of the probability of at least ``correct`` right guesses if the run is private.
+    """Return an upper bound on the p-value of guesses about the canaries of one run.
 
-    The run is ``(epsilon, delta)``-DP, with ``m`` canaries and ``g`` guesses, of which ``v`` are right. With
-    ``W ~ Binomial(g, e^eps/(1 + e^eps))`` the bound is
-    ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski 2023).
+    The null hypothesis is that the run is ``(epsilon, delta)``-DP. The run has ``m`` canaries, and ``v`` of ``g``
+    guesses are right. The p-value is the probability of at least ``v`` right guesses. With
+    ``W ~ Binomial(g, e^eps/(1 + e^eps))`` the bound is ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i``
+    (Steinke, Nasr, Jagielski 2023).
+
+    Args:
+        canaries: ``m``.
+        guesses: ``g``.
+        correct: ``v``.
+        epsilon: The epsilon of the null hypothesis.
+        delta: The delta of the null hypothesis.
     """
     # W ~ Binomial(g, e^eps/(1 + e^eps)).
     rate = 1.0 / (1.0 + math.exp(-epsilon))
@@ -223,7 +279,11 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Return the largest epsilon at ``delta`` that the guesses refute at this confidence; 0 if they refute none."""
+    """Return the largest epsilon at ``delta`` that the guesses of one run refute.
+
+    The probability that a true epsilon is refuted is at most ``1 - confidence``. The result is 0 if no epsilon is
+    refuted, and at most 50.
+    """
 
     def excess(epsilon: float) -> float:
         return 1.0 - confidence - one_run_p_value(canaries, guesses, correct, epsilon, delta)

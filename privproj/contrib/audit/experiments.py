@@ -1,8 +1,8 @@
-"""Audit the real release code and the real loader with a canary record, scored by its exact log-likelihood ratio.
+"""Audit the real release code and the real loader with a canary record.
 
-All other records contribute nothing, and the canary contributes a gradient of norm ``C = 1`` in one direction. So the
-release is a known shift plus noise. The score is the log-likelihood ratio of the claimed mechanism given the
-projections. Typical bugs can be injected into the code. An audit of each of them must refute the claim.
+The canary contributes a gradient of norm ``C = 1`` in one direction, and all other records contribute nothing. So the
+release is a known shift plus noise. The score of a run is its exact log-likelihood ratio under the claimed mechanism,
+given the projections. Typical bugs can be injected into the code. An audit of each of these bugs must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -33,17 +33,21 @@ RECORDS = 8  # records in the dataset, all without gradient except the canary; a
 
 
 class _IsotropicNoise(Projected):
-    """Injected bug: noise of equal variance on every coordinate of ``G A^T`` instead of ``G Q``."""
+    """Injected bug: the projection of M2 is not orthonormal.
+
+    ``G`` is a gradient, ``A`` a Gaussian matrix of ``rank`` rows, and ``Q`` an orthonormal basis of the rows of ``A``.
+    M2 adds noise of equal variance to every coordinate of ``G Q``. With this bug the noise is added to ``G A^T``.
+    """
 
     def refresh(self, streams: Streams) -> None:
-        """Draw ``A^T`` itself instead of its orthonormal basis."""
+        """Draw ``A^T`` itself instead of its orthonormal basis ``Q``."""
         super().refresh(streams)
         draw = normal(tuple(self.q.shape), self.q, streams.projection)
         self.q = draw / self.rank**0.5
 
 
 class _ReusedProjection(Projected):
-    """Injected bug: one projection for all releases."""
+    """Injected bug: all releases use one projection."""
 
     def refresh(self, streams: Streams) -> None:
         """Draw a projection for the first release only."""
@@ -53,10 +57,17 @@ class _ReusedProjection(Projected):
 
 
 class _ClipAfterMean(NoisySum):
-    """Injected bug: the mean of the batch is clipped, with the noise of a mean of clipped records."""
+    """Injected bug: the mean of the batch is clipped instead of each record.
+
+    The noise is the noise for clipped records, which is too small for a clipped mean.
+    """
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Return factors that clip no record. The norm of the canary represents a mean that is clipped to ``C``."""
+        """Return the clipping factors times the number of records.
+
+        So the canary alone shifts the mean by ``C``, like a record that dominates a batch whose mean is clipped to
+        ``C``.
+        """
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 
 
@@ -67,7 +78,10 @@ PLANTED = {"isotropic": _IsotropicNoise, "reused-projection": _ReusedProjection,
 def _real_run(
     module: nn.Module, data: TensorDataset, noise_multiplier: Any, insecure_seed: int | None, **options: Any
 ) -> tuple[PrivateOptimizer, PrivateLoader]:
-    """Return the private optimizer and loader of a run of the real code with clipping norm 1 and learning rate 0."""
+    """Return the private optimizer and loader of a run of the real training code.
+
+    The clipping norm is 1, and the learning rate is 0.
+    """
     return make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
         max_grad_norm=1.0, noise_multiplier=noise_multiplier, insecure_seed=insecure_seed, **options,
@@ -75,13 +89,20 @@ def _real_run(
 
 
 def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
-    """Return the epsilon of privproj at ``delta``, rounded up."""
+    """Return the epsilon that privproj computes at ``delta``, rounded up."""
     return float(epsilon(mechanism, delta=delta, **run).value)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Audited:
-    """The claimed mechanism of an audit, and optionally a bug that is injected into the code."""
+    """The claimed mechanism of an audit, and optionally a bug to inject into the code.
+
+    Attributes:
+        mechanism: The claimed mechanism.
+        fault: The name of the bug; None for unchanged code.
+        seed: The seed of the audit; None for fresh randomness.
+        faults: The names of all bugs that can be injected.
+    """
 
     mechanism: M2 | Gaussian
     fault: str | None = None
@@ -101,7 +122,9 @@ class _Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditExperiment(_Audited):
-    """An audit experiment for the real release code of a mechanism, optionally with an injected bug.
+    """An audit experiment for the real release code of a mechanism.
+
+    A typical bug can be injected into the code.
 
     Args:
         mechanism: The claimed mechanism of each release: a :class:`privproj.Gaussian`, or a :class:`privproj.M2` with
@@ -135,14 +158,17 @@ class AuditExperiment(_Audited):
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism that the accountant assumes, with a different dimension if the bug is the wrong dimension."""
+        """The mechanism that the accountant assumes.
+
+        With the bug "wrong-dimension", its dimension is multiplied by the number of outputs of the layer.
+        """
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
         return self.mechanism
 
     @property
     def run(self) -> RunOptions:
-        """The parameters of one run for the accountant."""
+        """The parameters of one run, in the form that the accountant takes."""
         return {"steps": self.steps}
 
     def release_code(self, worker: int) -> NoisySum:
@@ -152,7 +178,7 @@ class AuditExperiment(_Audited):
             worker: Number of the process, from 0 to 999, so that processes with one seed have different randomness.
 
         Returns:
-            The release boundary of a run without a ledger.
+            The object that clips, sums and adds noise, without a ledger.
         """
         dim = self.mechanism.dim or 1 if isinstance(self.mechanism, M2) else 16
         module = nn.Linear(dim, COLUMNS, bias=False, dtype=torch.float64)
@@ -181,7 +207,7 @@ class AuditExperiment(_Audited):
             worker: Number of the process, from 0 to 999, so that processes with one seed have different randomness.
 
         Returns:
-            The log-likelihood ratios of both arms, in nats: one array for the runs with the canary, one for the others.
+            The log-likelihood ratios in nats: an array for the runs with the canary, and one for the other runs.
         """
         noisy_sum = self.release_code(worker)
         arms = [(1.0, inside), (-1.0 if self.fault == "replace-as-add-remove" else 0.0, outside)]
@@ -189,9 +215,10 @@ class AuditExperiment(_Audited):
         return scores[0], scores[1]
 
     def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
-        """Return the score ``(<S, m> - |m|^2/2)/sigma^2`` of one run, summed over its releases.
+        """Return the log-likelihood ratio of one run, summed over its releases.
 
-        ``S`` is the released sum, ``m`` the shift by the canary, ``sigma`` the standard deviation of the claimed noise.
+        For each release it is ``(<S, m> - |m|^2/2)/sigma^2``. Here ``S`` is the released sum, ``m`` the shift by the
+        canary, and ``sigma`` the standard deviation of the claimed noise.
 
         Args:
             noisy_sum: The release code.
@@ -216,9 +243,10 @@ class AuditExperiment(_Audited):
         return score
 
     def canary(self, view: Any) -> tuple[Tensor, Tensor]:
-        """Return the input and output gradient of the canary.
+        """Return the input and the output gradient of the canary.
 
-        They have a fixed direction, or one that a reused projection reveals.
+        Their directions are fixed. With the bug "reused-projection", the input has the first direction of the reused
+        projection.
 
         Args:
             view: The view of the audited layer.
@@ -238,12 +266,15 @@ def assess_experiment(
     confidence: float,
     claim: float | None,
 ) -> AuditVerdict:
-    """Return the verdict on a claimed epsilon, or on the epsilon and the profile of privproj, from the scores of runs.
+    """Return the verdict on a claimed epsilon from the scores of an experiment.
+
+    Without a claimed epsilon, the verdict is on the epsilon and the privacy profile that privproj computes.
 
     Args:
         experiment: The audit experiment, for a mechanism or a loader.
         scores: The scores of runs with the canary and of runs without it, in the form of
-            :meth:`AuditExperiment.scores`; at least four each. With several scores per run, an array of rows.
+            :meth:`AuditExperiment.scores`; at least four each. If each run has several scores, an array with one row
+            for each score.
         delta: The delta of the claim, above 0 and below 1.
         confidence: The probability that a true claim is not refuted, above 0 and below 1.
         claim: The claimed epsilon at ``delta``, at least 0. None: the claim is privproj's epsilon and profile.
@@ -252,7 +283,8 @@ def assess_experiment(
         The verdict of the score with the strongest result.
 
     Raises:
-        InvalidParameterError: A number is outside its range, or an arm has fewer than four scores.
+        InvalidParameterError: A number is outside its range, or there are fewer than four scores with or without the
+            canary.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.audit import AuditExperiment, assess_experiment
@@ -285,18 +317,18 @@ def assess_experiment(
 
 
 class _SameAssignment(BinSampler):
-    """Injected bug: all epochs have the batches of the first epoch."""
+    """Injected bug: every epoch has the batches of the first epoch."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of the first epoch."""
+        """Return the batches of the first epoch, for every epoch."""
         return super().members(0)
 
 
 class _TwoBins(BinSampler):
-    """Injected bug: the canary is in the batch to which it was assigned, and in the next one."""
+    """Injected bug: the canary is in its assigned batch and also in the next one."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches with the canary in two of them."""
+        """Return the batches of an epoch, with the canary in two of them."""
         members = super().members(epoch)
         picked = next(i for i, numbers in enumerate(members) if 0 in numbers)
         behind = (picked + 1) % self.batches
@@ -304,10 +336,13 @@ class _TwoBins(BinSampler):
 
 
 class _Uneven(BinSampler):
-    """Injected bug: half of the records are always assigned to the first batch."""
+    """Injected bug: about half of the records are moved to the first batch.
+
+    A fair coin for each record and epoch decides whether the record is moved.
+    """
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the assignments, half of them replaced by the first batch."""
+        """Return the assigned batches, about half of them replaced by the first batch."""
         return super().picks(epoch) * pick_batches(f"{self.secret(epoch)} coins", epoch, self.records, 2)
 
 
@@ -317,7 +352,9 @@ PLANTED_IN_LOADER = {"same-assignment": _SameAssignment, "two-bins": _TwoBins, "
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderExperiment(_Audited):
-    """An audit experiment for the real balls-in-bins loader, optionally with an injected bug.
+    """An audit experiment for the real balls-in-bins loader.
+
+    A typical bug can be injected into the loader.
 
     Args:
         mechanism: The mechanism of each batch: a :class:`privproj.Gaussian` with its noise multiplier.
@@ -343,11 +380,11 @@ class LoaderExperiment(_Audited):
 
     @property
     def run(self) -> RunOptions:
-        """The parameters of one run for the accountant."""
+        """The parameters of one run, in the form that the accountant takes."""
         return {"steps": self.epochs, "sampling": "balls-in-bins", "batches": self.batches}
 
     def record(self, runs: int) -> Array:
-        """Return how often the real loader puts the canary into each batch.
+        """Return the number of copies of the canary in each batch of the real loader.
 
         Args:
             runs: The number of runs.
@@ -377,7 +414,8 @@ class LoaderExperiment(_Audited):
         """Return two scores for each run with and without the canary.
 
         The first score is the log-likelihood ratio for the claimed sampling. The second score is the ratio for a loader
-        whose batch probabilities are estimated from the first half of the runs, on which no verdict counts errors.
+        whose batch probabilities are estimated from the first half of the runs with the canary. A verdict counts errors
+        on the second half only.
 
         Args:
             inside: The number of runs with the canary, at least 1.
@@ -394,7 +432,9 @@ class LoaderExperiment(_Audited):
         return arm.T, np.array([self.score_run(absent, distributions, rng) for _ in range(outside)]).T
 
     def score_run(self, present: Array, distributions: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
-        """Return the scores of one run with simulated releases, one for each distribution of the canary's batch.
+        """Return the scores of one run with simulated releases.
+
+        There is one score for each assumed distribution of the canary over the batches.
 
         Args:
             present: How often the canary is in each batch, of shape (epochs, batches).
@@ -425,13 +465,13 @@ def one_run(
     claim: float | None = None,
     seed: int | None = None,
 ) -> tuple[AuditVerdict, int]:
-    """Return the verdict of an audit by one release of many orthogonal canary gradients, and the right guesses.
+    """Return the verdict of an audit by one release with many canaries.
 
-    Each canary is included with probability 1/2, and the real code computes the release. The released sum gives a score
-    for every canary. The ``guesses / 2`` canaries with the highest scores are guessed to be included, and as many with
-    the lowest scores are guessed to be excluded. A lower bound on epsilon follows from the number of right guesses. One
-    run suffices, but the bound is weaker than that of an audit by thousands of runs. Every canary has norm 1, which is
-    the clipping norm.
+    Each canary is included with probability 1/2. The canaries have orthogonal gradients, whose norm 1 is the clipping
+    norm. The real code computes the release, and the released sum gives a score for every canary. The ``guesses / 2``
+    canaries with the highest scores are guessed to be included, and as many with the lowest scores are guessed to be
+    excluded. A lower bound on epsilon follows from the number of right guesses. One run suffices, but the bound is
+    weaker than the bound of an audit with thousands of runs.
 
     Args:
         mechanism: The claimed mechanism, a :class:`privproj.Gaussian` with its noise multiplier.
@@ -443,7 +483,7 @@ def one_run(
         seed: A whole number of at least 0 that makes the audit repeatable. None: the randomness is fresh.
 
     Returns:
-        The verdict, whose trials are guesses, and the number of right guesses.
+        The verdict, in which ``trials`` is the number of guesses, and the number of right guesses.
 
     Raises:
         InvalidParameterError: ``canaries`` or ``guesses`` is outside its range.

@@ -1,10 +1,10 @@
-"""Audit trained models by membership inference, which detects whether a record was used from the loss of the model.
+"""Audit trained models by membership inference attacks.
 
-There are two attacks. ``poison`` trains shadow models with and without one canary record (features from N(0, I), the
-least likely class), with fresh randomness in each. The score is minus the loss of the canary, and lower bounds on
-epsilon follow (arXiv 2601.21719, Appendix F.1). ``calibrated`` compares the losses of one model on its members and on
-other records with those of a reference model (arXiv 2409.17538v9). It is an average over records and gives no bound on
-epsilon.
+Such an attack uses the loss of a model to detect whether a record was in the training data. There are two attacks.
+``poison`` trains shadow models with and without one canary record (features from N(0, I), the least likely class), with
+fresh randomness in each. The score is minus the loss of the canary, and lower bounds on epsilon follow (arXiv
+2601.21719, Appendix F.1). ``calibrated`` compares the losses of one model on its members and on other records with the
+losses of a reference model (arXiv 2409.17538v9). It is an average over records and gives no bound on epsilon.
 """
 
 import json
@@ -44,9 +44,18 @@ RATES = (0.1, 0.01)  # false positive rates of the reported true positive rates 
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """The training of a model on a small dataset, so that a single record can influence it.
+    """The training of a model for membership inference.
 
-    The noise multiplier may be 0, for a model without noise.
+    The dataset is small, so that a single record can influence the model.
+
+    Attributes:
+        mechanism: The training algorithm.
+        rank: The rank; None for an algorithm without a rank.
+        noise_multiplier: The noise multiplier; 0 for a model without noise.
+        records: The number of training records.
+        steps: The number of steps.
+        clip: The clipping norm.
+        seed: The seed of all models; None for fresh randomness.
 
     Raises:
         InvalidParameterError: A field is out of range.
@@ -69,10 +78,14 @@ class Game:
             raise InvalidParameterError("rank", self.rank, f"{'given' if needs else 'omitted'} for {self.mechanism}")
 
     def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
-        """Return a linear head trained on weighted records, and its optimizer.
+        """Return a linear classifier trained on weighted records, and its optimizer.
 
-        The weight 0 removes a record without changing the public number of records. ``x`` has the shape (records,
-        width). ``y`` and ``weights`` have one number for each record.
+        Args:
+            x: The features, of shape (records, width).
+            y: The class of each record.
+            weights: The weight of each record in the loss. A weight of 0 removes a record without changing the public
+                number of records.
+            seed: The seed of the training; None for fresh randomness.
         """
         torch.set_num_threads(1)
         module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
@@ -95,7 +108,10 @@ class Game:
         return module, optimizer
 
     def claim(self, delta: float) -> float | None:
-        """Return the epsilon of privproj at ``delta`` for one model, rounded up; None for a model without noise."""
+        """Return privproj's epsilon at ``delta`` for one model, rounded up.
+
+        The result is None for a model without noise, or if there is no finite epsilon.
+        """
         if self.noise_multiplier < NO_CLAIM:
             return None
         x, y = self.problem()[:2]
@@ -106,7 +122,10 @@ class Game:
         return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the training records, their classes, other records and their classes, which all models share."""
+        """Return training records and their classes, and other records and their classes.
+
+        All models share these records.
+        """
         digits = load("digits")
         if 2 * self.records > len(digits.x):
             raise InvalidParameterError(
@@ -117,7 +136,10 @@ class Game:
 
 
 def _canary(game: Game) -> tuple[Tensor, Tensor]:
-    """Return the canary: features from N(0, I), and the class that a model without noise considers least likely."""
+    """Return the features and the class of the canary.
+
+    The features are drawn from N(0, I). The class is the one that a model without noise considers least likely.
+    """
     x, y, _, _ = game.problem()
     module, _ = replace(game, noise_multiplier=0.0).train_model(x, y, torch.ones(len(x)), 0)
     features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
@@ -126,9 +148,10 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
 
 
 def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
-    """Return minus the loss of the canary, in nats, for the models with these numbers, as lines.
+    """Return the scores of the shadow models with these numbers, one line each.
 
-    Models with even numbers are trained with the canary, models with odd numbers without it.
+    The score is minus the loss of the canary, in nats. Models with even numbers are trained with the canary, and models
+    with odd numbers without it.
     """
     rows = ""
     x, y, _, _ = game.problem()
@@ -152,8 +175,17 @@ def poisoned(
 ) -> tuple[Array, Array]:
     """Return the scores of shadow models with the canary, and of as many without it.
 
-    A score is minus the loss of the canary in nats. With a journal an interrupted audit can be resumed. ``progress`` is
-    called with the number of models that were completed since the last call.
+    A score is minus the loss of the canary, in nats.
+
+    Args:
+        game: The training of each model.
+        models: The number of models with the canary, from 4 to 1e6.
+        workers: The number of processes.
+        journal: A file that stores the scores, so that an interrupted audit can be resumed; None for no file.
+        progress: A function that is called with the number of models that were completed since its last call.
+
+    Raises:
+        InvalidParameterError: A value is out of range, or the journal belongs to another audit.
     """
     count = integer("models", models, "an integer >= 4", 4, 10**6)
     work, pool = partial(_shadow_rows, game, *_canary(game)), partial(open_pool, workers)
@@ -167,14 +199,16 @@ def poisoned(
 
 
 def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
-    """Return the AUC and the true positive rates of the calibrated-loss attack on one model.
+    """Return the AUC and true positive rates of the calibrated-loss attack.
 
-    The results are the AUC, the true positive rates at false positive rates of 10 % and 1 %, and whether the AUC is
-    significantly above 1/2. Each rate has the ``value`` of the true positive rate ``at`` a false positive rate, and its
-    Clopper-Pearson interval.
+    The attack scores each record of one model by ``-(L(x; theta) - L(x; theta_ref))``: the loss of the model minus the
+    loss of a reference model, with the opposite sign. The threshold is the smallest one whose false positive rate on
+    the non-members is below the target.
 
-    The score of a record is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the smallest one whose false
-    positive rate on the non-members is below the target.
+    Returns:
+        The AUC, the true positive rates at false positive rates of 10 % and 1 %, and whether the AUC is significantly
+        above 1/2. Each rate has the ``value`` of the true positive rate ``at`` a false positive rate, and the ends
+        ``low`` and ``high`` of its Clopper-Pearson interval.
     """
     x, y, other_x, other_y = game.problem()
     n = len(x)

@@ -1,9 +1,10 @@
-"""Show by a symmetry test that a Wishart projection ``Y = M V`` without noise reveals the matrix ``V``.
+"""Show that a Wishart projection without noise reveals the projected matrix.
 
-``M`` is symmetric, so ``V^T Y = V^T M V`` is symmetric for the true ``V``. For a wrong ``V'`` the product is symmetric
-with probability zero. The exceptions are that ``V`` and ``V'`` are proportional, or that both have rank one with the
-same right factor (the vector case). The test is a counterexample to every claim that ``M V``, or the LoRA update
-``G A^T A``, is private without noise (2601.21719, Proposition 2).
+The output is ``Y = M V`` with a random symmetric matrix ``M``. So ``V^T Y = V^T M V`` is symmetric. For another matrix
+``V'`` the product ``V'^T Y`` is symmetric with probability zero. The exceptions are that ``V`` and ``V'`` are
+proportional, or that both have rank one with the same right factor (the vector case). The symmetry test is a
+counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without noise (arXiv 2601.21719,
+Proposition 2).
 """
 
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ TIE = 1e3
 
 
 def asymmetry(output: Array, query: Array) -> float:
-    """Return the relative asymmetry ``|V^T Y - Y^T V|_F / |V^T Y|_F`` of an output ``Y`` and a query ``V``.
+    """Return the relative asymmetry of ``V^T Y`` for an output and a query.
 
-    The asymmetry is 0 if ``V^T Y = 0``, and about ten units of rounding if ``Y = M V`` for a symmetric ``M``. For an
-    update ``Y = G A^T A``, which is projected from the right, pass the transposes of ``Y`` and ``G``.
+    For an output ``Y`` and a query ``V`` it is ``|V^T Y - Y^T V|_F / |V^T Y|_F``. It is 0 if ``V^T Y = 0``, and about
+    ten times the machine epsilon if ``Y = M V`` for a symmetric ``M``. For an update ``Y = G A^T A``, which is
+    projected from the right, pass the transposes of ``Y`` and ``G``.
 
     Args:
         output: ``Y``, a matrix of shape dim x columns.
@@ -59,8 +61,8 @@ class SymmetryTest:
     """The result of the symmetry test over a number of releases.
 
     Attributes:
-        auc: The share of releases in which the asymmetry against the true query is the smaller one, from 0 to 1. Ties
-            count half, so it is 1/2 if nothing separates the queries.
+        auc: The fraction of releases whose asymmetry against the true query is smaller than against the other query.
+            Ties count half, so the fraction is 1/2 if nothing separates the queries.
         draws: The number of releases.
 
     >>> from privproj.contrib.audit import SymmetryTest
@@ -73,18 +75,18 @@ class SymmetryTest:
 
     @property
     def separates(self) -> bool:
-        """True if every release separates the two queries."""
+        """Whether every release separates the two queries."""
         return self.auc == 1.0
 
 
 def symmetry_test(
     query: Array, other: Array, rank: int, draws: int = 1000, rng: np.random.Generator | None = None
 ) -> SymmetryTest:
-    """Test whether releases of a query after a Wishart projection without noise identify the query.
+    """Test whether releases of a Wishart projection without noise identify the query.
 
     A release is ``M query`` with a fresh ``M ~ W_dim(I/rank, rank)``. Its asymmetry against ``query`` is compared with
-    the asymmetry against ``other``. Differences below a thousand units of rounding count as ties. If ``query`` and
-    ``other`` are proportional, or single columns, nothing separates them.
+    its asymmetry against ``other``. Differences up to a thousand times the machine epsilon count as ties. If ``query``
+    and ``other`` are proportional, or single columns, nothing separates them.
 
     Args:
         query: The query that is released, a matrix of shape dim x columns.

@@ -1,6 +1,7 @@
-"""List the bounds that can be certified, with the functions that build their profiles in ball arithmetic.
+"""List the bounds that can be certified, and build their profiles in balls.
 
-A function takes the mechanism and a number of releases. If its entry has ``runs``, the number may exceed 1.
+A function that builds a profile takes the mechanism and a number of releases. The number may exceed 1 if the entry of
+the function has ``runs``.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ class _BallEntry(NamedTuple):
     """The function that builds the profile of a bound in ball arithmetic.
 
     Attributes:
-        build: A function of a mechanism and a number of releases that returns the profile.
+        build: A function that takes a mechanism and a number of releases, and returns the profile.
         runs: True if ``build`` supports more than one release.
     """
 
@@ -27,7 +28,11 @@ class _BallEntry(NamedTuple):
 
 
 def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of ``T`` releases, which is that of one release at ``mu = sqrt(T)/z`` (C3)."""
+    """Return the profile of ``T`` Gaussian releases, where ``T = steps``.
+
+    It is the profile of one release at ``mu = sqrt(T)/z``, where ``z`` is the noise multiplier (C3: the Gaussian
+    profile).
+    """
     from privproj.contrib.certify.profiles import BallGaussianProfile
 
     return BallGaussianProfile(mechanism.z, steps)
@@ -40,7 +45,10 @@ def _laplace(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _rank_free(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the any-rank profile, whose free parameter is a tangent; Gaussian if nothing is projected."""
+    """Return the profile of the bound ``rank-free``, which holds at any rank.
+
+    Its free parameter is a tangent point. If no layer is projected, it is the Gaussian profile.
+    """
     from privproj.contrib.certify.profiles import BallAnyRank
 
     return _gaussian(mechanism, 1) if mechanism.unprojected else BallAnyRank(mechanism.shape, mechanism.z)
@@ -53,7 +61,10 @@ def _exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
-    """Return the function for the Beta-tail bound, whose free parameter is ``tau``."""
+    """Return the function that builds the profile of a Beta-tail bound.
+
+    The free parameter of the profile is ``tau``. ``sharp`` selects the bound ``beta-tail-sharp``.
+    """
 
     def build(mechanism: Any, steps: int) -> "BallProfile":
         from privproj.contrib.certify.profiles import BallBetaTail
@@ -66,7 +77,11 @@ def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
 
 
 def _wishart(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile for equal norms; raise :class:`UnsupportedError` for others."""
+    """Return the profile of the Wishart mechanism for vectors of equal norm.
+
+    Raises:
+        UnsupportedError: The norms are not equal.
+    """
     from privproj.contrib.certify.wishart import BallWishartProfile
 
     if mechanism.norm_ratio != 1.0:
@@ -75,7 +90,11 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of ``T`` releases, which is that of one release of rank ``T r`` (C14)."""
+    """Return the profile of ``T`` releases of a secret sketch, where ``T = steps``.
+
+    It is the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers (C14: the secret
+    sketch).
+    """
     from privproj.contrib.certify.profiles import BallSecretSketch
 
     return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
@@ -117,7 +136,10 @@ def ball_entry(bound: Bound) -> _BallEntry | None:
 
 
 def provable_names() -> list[str]:
-    """Return the names ``mechanism.bound`` of all bounds that can be certified, in the order of the registry."""
+    """Return the names of all bounds that can be certified.
+
+    A name has the form ``mechanism.bound``. The order is that of the registry.
+    """
     from privproj.mechanisms.registry import bound_names
 
     return [".".join(key) for key in bound_names() if key in _ENTRIES or key in plugin_table("BALL_PROFILES")]

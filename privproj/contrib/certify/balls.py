@@ -1,4 +1,4 @@
-"""Set the precision of the ball arithmetic, and convert balls to exact decimal numbers."""
+"""Set the precision of ball arithmetic, and convert balls to decimal numbers."""
 
 from collections.abc import Callable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
@@ -16,9 +16,10 @@ PRECISION_LADDER = (128, 256, 512, 1024)  # bits of working precision, tried in 
 
 
 def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISION_LADDER) -> tuple[arb, int]:
-    """Return ``value()`` at the first precision that gives :data:`GOAL_BITS` bits of accuracy, and the precision.
+    """Return an accurate ball for a value, and its working precision in bits.
 
-    At every precision ``value`` must return a ball that contains the exact value.
+    The precisions of the ``ladder`` are tried in turn, until the ball has a relative accuracy of :data:`GOAL_BITS`
+    bits. At every precision, ``value`` must return a ball that contains the exact value.
 
     Raises:
         PrecisionError: No precision of the ladder suffices.
@@ -32,9 +33,10 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 
 
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
-    """Return ``(lower, upper)`` of a ball as decimal numbers with ``digits`` digits, rounded outward.
+    """Return the lower and the upper end of a ball as decimal numbers.
 
-    The numbers are text because they may lie far outside the range of doubles.
+    The numbers have ``digits`` digits and are rounded outward. They are text because they may lie far outside the range
+    of doubles.
 
     Raises:
         PrecisionError: The ball is not finite.
@@ -47,6 +49,9 @@ def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
 
 
 def log_of_upper_end(ball: arb) -> float:
-    """Return an approximate ``ln`` of the upper end as a float, to guide searches; ``-inf`` if it is not positive."""
+    """Return the approximate logarithm of the upper end of a ball, as a float.
+
+    It is used to guide searches. If the upper end is not positive, the result is ``-inf``.
+    """
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")

@@ -1,9 +1,12 @@
 """Enclose the excess of a balls-in-bins epoch in ball arithmetic (C25, C29).
 
-In an epoch each record is assigned to one of several batches. Let ``W = dP/dQ`` under ``Q`` for one release, and let
-``S`` be the sum of ``t`` independent copies. An epoch has the profile ``m + E (S/t - s)_+`` at ``s``. If the privacy
-losses of a pair are logarithms of multiples of a step, ``W`` and ``S`` lie on a linear grid. Then Arb's discrete
-Fourier transform computes the distribution of ``S``. The bounds are sound for every grid (:class:`EpochGrid`).
+In an epoch each record is assigned to one of ``t`` batches. A release of one batch has a pair of distributions ``P``
+and ``Q``. Let ``W = dP/dQ`` under ``Q``, let ``m`` be the mass of ``P`` at an infinite loss, and let ``S`` be the sum
+of ``t`` independent copies of ``W``. An epoch has the profile ``m + E (S/t - s)_+`` at ``s = e^eps`` (C25:
+balls-in-bins). Its excess is the profile minus ``max(0, 1 - s)``.
+
+If all values of ``W`` are multiples of a step, ``W`` and ``S`` lie on a linear grid. Then Arb's discrete Fourier
+transform computes the distribution of ``S``. The bounds are sound for every grid (:class:`EpochGrid`).
 
 The second part of the module proposes grids in floating point. No proof depends on it.
 """
@@ -41,11 +44,14 @@ SLACK_SHARE = 10.0  # least ratio of an excess to the mass outside of its window
 
 @dataclass(frozen=True)
 class EpochGrid:
-    """A grid for the likelihood ratio ``W`` of a release and for the sum ``S`` of ``t`` copies; every grid is sound.
+    """A linear grid for the likelihood ratio ``W`` of a release and for the sum ``S``.
 
-    ``2^level`` is the step of the grid of both. ``knots`` are the cells above 0, in increasing order, at which the
-    profile of a release is evaluated. ``window`` contains the cells of ``S``, and the orders of Chernoff's bound for
-    ``S``.
+    Every grid is sound.
+
+    Attributes:
+        level: The step of the grid is ``2^level``.
+        knots: The cells above 0, in increasing order, at which the profile of a release is evaluated.
+        window: The cells of ``S``, and the orders of Chernoff's bound for ``S``.
     """
 
     level: int
@@ -54,15 +60,16 @@ class EpochGrid:
 
     @property
     def step(self) -> arb:
-        """The step of the grid, exact."""
+        """The step of the grid, as an exact number."""
         return arb(2) ** self.level
 
 
 class BallEpochs(Releases):
-    """Balls-in-bins epochs of ``batches`` batches as releases of a run (C29, epochs).
+    """Balls-in-bins epochs as releases of a run (C29: a whole run in balls).
 
-    Each record is in one batch of an epoch. The best bounds of all grids are used. A coarse grid covers large losses,
-    and a fine grid is tight for small losses. The bounds hold at the working precision at which the object is built.
+    Each record is in one of ``batches`` batches of an epoch. The best bounds of all grids are used. A coarse grid
+    covers large losses, and a fine grid is tight for small losses. The bounds hold at the working precision at which
+    the object is built.
     """
 
     one_sided = True
@@ -72,9 +79,11 @@ class BallEpochs(Releases):
         self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess of an epoch at ``s = e^(cell h)`` in the remove direction; the lower may be 0.
+        """Return bounds of the excess of an epoch in the remove direction.
 
-        The excess is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
+        At ``s = e^(cell h)`` the excess is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` for ``s < 1``.
+        Here ``S`` is the sum of the likelihood ratios of the ``t`` batches, and ``m`` is the mass at an infinite loss.
+        The lower bound is 0 if none is known.
         """
         c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
         for below, above in self.sums:
@@ -87,7 +96,9 @@ class BallEpochs(Releases):
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
     """Return the distributions of ``S`` for lower and for upper bounds.
 
-    The first is None if ``W = 1`` is not an inner knot, or if there is no pair that a release dominates.
+    ``S`` is the sum of the likelihood ratios of ``batches`` releases. The distribution for lower bounds is None if it
+    is not available. It needs a pair that a release dominates, and a knot at the likelihood ratio 1 that is not an
+    outer one.
     """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -99,7 +110,10 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
 
 
 def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
-    """Return the knot of a release at ``t``: ``H = delta(ln t)``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1)."""
+    """Return the knot of a release: bounds of its profile at ``t = e^eps``.
+
+    The profile is ``delta(ln t)`` for ``t >= 1``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1: negative epsilon).
+    """
     if t >= 1:
         low, high = release.ends(t.log().max(arb(0)))
         return Knot(cell, t, low.max(arb(0)).lower(), high.min(arb(1)).upper())
@@ -108,11 +122,12 @@ def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
 
 
 class _Sum:
-    """The distribution of ``S`` for one pair, on a window, from which the excess of an epoch is computed.
+    """The distribution of the sum ``S`` of ``t`` likelihood ratios, on a window.
 
-    If ``above``, the pair dominates a release. Otherwise its profile is at most that of a release plus its ``rest``.
-    ``costs`` bound the error of the right and of the left part of the excess. They are added for upper bounds and
-    subtracted for lower bounds.
+    The likelihood ratios are independent and have the distribution of one pair; ``t`` is the number of batches. The
+    excess of an epoch at ``s = e^eps`` follows from ``S``. If ``above``, the pair dominates a release. Otherwise the
+    profile of the pair is at most the profile of a release plus the ``rest`` of the pair. ``costs`` bound the error of
+    the excess for ``s >= 1`` and for ``s < 1``. They are added for upper bounds and subtracted for lower bounds.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -149,7 +164,11 @@ class _Sum:
             )
 
     def right(self, c: arb) -> arb:
-        """Return ``m + E (S/t - s)_+`` at ``c = t s``."""
+        """Return a bound of the excess of an epoch at ``s = c/t``, for ``s >= 1``.
+
+        The excess is ``m + E (S/t - s)_+``, where ``m`` is the mass at an infinite loss. The result is an upper bound
+        if ``above``, and a lower bound otherwise.
+        """
         place = c / self.h
         if self.above:
             # E (S - c)_+ falls with c.
@@ -161,7 +180,10 @@ class _Sum:
         return (gain * self.h / self.batches - self.costs[0]).max(arb(0)).lower()
 
     def left(self, c: arb) -> arb:
-        """Return ``E (s - S/t)_+`` at ``c = t s``."""
+        """Return a bound of the excess of an epoch at ``s = c/t``, for ``s < 1``.
+
+        The excess is ``E (s - S/t)_+``. The result is an upper bound if ``above``, and a lower bound otherwise.
+        """
         place = c / self.h
         if self.above:
             # E (1 - S/c)_+ rises with c.
@@ -175,31 +197,44 @@ class _Sum:
         return (loss * self.h / self.batches - self.costs[1]).max(arb(0)).lower()
 
     def _gain_and_slack(self, place: arb) -> Ends:
-        """Return an upper bound of ``E (S - c)_+`` over the window, in cells, and a bound of the part beyond it."""
+        """Return upper bounds of the parts of ``E (S - c)_+`` in the window and beyond it.
+
+        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells, and so are both results.
+        """
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
         largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
         return self.from_right.at((self.end - 1 - place).upper()), largest_excess * self.beyond
 
     def _loss_and_slack(self, place: arb) -> Ends:
-        """Return an upper bound of ``E (c - S)_+`` over the window, in cells, and a bound of the part before it."""
+        """Return upper bounds of the parts of ``E (c - S)_+`` in the window and before it.
+
+        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells, and so are both results.
+        """
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before
 
     def _is_slack(self, ends: Ends) -> bool:
-        """Return whether the value is too small relative to the mass outside of the window, which may wrap into it."""
+        """Return whether a value is small relative to the mass outside the window.
+
+        This mass may wrap into the window, so such a value is not accurate. ``ends`` are the parts of an expectation
+        inside and outside the window.
+        """
         cells = self.end - self.start
         return not ends[0] > SLACK_SHARE * (ends[1] + cells * (self.beyond + self.before))
 
 
 class _Hinges:
-    """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses, affine between whole numbers."""
+    """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses ``q_i``.
+
+    It is affine between whole numbers.
+    """
 
     def __init__(self, masses: Sequence[arb]) -> None:
         self.mass = list(accumulate(masses))
         self.moment = [arb(0), *accumulate(self.mass[:-1])]
 
     def at(self, x: arb) -> arb:
-        """Return the value at an exact ``x``."""
+        """Return the value of the function at an exact ``x``."""
         if not x > 0:
             return arb(0)
         # sum_(i <= k) q_i (k - i) + (x - k) sum_(i <= k) q_i,  k = floor(x) or the last
@@ -209,9 +244,15 @@ class _Hinges:
 
 
 def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[EpochGrid]]) -> list[Releases]:
-    """Return the epochs of a balls-in-bins run, from the profile of one release and grids for each block size.
+    """Return the epochs of a balls-in-bins run as releases in balls.
 
-    If a record is in ``k`` of ``t`` batches, it is in one batch of each of ``k`` blocks (C25).
+    If a record is in ``k`` of ``t`` batches, the batches are divided into ``k`` blocks, and the record is in one batch
+    of each block (C25: balls-in-bins).
+
+    Args:
+        release: The profile of one release.
+        run: The run.
+        grids: The grids for each block size above 1.
     """
     remaining = iter(grids)
     return [
@@ -232,10 +273,11 @@ Atoms = tuple[FloatArray, FloatArray]  # values of W, and masses under Q, in flo
 def propose_epochs(
     profile: PrivacyProfile, run: Run, log_delta: float, composed: int, fineness: float = 1.0
 ) -> tuple[tuple[EpochGrid, ...], ...]:
-    """Return grids for each block size of a balls-in-bins run that are tight near the delta ``e^log_delta``.
+    """Return grids for each block size above 1 of a balls-in-bins run.
 
-    ``composed`` is the total number of releases, where each epoch of a block is one release. ``fineness`` multiplies
-    the number of knots per standard deviation.
+    Every grid is sound. These grids are tight near the delta ``e^log_delta``. ``composed`` is the total number of
+    releases, where each epoch of a block is one release. ``fineness`` multiplies the number of knots per standard
+    deviation.
     """
     blocks = []
     for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
@@ -281,7 +323,14 @@ def propose_epochs(
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for a grid in floating point, given the distribution of ``W``, candidate knots and a tolerance."""
+    """A search for the grid of an epoch, in floating point.
+
+    Attributes:
+        atoms: The distribution of ``W``.
+        places: Candidate knots, as values of ``W``.
+        batches: The number of batches of an epoch.
+        tolerance: The largest relative error of a loss that the grid may cause.
+    """
 
     atoms: Atoms
     places: FloatArray
@@ -289,10 +338,16 @@ class _Search:
     tolerance: float
 
     def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
-        """Return the coarsest grid that changes the losses of an epoch on these sides by less than the tolerance.
+        """Return the coarsest grid whose losses of an epoch are within the tolerance.
 
-        ``reach`` is the largest relevant loss in nats. The losses are those that are exceeded with the masses
-        ``e^depth``. A mass of about ``e^log_mass`` is negligible.
+        The compared losses are those that are exceeded with mass ``e^depth`` for each of the ``depths``. The search
+        ends at a window of about 2^19 cells, even if the tolerance is not reached.
+
+        Args:
+            reach: The largest relevant loss of an epoch, in nats.
+            sides: The directions in which losses are compared: 1 for large values of ``S``, and -1 for small ones.
+            depths: The logs of masses.
+            log_mass: The log of a mass. A mass that is much smaller is negligible.
         """
         # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
@@ -321,12 +376,20 @@ class _Search:
             level -= 1
 
     def loss(self, distribution: Atoms, log_mass: float, side: int) -> float:
-        """Return the loss of an epoch that is exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound."""
+        """Return the loss of an epoch that is exceeded with mass ``e^log_mass``.
+
+        It follows from Chernoff's bound. ``S`` is the sum of the likelihood ratios of the ``t`` batches. The loss is
+        ``ln(S/t)`` for large ``S`` if ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1.
+        """
         return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 
 
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
-    """Return the distribution on 0 and ``places``; each atom is split between its neighbors or moved to the last."""
+    """Return a distribution on 0 and the points ``places``.
+
+    Each atom is split between the two points around it with its mean unchanged. An atom beyond the last point is moved
+    to that point.
+    """
     places = np.concatenate([[0.0], places])
     w, q = atoms
     at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
@@ -340,7 +403,10 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
 
 
 def _edge(distribution: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
-    """Return the sum exceeded with mass ``e^log_mass`` on this side, by Chernoff's bound, and the best order."""
+    """Return the value that a sum of copies exceeds with mass ``e^log_mass``.
+
+    The second result is the best order of Chernoff's bound. ``side`` is 1 for the upper tail and -1 for the lower tail.
+    """
     places, masses = distribution
     mean = float(masses @ places)
     orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))

@@ -1,13 +1,14 @@
-"""Write and check certificates, which prove the result of a query in ball arithmetic and are saved as JSON.
+"""Write and check certificates, which prove results in ball arithmetic.
 
-A certificate contains a query in the form of a run file, and an epsilon. Two decimal numbers enclose the delta of the
-bound at this epsilon. Doubles are taken as exact numbers. Assumptions follow from the query. The check computes a new
-enclosure, which does not depend on the old one. Claims C21 and C29 state the proved bounds.
+A certificate is saved as JSON. It contains a query in the form of a run file, and an epsilon. Two decimal numbers
+enclose the delta of the bound at this epsilon. Doubles are taken as exact numbers. The assumptions follow from the
+query. The check computes a new enclosure, which does not depend on the old one. Claims C21 (single releases) and C29
+(runs) state what is proved.
 
-A proof has free parameters: the grid on which the phases of a run are composed (C29), or for one release for example a
-tangent. Every choice proves a bound, and a good choice proves a tight one. They are proposed in floating point, for the
-proof and again for the check. If another machine proposes worse values, the check can fail to prove the claim, but it
-cannot confirm a false one.
+A proof has free parameters. For a run this is the grid on which phases are composed, and for one release it is, for
+example, a tangent point. Every choice proves a bound, and a good choice proves a tight one. Free parameters are
+proposed in floating point, for the proof and again for the check. If another machine proposes worse values, the check
+can fail to prove the claim, but it cannot confirm a false one.
 """
 
 import math
@@ -88,12 +89,13 @@ LEAST_EPSILON = 1e-9  # smallest positive epsilon of the search
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A proof that ``lower <= delta(epsilon) <= upper`` for one query, with the target that it meets.
+    """A proof that the delta of a query at an epsilon lies between two numbers.
 
+    It proves ``lower <= delta(epsilon) <= upper``, and that ``upper`` meets a target.
     :func:`privproj.contrib.certify.certify` returns one.
 
     Attributes:
-        question: The data of a run file: the phases, each with its mechanism, its bound and its run.
+        question: The query as the data of a run file: the phases, each with its mechanism, its bound and its run.
         epsilon: The epsilon at which delta is enclosed.
         target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
         lower: The lower bound on delta as decimal text, because it may lie below the range of doubles; "0" if unknown.
@@ -124,6 +126,9 @@ class Certificate:
 
         Args:
             path: The file, which is replaced if it exists.
+
+        Raises:
+            OSError: The file cannot be written.
         """
         import json
 
@@ -134,11 +139,13 @@ class Certificate:
 
 
 def composition_from_data(data: dict[str, Any]) -> Composition:
-    """Return the query of a certificate, without the names of phases and without marks of planned phases.
+    """Return the query of a certificate from the data of a run file.
+
+    Names of phases and marks of planned phases are removed.
 
     Raises:
-        InvalidParameterError: The data are not those of a run file.
-        UnsupportedError: The query cannot be enclosed.
+        InvalidParameterError: The data are not a valid run file, or have keys besides ``phase``.
+        UnsupportedError: The delta of the query cannot be enclosed.
     """
     if list(data) != ["phase"]:
         raise InvalidParameterError("question", quoted([*data]), "a table with the key phases only")
@@ -150,12 +157,20 @@ def composition_from_data(data: dict[str, Any]) -> Composition:
 
 
 def _data_of(composition: Composition) -> dict[str, Any]:
-    """Return a query as the data of a run file in its canonical form, without the names of its phases."""
+    """Return a query as the data of a run file in canonical form.
+
+    The phases have no names.
+    """
     return {"phase": without_names(phase.as_dict() for phase in composition.phases)}
 
 
 def composition_of_result(result: Result) -> Composition:
-    """Return the query of a result; raises as :func:`composition_from_data` does."""
+    """Return the query of a result.
+
+    Raises:
+        InvalidParameterError: The parameters are not those that privproj writes.
+        UnsupportedError: The delta of the query cannot be enclosed.
+    """
     phases: Any = result.mechanism.get("phases")
     if phases is None:
         parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
@@ -168,9 +183,9 @@ def composition_of_result(result: Result) -> Composition:
 
 
 def is_run(phases: Sequence[Phase]) -> bool:
-    """Return whether the phases must be composed in balls.
+    """Return whether the phases must be composed in ball arithmetic.
 
-    That is not necessary for one release on the whole dataset, or for several with a closed form.
+    A single release on the whole dataset needs no composition. Several releases with a closed form need none either.
     """
     run, bound = phases[0].run, phases[0].bound
     if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
@@ -180,7 +195,7 @@ def is_run(phases: Sequence[Phase]) -> bool:
 
 
 def check_provable(phases: Sequence[Phase]) -> None:
-    """Raise :class:`UnsupportedError` if a phase or its sampling cannot be enclosed."""
+    """Raise :class:`UnsupportedError` if the delta of a phase cannot be enclosed."""
     for phase in phases:
         run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
         is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
@@ -204,7 +219,11 @@ def check_provable(phases: Sequence[Phase]) -> None:
 
 
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
-    """Return the profile in balls of one release, or of several with a closed form, for the neighboring relation."""
+    """Return the profile of a phase in ball arithmetic.
+
+    It is the profile of one release, or of ``steps`` releases if they have a closed form. It holds for the neighboring
+    relation of the phase.
+    """
     entry = ball_entry(phase.bound)
     assert entry is not None
     built: Mechanism = phase.mechanism
@@ -214,27 +233,36 @@ def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
 
 
 def _one_layer(mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism of one layer if several layers of one shape have the same privacy as one."""
+    """Return the mechanism of one layer that is equivalent to several layers.
+
+    There is one if all layers have one shape and a joint clipping norm. Otherwise the mechanism is returned unchanged.
+    """
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """Return whether the sampling is balls-in-bins, so that an epoch is composed as one release."""
+    """Return whether whole epochs are composed, as for balls-in-bins."""
     return phase.run.allocates and not phase.run.single
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """Return a run in balls and its epsilon at the delta ``e^log_delta``; the search for epsilon starts at ``guess``.
+    """Return a run in ball arithmetic, and its epsilon at the delta ``e^log_delta``.
 
-    The run is composed on its default grid, or on a coarser one if that takes too long. It raises the errors of
-    :func:`_prove` and :func:`_certified_epsilon`.
+    The search for epsilon starts at ``guess``. If the default grid takes too long, the run is composed on a coarser
+    one. The function raises the errors of :func:`_prove` and :func:`_certified_epsilon`.
     """
     run = _prove(phases, log_delta)
     return run, _certified_epsilon(run, log_delta, guess)
 
 
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
-    """Return an epsilon whose delta is proved to be at most ``e^log_delta``, within about 1e-9 of the least one."""
+    """Return an epsilon whose delta is proved to be at most ``e^log_delta``.
+
+    It exceeds the smallest such epsilon by a relative error of about 1e-9. The search starts at ``guess``.
+
+    Raises:
+        PrecisionError: The delta is not proved for any epsilon.
+    """
     from privproj.contrib.certify.balls import log_of_upper_end
 
     def excess(eps: float) -> float:
@@ -253,10 +281,12 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
 
 
 def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
-    """Return the run in balls on a grid that is tight near ``e^log_delta``, or on one that is up to 4 times as coarse.
+    """Return the run in ball arithmetic on a grid that is tight near ``e^log_delta``.
+
+    If this takes too long, grids that are up to 4 times as coarse are tried.
 
     Raises:
-        PrecisionError: Even the coarsest grid has too large a window or needs too high a precision.
+        PrecisionError: Even the coarsest grid takes too long, or needs too high a precision.
     """
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
         if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
@@ -277,12 +307,22 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
 
 
 def _effort(phase: Phase) -> int:
-    """Return the cost of evaluating the profile of a phase, relative to a Gaussian release of one record."""
+    """Return the cost of evaluating the profile of a phase.
+
+    The unit is the cost for a Gaussian release and one record.
+    """
     return ball_profile(phase).effort * phase.run.group_size
 
 
 def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> "RunInBalls":
-    """Return the run in balls on one grid, at a precision at which its balls are narrow, which is checked."""
+    """Return the run in ball arithmetic on one grid.
+
+    ``fineness`` multiplies the number of grid points. The working precision depends on delta and on the number of
+    steps.
+
+    Raises:
+        PrecisionError: The run takes too long, or its balls are too wide at this precision.
+    """
     from flint import arb, ctx
 
     from privproj.contrib.certify.balls_in_bins import propose_epochs
@@ -312,7 +352,10 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 
 
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
-    """Raise :class:`PrecisionError` for a run that would take too long in balls."""
+    """Raise :class:`PrecisionError` if a run takes too long in ball arithmetic.
+
+    ``dearest`` is the largest cost of evaluating a profile.
+    """
     sizes = [window.size for window in grid.windows]
     cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)
     places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
@@ -325,7 +368,10 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
 
 
 def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Sequence[EpochGrid]]]") -> "list[Releases]":
-    """Return the releases of all phases in balls, with the sampling of their runs and the grids of their epochs."""
+    """Return the releases of all phases in ball arithmetic.
+
+    ``epochs`` has, for each phase, the grids of its balls-in-bins epochs.
+    """
     from privproj.contrib.certify.balls_in_bins import epochs_in_balls
     from privproj.contrib.certify.composition import BallGroup, BallPhase
 
@@ -346,11 +392,12 @@ def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Seque
 
 
 def certify(result: Result) -> Certificate:
-    """Return a certificate, which proves a result by enclosing delta at its epsilon in ball arithmetic.
+    """Return a certificate, which proves a result in ball arithmetic.
 
-    A run of several releases is composed again in ball arithmetic. The certificate contains the number that is proved.
-    Its epsilon, delta or noise multiplier may differ slightly from the floating-point result
-    (:func:`privproj.contrib.certify.prove` returns both). The function needs python-flint (the extra ``certify``).
+    The certificate encloses delta at the epsilon of the result. A run of several releases is composed again in ball
+    arithmetic. Then the epsilon, delta or noise multiplier that is proved may differ slightly from the floating-point
+    result. The certificate contains the proved number (:func:`privproj.contrib.certify.prove` returns both). The
+    function needs python-flint (the extra ``certify``).
 
     Args:
         result: The result of an epsilon, delta or sigma query, or of a run file.
@@ -374,14 +421,16 @@ def certify(result: Result) -> Certificate:
 
 
 def prove(result: Result) -> tuple[Result, Certificate]:
-    """Return a result with the number that is proved in ball arithmetic, and its certificate.
+    """Return a result with the number that is proved, and its certificate.
+
+    The proof is in ball arithmetic. For one release the number is unchanged. For a run it may differ slightly.
 
     Args:
         result: The result of an epsilon, delta or sigma query, or of a run file.
 
     Returns:
-        The result and the certificate. The result has the number that is proved, and the enclosure under "certified" in
-        its numerics. For one release the number is unchanged. For a run it may differ slightly.
+        The result and the certificate. The result has the proved number, and the enclosure under "certified" in its
+        numerics.
 
     Raises:
         InvalidParameterError: python-flint is not installed, or the parameters are not those that privproj writes.
@@ -448,7 +497,14 @@ def _check_answered(result: Result) -> None:
 
 
 def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Composition, RunInBalls]":
-    """Return the result of a run with its number raised until it is proved, with its query and the run in balls."""
+    """Return the proved result of a run, its query, and the run in ball arithmetic.
+
+    The epsilon, delta or noise multiplier of the result is raised until it is proved.
+
+    Raises:
+        PrecisionError: No number near the result is proved.
+        ConvergenceError: The floating-point result contradicts the enclosure.
+    """
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
     proved, delta = result, Decimal(0)
     for _ in range(MOST_TRIES):
@@ -474,13 +530,20 @@ def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Compo
 
 
 def _log_goal(target: dict[str, float]) -> float:
-    """Return ``ln`` of the delta that a run must have so that its written upper bound meets the target."""
+    """Return ``ln`` of the delta that the proof of a run must reach.
+
+    It is slightly below the target, because the written upper bound is moved outward.
+    """
     log_delta = math.log(target["delta"]) if "delta" in target else target["log10_delta"] * math.log(10.0)
     return log_delta - 2.0 * float(RUN_SPREAD)
 
 
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
-    """Raise :class:`ConvergenceError` unless the floating-point interval contains the enclosure of the balls."""
+    """Raise :class:`ConvergenceError` if a result contradicts its enclosure.
+
+    There are two contradictions: delta is proved to be above the target at the epsilon of the result, or delta is
+    proved to meet the target at the lower end of its interval.
+    """
     assert result.epsilon is not None
     # A lower end of 0 is always valid.
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
@@ -491,7 +554,7 @@ def _check_run_side(result: Result, run: "RunInBalls") -> None:
 
 
 def _with_delta(result: Result, upper: Decimal) -> Result:
-    """Return the result of a delta query with the proved delta of the run, rounded up."""
+    """Return the result of a delta query with the proved delta, rounded up."""
     if upper >= 1:
         raise PrecisionError("the proved delta is not below 1. Use a larger epsilon")
     power = float(upper.log10())
@@ -501,13 +564,13 @@ def _with_delta(result: Result, upper: Decimal) -> Result:
 
 
 def _with_value(result: Result, value: float, **changes: Any) -> Result:
-    """Return the result with another value, which is proved, and with these changes of other fields."""
+    """Return the result with a proved value and with changes of other fields."""
     interval = Enclosure(-math.inf if result.lower is None else min(result.lower, value), value)
     return replace(result, value=value, interval=interval, **changes)
 
 
 def _rounded_up(value: Decimal) -> float:
-    """Return the least float that is not below a decimal number."""
+    """Return the smallest float that is not below a decimal number."""
     near = float(value)
     return near if Decimal(near) >= value else math.nextafter(near, math.inf)
 
@@ -516,9 +579,9 @@ def _rounded_up(value: Decimal) -> float:
 
 
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
-    """Return a ball around delta at this epsilon, and the first precision that makes the ball narrow enough.
+    """Return a ball around delta at this epsilon, and its precision in bits.
 
-    The search begins at index ``first`` of the ladder of precisions.
+    The precisions of ``PRECISION_LADDER`` are tried from index ``first`` on, until the ball is narrow enough.
     """
     from flint import arb
 
@@ -528,14 +591,18 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
 
 
 def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)) -> tuple[str, str]:
-    """Return bounds of the delta of a run at this epsilon, in the form of :func:`_written_ends`."""
+    """Return bounds of the delta of a run at this epsilon, as decimal text.
+
+    Both are moved outward by a relative ``spread``. The lower bound is "0" if it is unknown.
+    """
     return _written_ends(run.lower(epsilon), run.upper(epsilon), spread)
 
 
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
     """Return the lower end of one ball and the upper end of another as decimal text.
 
-    Both are moved outward by a relative ``spread``. The lower end is "0" if it is unknown.
+    Both are moved outward by a relative ``spread``. The lower end is "0" if it is not positive, and the upper end is at
+    most 1.
     """
     from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
 
@@ -548,7 +615,10 @@ def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tupl
 
 
 def target_field(result: Result) -> dict[str, float]:
-    """Return the target of the enclosure: the delta of the query or the result, or its decimal logarithm."""
+    """Return the target of a certificate, which is the delta of the result.
+
+    If delta is too small for a double, it is the decimal logarithm of delta.
+    """
     if result.delta is not None and result.delta > 1.01e-300:
         return {"delta": result.delta}
     assert result.log10_delta is not None
@@ -556,7 +626,10 @@ def target_field(result: Result) -> dict[str, float]:
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise :class:`ConvergenceError` unless the result is on the safe side of its enclosure."""
+    """Raise :class:`ConvergenceError` if the enclosure does not meet the target.
+
+    Then the floating-point result is on the unsafe side.
+    """
     if not ball_meets(target_field(result), ball):
         sentence = (
             f"the floating-point {result.quantity} is on the unsafe side of its enclosure. Please report this as a bug."
@@ -565,7 +638,10 @@ def _check_side(result: Result, ball: "arb") -> None:
 
 
 def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
-    """Return whether a whole ball, or a decimal number, is at most the target; a target of 1 is always met."""
+    """Return whether a whole ball, or a decimal number, is at most the target.
+
+    A target of 1 is always met.
+    """
     from flint import arb, ctx
 
     with ctx.workprec(320):
@@ -579,9 +655,10 @@ def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
 
 
 def load_certificate(path: str | Path) -> Certificate:
-    """Return the certificate in a file, which must have the form that privproj writes.
+    """Return the certificate in a file.
 
-    The claims are not checked; :func:`privproj.contrib.certify.verify` checks them.
+    The file must have the form that privproj writes. The claims are not checked;
+    :func:`privproj.contrib.certify.verify` checks them.
 
     Args:
         path: A file that :meth:`Certificate.save` wrote.
@@ -606,7 +683,8 @@ def load_certificate(path: str | Path) -> Certificate:
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """Return the certificate in the bytes of a file; ``path`` is for messages.
 
-    It raises the errors of :func:`load_certificate`.
+    Raises:
+        InvalidParameterError: The content is not a certificate, or has a duplicate key.
     """
     data = files.read_json(content, "FILE", path, "a certificate that `privproj certify` wrote")
     with within("certificate"):
@@ -670,7 +748,10 @@ class CertificateVerdict(files.Verdict):
 
     @property
     def word(self) -> str:
-        """The verdict as text. It does not say "false", because a claim that could not be proved again may be true."""
+        """The verdict as text: "holds" or "not proved".
+
+        The text is not "false", because a claim that could not be proved again may be true.
+        """
         return "holds" if self.holds else NOT_PROVED
 
 
@@ -723,9 +804,9 @@ def _verdict_on(claim: Certificate, composition: Composition) -> CertificateVerd
 
 
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
-    """Return the ends of a new enclosure of delta, for the check of a certificate.
+    """Return the ends of a new enclosure of delta as decimal text.
 
-    It has a higher precision for one release, and a new grid for a run.
+    For one release the precision is higher than in the proof, and for a run the grid is proposed again.
     """
     if is_run(phases):
         return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)

@@ -1,4 +1,7 @@
-"""Implement ``privproj certify``: prove the result of a query in ball arithmetic, and save the proof."""
+"""Implement ``privproj certify``, which proves results in ball arithmetic.
+
+It can save the proof as a certificate.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -30,14 +33,15 @@ from privproj.targets import TARGET_PARAMETERS
 
 
 def proof_option() -> Once:
-    """Return the option for the file of the certificate."""
+    """Return the option for the path of the certificate."""
     return Once(["--output", "-o"], help="Save the proof as JSON, for `privproj verify`.", metavar="FILE")
 
 
 def proved(result: Result, path: str | None) -> Result:
-    """Prove the number of a result and save the certificate if a path is given; return the proved result.
+    """Return a result with the number that is proved in ball arithmetic.
 
-    If the proof fails, the error is raised with the result, without a value, attached.
+    If a ``path`` is given, the certificate is saved. If the proof fails, the error has the result attached, without a
+    value.
     """
     try:
         result, certificate = prove(result)
@@ -53,19 +57,22 @@ def certify_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool,
     output: str | None, **options: Any,
 ) -> int:  # fmt: skip
-    """Evaluate a query for a mechanism, prove the result and print it; return the exit code."""
+    """Evaluate a query, prove and print its result, and return the exit code."""
     result = getattr(privproj, quantity)(mechanism, **options, **run)
     return show_result(proved(result, output), mechanism, run, clip, json, verbose)
 
 
 class CertifiedQueries(QueryGroup):
-    """The commands ``privproj certify QUANTITY MECHANISM``, with the help of ``privproj QUANTITY MECHANISM``."""
+    """The commands ``privproj certify QUANTITY MECHANISM``.
+
+    They have the help of ``privproj QUANTITY MECHANISM``.
+    """
 
     path = "privproj certify"
 
 
 class Queries(Group):
-    """The quantities that can be proved."""
+    """The group of commands for quantities that can be proved."""
 
     members = "epsilon, delta, sigma or run"
 

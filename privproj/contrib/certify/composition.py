@@ -1,11 +1,12 @@
-"""Enclose the delta of a run in ball arithmetic, from the profiles of its releases (C29).
+"""Enclose the delta of a run in ball arithmetic (C29: a whole run in balls).
 
-This module follows the proof of claim C29 in docs/proofs.md step by step. It depends only on the profiles of single
+This module follows the proof of claim C29 in ``PROOF.md`` step by step. It depends only on the profiles of single
 releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure. The grid only
 determines how narrow the enclosure is.
 
 Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
-excess. ``t_j = e^(j h)`` are the points (cells) of a grid of privacy losses with the step ``h``.
+excess. The grid of privacy losses has the step ``h``, and its points are ``t_j = e^(j h)``. The integer ``j`` is the
+cell of a point.
 """
 
 import math
@@ -22,23 +23,31 @@ Ends = tuple[arb, arb]  # a lower and an upper bound of one number
 
 
 class Releases:
-    """Equal releases of a run: their number, and bounds of the excess of one, which the subclass guarantees."""
+    """Equal releases of a run: their number, and bounds of the excess of one release.
+
+    The excess is ``E(t) = H(t) - max(0, 1 - t)``, where ``H`` is the privacy profile at ``t = e^eps``. A subclass
+    guarantees the bounds.
+    """
 
     steps: int  # number of releases
 
     one_sided: bool  # True if both directions must be composed
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove direction; the lower one may be 0.
+        """Return bounds of the excess of a release in the remove direction.
 
-        If both directions are equal, it is only called for cells of at least 0.
+        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The lower bound is 0
+        if none is known. If both directions are equal, this method is only called for cells of at least 0.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class BallPhase(Releases):
-    """Releases of one profile on the whole dataset, or each on a batch at a sampling rate."""
+    """Releases with one profile, on the whole dataset or on sampled batches.
+
+    ``rate`` is the sampling rate, which is 1 for the whole dataset.
+    """
 
     profile: BallProfile
     steps: int
@@ -47,7 +56,10 @@ class BallPhase(Releases):
     one_sided: bool = False
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` at ``t = e^(cell h)``, remove direction, subsampled at the rate (C17)."""
+        """Return bounds of the excess of a subsampled release in the remove direction.
+
+        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)`` (C17: subsampling).
+        """
         q = arb(self.rate)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
         share = 1 + (cell * h).expm1() / q
@@ -60,7 +72,11 @@ class BallPhase(Releases):
 
 @dataclass(frozen=True)
 class BallGroup(Releases):
-    """Poisson-sampled Gaussian steps for a user with ``size`` records whose sensitivities are all equal (C37)."""
+    """Poisson-sampled Gaussian steps for a user with ``size`` records (C37).
+
+    Each record of the user is sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu``
+    standard deviations of the noise, where ``mu = 1/noise_multiplier``.
+    """
 
     noise_multiplier: float
     steps: int
@@ -69,10 +85,11 @@ class BallGroup(Releases):
     one_sided: bool = True
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove direction.
+        """Return bounds of the excess of a step in the remove direction.
 
-        They are computed from one event ``A = {X > x}``. Every ``x`` is sound. The event proves the lower bound. The
-        part of ``t`` that the weights do not cover is added to the upper bound.
+        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The bounds are
+        computed from one event ``A = {X > x}``, and every ``x`` is sound. The probabilities of ``A`` prove the lower
+        bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the upper bound.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
@@ -95,7 +112,11 @@ class BallGroup(Releases):
         return gain + over * tails[0] - plain, gain + over.max(arb(0)) - plain
 
     def _threshold(self, weights: list[arb], t: arb, mu: arb) -> arb:
-        """Return an exact number close to the solution ``x`` of ``sum_j w_j r_j = t``."""
+        """Return an exact number close to the solution ``x`` of ``sum_j w_j r_j = t``.
+
+        ``w_j`` is the probability that ``j`` records are sampled, and ``r_j`` is the likelihood ratio at ``x`` for
+        ``j`` records.
+        """
         goal = (t - weights[0]).log()
         x = arb(min(float((goal - w.log()) / (j * mu) + j * mu / 2) for j, w in enumerate(weights) if j))
         for _ in range(60):
@@ -116,9 +137,10 @@ def _scale(ends: Ends, factor: arb) -> Ends:
 
 @dataclass(frozen=True)
 class Window:
-    """A window of cells ``first <= S < first + size``, on which the distribution of the sum of losses is evaluated.
+    """A window of cells on which the distribution of the sum of losses is evaluated.
 
-    ``right`` and ``left`` are positive orders of Chernoff's bound for the mass outside; every order is sound.
+    The cells are ``first <= S < first + size``, where ``S`` is the sum of the losses in grid steps. ``right`` and
+    ``left`` are positive orders of Chernoff's bound for the mass outside the window. Every order is sound.
     """
 
     first: int
@@ -129,10 +151,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Grid:
-    """The free parameters of an enclosure, which determine how narrow it is; every choice is sound.
+    """The free parameters of an enclosure of a run; every choice is sound.
 
-    ``step`` is the step of the grid, in nats. ``knots`` are, for each phase, the cells at which its profile is
-    evaluated, in increasing order, including 0. ``windows`` are the windows of the remove and the add direction.
+    The parameters determine how narrow the enclosure is.
+
+    Attributes:
+        step: The step of the grid, in nats.
+        knots: For each phase the cells at which its profile is evaluated, in increasing order, including 0.
+        windows: The windows of the remove direction and of the add direction.
     """
 
     step: float
@@ -142,7 +168,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Knot:
-    """A point of the grid with bounds of ``H`` there."""
+    """A grid point ``t = e^eps`` with its cell, and bounds of the profile there.
+
+    The profile lies between ``low`` and ``high``.
+    """
 
     cell: int
     t: arb
@@ -152,10 +181,12 @@ class Knot:
 
 @dataclass(frozen=True)
 class BallPair:
-    """The finite part of a pair ``(P, Q)``: ``P``-masses at the losses ``cell h``, and ``Q``-masses ``p / t``.
+    """The finite part of a pair of distributions ``(P, Q)`` on a grid of losses.
 
-    A pair from :func:`pair_above` also has the mass ``rest`` at infinity, and dominates the release. The profile of a
-    pair from :func:`pair_below` exceeds the profile of the release by at most ``rest``, everywhere.
+    ``P`` has the ``masses`` at the losses ``cell h``, where ``h`` is the grid step. ``Q`` has the mass ``p / t`` at the
+    loss ``ln t`` if ``P`` has the mass ``p``. A pair from :func:`pair_above` also has the mass ``rest`` at infinity,
+    and dominates the release. The profile of a pair from :func:`pair_below` exceeds the profile of the release by at
+    most ``rest``, everywhere.
     """
 
     cells: tuple[int, ...]
@@ -164,7 +195,10 @@ class BallPair:
 
 
 def _knot(cell: int, excess: Ends, h: arb) -> Knot:
-    """Return the knot of a cell: ``H = E + max(0, 1 - t)``, the lower end rounded down and the upper one up."""
+    """Return the knot of a cell: bounds of the profile at ``t = e^(cell h)``.
+
+    The profile is the ``excess`` plus ``max(0, 1 - t)``. The lower bound is rounded down, and the upper bound up.
+    """
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
     low, high = (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper()
@@ -172,7 +206,10 @@ def _knot(cell: int, excess: Ends, h: arb) -> Knot:
 
 
 def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
-    """Return these cells and the excesses there, computed on one side only if both directions are equal."""
+    """Return these cells, each with bounds of the excess.
+
+    If both directions are equal, only cells of at least 0 are evaluated.
+    """
     if phase.one_sided:
         return [(cell, phase.excess(cell, h)) for cell in cells]
     right = {cell: phase.excess(cell, h) for cell in {abs(cell) for cell in cells}}
@@ -181,16 +218,19 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
 
 
 def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
-    """Return the knots of the other direction, in which the excess at ``1/t`` is ``E(t) / t`` (C1)."""
+    """Return the knots of the add direction, from excesses in the remove direction.
+
+    If the excess at ``t`` is ``E(t)``, it is ``E(t) / t`` at ``1/t`` in the add direction (C1: negative epsilon).
+    """
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
 
 def pair_above(knots: Sequence[Knot]) -> BallPair:
-    """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
+    """Return a pair that dominates every release with these bounds (C29, 1).
 
-    The lower convex hull of ``(0, 1)`` and the points is above ``H``, because ``H`` is convex. Except for rounding, the
-    hull is the profile of a pair. The largest deficit at a corner is added to the mass at infinity, which increases the
-    whole profile.
+    The profile ``H`` of the release is at most ``high`` at each knot. The lower convex hull of ``(0, 1)`` and these
+    points is above ``H``, because ``H`` is convex. Except for rounding, the hull is the profile of a pair. The largest
+    deficit at a corner is added to the mass at infinity, which increases the whole profile.
     """
     falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
     points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
@@ -206,9 +246,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
-    """Return a pair whose profile is at most ``H`` plus its ``rest``, for every release with these bounds (C29, 2).
+    """Return a pair that is below every release with these bounds (C29, 2).
 
-    The result is None if the lower bound is not positive on both sides of the kink at ``t = 1``.
+    The profile of the pair is at most the profile of the release plus the ``rest`` of the pair. The result is None if
+    the lower bound of the excess is not positive on both sides of the kink at ``t = 1``.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -229,11 +270,12 @@ Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon 
 
 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
-    """Return the corners of a polygon below ``H``, at every other knot, where the polygon exceeds ``1 - t``.
+    """Return the corners of a polygon below the profile ``H`` of a release, or None.
 
-    Between the knots ``i`` and ``i + 2``, the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
-    ``H`` on the other side of ``i + 1``, because ``H`` is convex. There are two such lines. The segment between their
-    far ends lies below both.
+    The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. Between the knots ``i`` and
+    ``i + 2``, the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below ``H`` on the other side of
+    ``i + 1``, because ``H`` is convex. There are two such lines. The segment between their far ends lies below both.
+    The result is None if the polygon does not reach both sides of ``t = 1``.
     """
     corners = knots[::2]
     plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
@@ -260,7 +302,10 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
-    """Return the corners of the lower convex hull of these points; wide balls may leave out corners."""
+    """Return the corners of the lower convex hull of these points.
+
+    A corner is omitted if the balls are too wide to decide whether the hull is convex there.
+    """
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1:
@@ -274,10 +319,11 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
-    """Return the cells and ``P``-masses of a hull: ``t`` times the change of slope at each point, at least 0.
+    """Return the cells of the corners of a hull, and the masses of a pair there.
 
-    The masses are rounded. Left of the first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right
-    of the last point it is constant.
+    The mass under the first distribution is ``t`` times the change of slope at the corner, at least 0 and rounded to an
+    exact number. Left of the first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right of the
+    last point it is constant.
     """
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]
@@ -290,7 +336,11 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 
 
 def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
-    """Return ``sum over t_j > t of p_j (1 - t / t_j)`` at points in increasing order, by sums from the right."""
+    """Return the profile of masses at the points ``places``, in increasing order.
+
+    The masses ``p_j`` are at the corners ``t_j`` of the hull. The profile at ``t`` is the sum of ``p_j (1 - t / t_j)``
+    over all ``t_j > t``, which is computed from the right.
+    """
     values, k, mass, weight = [], len(hull), arb(0), arb(0)
     for cell, t, _ in reversed(places):
         while k > 0 and hull[k - 1][0] > cell:
@@ -301,12 +351,15 @@ def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Seq
 
 
 def _or_else(value: arb, certain: int) -> arb:
-    """Return the value, or the trivial bound ``certain`` if the ball of the value is not finite."""
+    """Return the value, or ``certain`` if the ball of the value is not finite.
+
+    ``certain`` is a trivial bound that always holds.
+    """
     return value if value.is_finite() else arb(certain)
 
 
 class RunInBalls:
-    """Upper and, if available, lower bounds of the delta of a run, the maximum over both directions.
+    """Upper and lower bounds of the delta of a run, for both directions together.
 
     The bounds are computed at ``bits``, the working precision at which the object is built.
     """
@@ -330,7 +383,7 @@ class RunInBalls:
                 self.below.append(ComposedDistribution(pairs_of_steps, grid.step, window))
 
     def upper(self, eps: float) -> arb:
-        """Return an upper bound of delta at ``eps >= 0``, an exact number."""
+        """Return an upper bound of delta at an exact number ``eps >= 0``."""
         # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + cost of the masses at
         # infinity
         with ctx.workprec(self.bits):
@@ -340,7 +393,10 @@ class RunInBalls:
             return _or_else(delta.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
-        """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 if none is known."""
+        """Return a lower bound of delta at an exact number ``eps >= 0``.
+
+        The result is 0 if no lower bound is known.
+        """
         # delta >= the same sum - P(S outside of the window) - cost of the rests
         with ctx.workprec(self.bits):
             delta = arb(0)
@@ -355,7 +411,7 @@ class RunInBalls:
 
     @property
     def blur(self) -> arb:
-        """An upper bound of the error of delta that the radii of the balls of the composed distributions cause."""
+        """The largest error of delta that the radii of the composed balls can cause."""
         widest = arb(0)
         for distribution in (*self.above, *self.below):
             widest = widest.max(sum((ball.rad() for ball in distribution.distribution), arb(0)))
@@ -363,7 +419,10 @@ class RunInBalls:
 
 
 class ComposedDistribution:
-    """The distribution of the sum of the losses of a run on a window, with bounds of the mass outside."""
+    """The distribution of the sum of the losses of a run, on a window of cells.
+
+    ``beyond_right`` and ``beyond_left`` are upper bounds of the masses outside the window.
+    """
 
     def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
         self.pairs, self.step, self.window = pairs, step, window
@@ -373,7 +432,7 @@ class ComposedDistribution:
 
     @property
     def rest(self) -> arb:
-        """An upper bound of the error of delta that the ``rest`` of all releases together causes (C29, 3)."""
+        """The largest error of delta that the ``rest`` of all releases can cause (C29, 3)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
@@ -382,7 +441,10 @@ class ComposedDistribution:
         return (total_rest * mass_bound).upper()
 
     def _chernoff(self, edge: int, x: arb) -> arb:
-        """Return Chernoff's bound of the mass beyond ``edge``, to the right if ``x > 0`` and to the left otherwise."""
+        """Return Chernoff's bound of the mass beyond the cell ``edge``.
+
+        It is the mass to the right for an order ``x > 0``, and to the left for ``x < 0``.
+        """
         # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
         h = arb(self.step)
         bound = (-x * h * edge).exp()
@@ -392,7 +454,11 @@ class ComposedDistribution:
         return bound.upper()
 
     def gain(self, eps: float, *, above: bool) -> arb:
-        """Return ``sum over the window of P(S) (1 - e^(eps - S h))_+`` with the upper or lower ends of all masses."""
+        """Return the sum of ``P(S) (1 - e^(eps - S h))_+`` over the window.
+
+        ``S`` is the sum of the losses in grid steps of ``h`` nats. The result uses the upper ends of all masses if
+        ``above``, and their lower ends otherwise.
+        """
         start = max(math.floor(Fraction(eps) / Fraction(self.step)) + 1, self.window.first)
         h, mass, weighted = arb(self.step), arb(0), arb(0)
         # e^(eps - S h) from cell to cell
@@ -406,7 +472,10 @@ class ComposedDistribution:
 
 
 def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
-    """Return the masses of the sum modulo the size of the window, starting at its first cell."""
+    """Return the masses of the sum of losses modulo the size of the window.
+
+    The list begins at the first cell of the window.
+    """
     product: list[acb] = []
     for pair, steps in pairs:
         wrapped = [acb(0)] * window.size

@@ -1,7 +1,8 @@
-"""Enclose expectations of the Gaussian profile over a random squared sensitivity ``X`` in ball arithmetic (C21).
+"""Enclose expectations of the Gaussian profile in ball arithmetic (C21).
 
-They are computed by the trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and
-``tests/reference/distributions.py`` (mpmath) compute the same expectations independently.
+``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. Its expectation is computed by the
+trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and ``tests/reference/distributions.py``
+(mpmath) compute the same expectations independently.
 """
 
 import math
@@ -22,10 +23,11 @@ WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi
 
 
 class BallDistribution(ABC):
-    """``X = scale U``, or ``scale / U`` if ``inverse``, where ``U`` is a Beta or Gamma variable of the shape ``a``.
+    """The distribution of ``X = scale U`` for a Beta or Gamma variable ``U``.
 
-    ``U`` up to a cut ``c`` is ``c E/(1 + E)`` with the odds ``E = e^s``, so its distribution is one of ``s`` on the
-    line. Arguments and results are balls that contain the exact values.
+    If ``inverse``, ``X`` is ``scale / U``. The first shape of ``U`` is ``a``. Values of ``U`` up to a cut ``c`` are
+    written as ``U = c E/(1 + E)`` with the odds ``E = e^s``, so that ``s`` runs over the real line. Arguments and
+    results are balls that contain the exact values.
     """
 
     a: arb  # first shape of the distribution
@@ -44,22 +46,37 @@ class BallDistribution(ABC):
 
     @abstractmethod
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``k(u) = u^a (1-u)^b / Beta(a, b)`` or ``u^a e^-u / Gamma(a)``, where ``rest`` is ``1 - u``."""
+        """Return the density of the log odds of ``U``, or of ``ln U``, at ``u``.
+
+        For a Beta variable it is the density of ``ln(U/(1-U))``, which is ``u^a (1-u)^b / Beta(a, b)``. For a Gamma
+        variable it is the density of ``ln U``, which is ``u^a e^-u / Gamma(a)``. ``rest`` is ``1 - u``. The value is
+        called ``k(u)``.
+        """
 
     @abstractmethod
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s``."""
+        """Return the density of ``s = ln E`` at the odds ``E``.
+
+        Values of ``U`` up to the ``cut`` ``c`` are written as ``U = c E/(1 + E)``. The integral of the density is
+        ``P(U <= c)``.
+        """
 
     @abstractmethod
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the sum of ``step density`` over all nodes after the node with these odds (C21)."""
+        """Return a bound of the trapezoidal sum of the density after a node (C21).
+
+        The sum is over ``step density`` at all nodes after the node with these odds.
+        """
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
         """Return a ball that contains ``P(U > u)``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return a cut for the expectation over the whole distribution, and a ball of the part beyond the cut."""
+        """Return a cut for the whole distribution, and a ball for the part beyond it.
+
+        The part is ``E[h_eps(X); U > cut]``, where ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``.
+        """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
             return cut, arb(0).union(gamma.chernoff_bound(self.a, cut))
@@ -71,20 +88,27 @@ class BallDistribution(ABC):
         return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
 
     def below(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the sum of ``step density`` over all nodes before the node with these odds (C21)."""
+        """Return a bound of the trapezoidal sum of the density before a node (C21).
+
+        The sum is over ``step density`` at all nodes before the node with these odds.
+        """
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
 
     def mean_above(self, u: arb, tail: arb) -> arb:
-        """Return a ball that contains ``E[X | U > u]``, where ``tail`` contains ``P(U > u)``."""
+        """Return a ball that contains ``E[X | U > u]``.
+
+        ``tail`` is a ball that contains ``P(U > u)``.
+        """
         # E[U; U > u] = E U (P(U > u) + k(u)/a)
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
 
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4), or ``E[h_eps(X)]`` without a cut.
+        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4).
 
-        ``goal`` is the desired relative accuracy of the sum of the expectation and ``addend``, in bits. It is not
-        guaranteed.
+        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``. Without a cut, the ball contains
+        ``E[h_eps(X)]``. ``goal`` is the desired relative accuracy, in bits, of the sum of the expectation and
+        ``addend``. It is not guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
@@ -92,7 +116,10 @@ class BallDistribution(ABC):
         return self.line(eps, cut).integral(addend, goal)
 
     def line(self, eps: arb, c: arb) -> Line:
-        """Return ``E[h_eps(X); U <= c]`` as an integral over the line (C21)."""
+        """Return the integrand of ``E[h_eps(X); U <= c]`` over the line (C21).
+
+        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+        """
         size = self.scale / c if self.inverse else self.scale * c
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
 
@@ -121,7 +148,11 @@ class BallDistribution(ABC):
 
 
 def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
-    """Return the log of a bound of ``sqrt(C) |h_eps(X)|`` in the strip, where ``|X|`` is at most ``size`` (C21)."""
+    """Return the log of a bound of the Gaussian profile in a complex strip (C21).
+
+    The bound is of ``sqrt(C) |h_eps(X)|`` for complex ``X`` with ``|X|`` up to ``size``. ``h_eps(X)`` is the Gaussian
+    delta at the squared sensitivity ``X``, and ``C`` is ``cosine``, the cosine of the half width of the strip.
+    """
     if size <= 2 * eps * cosine:
         # -(eps/mu - mu/2)^2/2
         return eps / 2 - eps * eps / (2 * size) - size / 8
@@ -132,9 +163,9 @@ def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
 
 
 class BallBetaDistribution(BallDistribution):
-    """``X = scale U``, ``U ~ Beta(a, b)``.
+    """The distribution of ``X = scale U`` with ``U ~ Beta(a, b)``.
 
-    In floats it is :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity`.
+    :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` is the same distribution in floats.
     """
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
@@ -143,21 +174,35 @@ class BallBetaDistribution(BallDistribution):
         self.mean, self.supremum, self.steepness = scale * a / (a + b), scale, a.min(b.max(2 - b))
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a (1 - u)^b / Beta(a, b)``."""
+        """Return ``u^a (1 - u)^b / Beta(a, b)``, the density of ``ln(U/(1-U))`` at ``u``."""
         return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return ``k(u) / (1 + (1-c) E)``, because ``1 - u = (1 + (1-c) E)/(1 + E)``."""
+        """Return the density of ``s = ln E`` at the odds ``E``.
+
+        For ``u = c E/(1 + E)`` with the ``cut`` ``c`` it is ``k(u) / (1 + (1-c) E)``, where ``k`` is :meth:`weight`. It
+        uses the identity ``1 - u = (1 + (1-c) E)/(1 + E)``.
+        """
         lifted = 1 + (1 - cut) * odds
         return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))``, ``m = min(b, 1)``."""
+        """Return a bound of the trapezoidal sum of the density after a node (C21).
+
+        It is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with the ``cut`` ``c``, the odds ``E`` of the node,
+        ``u = c E/(1 + E)`` and ``m = min(b, 1)``.
+        """
         least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
         return (self.a * cut.log() + (self.b - least) * rest.log() - least * odds.log() - self.log_norm).exp() / least
 
     def tail(self, u: arb) -> arb:
-        """Return the regularized incomplete Beta function of ``1 - u``; raise if ``u`` may be 1 or more."""
+        """Return a ball that contains ``P(U > u)``.
+
+        It is the regularized incomplete Beta function of ``1 - u``.
+
+        Raises:
+            PrecisionError: The ball ``u`` does not exclude 1.
+        """
         if not u < 1:
             raise PrecisionError(
                 f"u must be below 1, but its enclosure around {float(u):.17g} "
@@ -170,10 +215,10 @@ class BallBetaDistribution(BallDistribution):
 
 
 class BallGammaDistribution(BallDistribution):
-    """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
+    """The distribution of ``X = scale U`` or ``scale / U`` with ``U ~ Gamma(a)``.
 
-    In floats it is :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` or
-    :class:`privproj.contrib.jl_clip.exact.InverseGamma`.
+    :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` and, for ``scale / U``,
+    :class:`privproj.contrib.jl_clip.exact.InverseGamma` are the same distributions in floats.
     """
 
     def __init__(self, a: arb, scale: arb, inverse: bool = False) -> None:
@@ -183,17 +228,23 @@ class BallGammaDistribution(BallDistribution):
         self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a e^-u / Gamma(a)``."""
+        """Return ``u^a e^-u / Gamma(a)``, the density of ``ln U`` at ``u``."""
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return ``k(u) / (1 + E)``."""
+        """Return the density of ``s = ln E`` at the odds ``E``.
+
+        For ``u = c E/(1 + E)`` with the ``cut`` ``c`` it is ``k(u) / (1 + E)``, where ``k`` is :meth:`weight`.
+        """
         return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return ``c^a e^-u / (E Gamma(a))``."""
+        """Return a bound of the trapezoidal sum of the density after a node (C21).
+
+        It is ``c^a e^-u / (E Gamma(a))`` with the ``cut`` ``c``, the odds ``E`` of the node and ``u = c E/(1 + E)``.
+        """
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
     def tail(self, u: arb) -> arb:
-        """Return the regularized upper incomplete gamma function."""
+        """Return ``P(U > u)``, the regularized upper incomplete gamma function."""
         return gamma.upper(self.a, u)

@@ -12,7 +12,10 @@ BEGINNING = re.compile(rb'\s*\{\s*"certificate"')  # every certificate begins so
 
 
 def verify_document(document: File) -> Rendered:
-    """Check a certificate, and return the verdict with the claim and its assumptions."""
+    """Return the rendered verdict on a certificate.
+
+    It has the claim and its assumptions.
+    """
     claim = read_certificate(*document)
     verdict = verify(claim)
     verified = verdict.result

@@ -1,5 +1,6 @@
-"""Enclose incomplete gamma and Beta functions in balls, with Chernoff's bound of the gamma tails.
+"""Enclose incomplete gamma and Beta functions, and gamma tails, in balls.
 
+``P(k, z)`` is the distribution function of ``Gamma(k)``, and ``Q(k, z) = 1 - P(k, z)``.
 :mod:`privproj.numerics.special` has the same functions in floats, and ``tests/reference/special.py`` in mpmath.
 """
 
@@ -19,10 +20,11 @@ MOST_TERMS = 1_000_000  # terms of a series before PrecisionError
 
 
 def lower(k: arb, z: arb) -> arb:
-    """Return a ball that contains ``P(k, z)``, the distribution function of ``Gamma(k)``, at a real ``z``.
+    """Return a ball that contains ``P(k, z)`` at a real ``z``.
 
-    Below ``k`` a series of positive terms is summed, and a geometric series bounds the remainder. Near and above ``k``
-    the result is the complement of Arb's ``Q(k, z)``.
+    ``P(k, z)`` is the distribution function of ``Gamma(k)``. Below ``k`` a series of positive terms is summed, and a
+    geometric series bounds the remainder. Near and above ``k`` the result is one minus Arb's upper incomplete gamma
+    function.
     """
     if not z > 0:
         return arb(0).union(lower(k, z.upper())) if z.upper() > 0 else arb(0)
@@ -33,10 +35,13 @@ def lower(k: arb, z: arb) -> arb:
 
 
 def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
-    """Return a ball that contains ``1 + r_0 + r_0 r_1 + ...`` for positive ratios that converge monotonically.
+    """Return a ball that contains the series ``1 + r_0 + r_0 r_1 + ...``.
 
-    The limit of the ratios is ``limit``. All further ratios are at most the larger one of the limit and the last ratio,
-    so a geometric series bounds the remainder.
+    The ratios ``r_n`` are positive and converge monotonically to ``limit``. All further ratios are at most the larger
+    one of the limit and the last ratio, so a geometric series bounds the remainder.
+
+    Raises:
+        PrecisionError: The series does not converge within :data:`MOST_TERMS` terms.
     """
     total = term = arb(1)
     least = arb(2) ** -ctx.prec
@@ -53,9 +58,10 @@ def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
 
 
 def lower_beta(a: arb, b: arb, u: arb) -> arb:
-    """Return a ball that contains ``P(B <= u)`` of ``B ~ Beta(a, b)`` at ``0 < u < 1``, also for large shapes.
+    """Return a ball that contains ``P(B <= u)`` for ``B ~ Beta(a, b)``, ``0 < u < 1``.
 
-    It sums a series of positive terms below the mean of ``B`` or of ``1 - B``. A geometric series bounds the remainder.
+    The shapes may be large. A series of positive terms is summed below the mean of ``B`` or of ``1 - B``, and a
+    geometric series bounds the remainder.
     """
     if u * (a + b) > a:
         return 1 - lower_beta(b, a, 1 - u)
@@ -65,14 +71,18 @@ def lower_beta(a: arb, b: arb, u: arb) -> arb:
 
 
 def upper(k: arb, z: arb) -> arb:
-    """Return a ball that contains ``Q(k, z) = 1 - P(k, z)`` at a real ``z``."""
+    """Return a ball that contains ``Q(k, z) = P(U > z)`` for ``U ~ Gamma(k)``.
+
+    ``z`` is real.
+    """
     return z.gamma_upper(k, regularized=1)
 
 
 class NearbyValues:
-    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from cached Taylor series (C29, Wishart).
+    """Balls of ``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z`` (C29).
 
-    Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are used instead.
+    ``P(k, z)`` is the distribution function of ``Gamma(k)``, and ``Q = 1 - P``. The balls come from cached Taylor
+    series. Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are used instead.
     """
 
     def __init__(self, k: arb) -> None:
@@ -83,17 +93,20 @@ class NearbyValues:
         self._points: dict[tuple[int, int], _Point | None] = {}
 
     def lower(self, z: arb) -> arb:
-        """Return a ball that contains ``P(k, z)``."""
+        """Return a ball that contains ``P(U <= z)`` for ``U ~ Gamma(k)``."""
         near = self._rise(z)
         return lower(self.k, z) if near is None else near[0].below + near[1]
 
     def upper(self, z: arb) -> arb:
-        """Return a ball that contains ``Q(k, z)``."""
+        """Return a ball that contains ``P(U > z)`` for ``U ~ Gamma(k)``."""
         near = self._rise(z)
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the expansion point next to ``z`` and the increase of ``P`` up to ``z``, or None."""
+        """Return the expansion point next to ``z``, and the increase of ``P`` up to ``z``.
+
+        ``P`` is the distribution function of ``Gamma(k)``. The result is None if no expansion point is available.
+        """
         place = float(z.mid())
         if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
             return None
@@ -107,9 +120,10 @@ class NearbyValues:
         return (point, point.series(y)) if abs(y) <= point.reach else None
 
     def _expand(self, point: arb) -> "_Point | None":
-        """Return the expansion at a point: the series of the increase of ``P`` in ``y``, or None.
+        """Return the expansion of ``P(k, z)`` at a point, or None.
 
-        The remainder is added to the first term. The result is None if the remainder is too large.
+        The series is the increase of ``P`` from the point on, in powers of ``y = z/point - 1``. The remainder is added
+        to its first term. The result is None if the remainder is too large.
         """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
@@ -137,7 +151,15 @@ class NearbyValues:
 
 
 class _Point(NamedTuple):
-    """``P`` and ``Q`` at a point, and the series of the increase of ``P`` from there, for ``|y| <= reach``."""
+    """An expansion point of ``P(k, z)`` with its Taylor series.
+
+    Attributes:
+        below: ``P`` at the point.
+        above: ``1 - P`` at the point.
+        place: The point.
+        reach: The largest ``|y|`` at which the series is valid, where ``y = z/point - 1``.
+        series: The increase of ``P`` from the point on, in powers of ``y``.
+    """
 
     below: arb
     above: arb
@@ -147,5 +169,9 @@ class _Point(NamedTuple):
 
 
 def chernoff_bound(k: arb, y: arb) -> arb:
-    """Return ``e^-(y - k - k ln(y/k))``, which bounds the tail of ``Gamma(k)`` beyond ``y`` on either side of ``k``."""
+    """Return Chernoff's bound of the tail of ``Gamma(k)`` beyond ``y``.
+
+    The bound is ``e^-(y - k - k ln(y/k))``. It holds for the upper tail if ``y > k``, and for the lower tail if
+    ``y < k``.
+    """
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)

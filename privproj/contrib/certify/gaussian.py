@@ -1,5 +1,6 @@
 """Enclose the Gaussian profile and its derivative in balls (C3).
 
+``h_eps(x)`` is the Gaussian delta at the squared sensitivity over noise ``x``, and ``mu = sqrt(x)``.
 :mod:`privproj.numerics.special` and :mod:`privproj.distributions.squared_sensitivity` have the same functions in
 floats, ``tests/reference/special.py`` and ``tests/reference/distributions.py`` in mpmath.
 """
@@ -8,7 +9,10 @@ from flint import arb
 
 
 def delta(eps: arb, mu: arb) -> arb:
-    """Return a ball that contains the Gaussian delta ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3)."""
+    """Return a ball that contains the Gaussian delta at ``mu`` (C3).
+
+    ``mu`` is the sensitivity over the noise. The value is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``.
+    """
     u = eps / mu - mu / 2
     half = arb(2).rsqrt()
     # Phi(-u) - e^eps Phi(-u - mu), u = eps/mu - mu/2, and Phi(-x) = erfc(x/sqrt 2)/2
@@ -16,13 +20,21 @@ def delta(eps: arb, mu: arb) -> arb:
 
 
 def two_sided(eps: arb, mu: arb) -> arb:
-    """Return a ball that contains the two-sided tail ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)`` (C3)."""
+    """Return a ball that contains the two-sided Gaussian tail at ``mu`` (C3).
+
+    ``mu`` is the sensitivity over the noise. The value is ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, which is the
+    probability that the loss exceeds ``eps`` in absolute value.
+    """
     half = arb(2).rsqrt()
     return (((eps / mu - mu / 2) * half).erfc() + ((eps / mu + mu / 2) * half).erfc()) / 2
 
 
 def slope(eps: arb, x: arb) -> arb:
-    """Return a ball that contains the slope ``h_eps'(x)`` at the squared sensitivity ``x > 0`` (C3)."""
+    """Return a ball that contains the derivative of the Gaussian delta (C3).
+
+    It is the derivative ``h_eps'(x)`` at ``x > 0``, where ``h_eps(x)`` is the Gaussian delta at the squared sensitivity
+    over noise ``x``.
+    """
     root = x.sqrt()
     u = root / 2 - eps / root
     # h'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))
@@ -30,6 +42,10 @@ def slope(eps: arb, x: arb) -> arb:
 
 
 def inflection(eps: arb) -> arb:
-    """Return a ball that contains ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, above which ``h_eps`` is concave (C3)."""
+    """Return a ball that contains the inflection point of the Gaussian delta (C3).
+
+    The inflection point is ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``. The Gaussian delta is concave in the squared
+    sensitivity over noise ``x`` for ``x > x0``.
+    """
     # 2 (sqrt(1 + eps^2) - 1), without cancellation
     return 2 * eps * eps / (1 + (1 + eps * eps).sqrt())

@@ -1,6 +1,7 @@
-"""Propose grids for certificates of runs, in floating point; every grid is sound, and a good one is tight.
+"""Propose grids for certificates of runs, in floating point.
 
-A grid is a :class:`privproj.contrib.certify.composition.Grid`.
+Every grid is sound, and a good grid gives a narrow enclosure. A grid is a
+:class:`privproj.contrib.certify.composition.Grid`.
 """
 
 import math
@@ -37,9 +38,10 @@ FloatPairs = list[tuple[DominatingPair, int]]  # the dominating pair of each pha
 def propose_grid(
     phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0, most_knots: float = math.inf
 ) -> Grid:
-    """Return a grid for the run of these phases that is tight near the delta ``e^log_delta``.
+    """Return a grid for a run that is tight near the delta ``e^log_delta``.
 
-    ``fineness`` multiplies the number of cells per standard deviation.
+    ``phases`` has the profile and the run of each phase, and ``fineness`` multiplies the number of cells per standard
+    deviation.
 
     Raises:
         PrecisionError: The grid would have more than ``most_knots`` knots.
@@ -72,7 +74,10 @@ def propose_grid(
 
 
 def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription) -> FloatArray:
-    """Return the least and the largest loss of a release in nats, or an empty array if losses are unbounded."""
+    """Return the smallest and the largest loss of a release, in nats.
+
+    The array is empty if losses are unbounded.
+    """
     # ln(1 + q (e^eps - 1)) at the least eps at which the profile is 0, and at -eps (C17)
     q, eps = run.sampling_rate, math.log1p(math.expm1(min(float(shape.losses[-1]), LARGEST_LOSS)) / run.sampling_rate)
     if profile.excess is not None or profile.log_delta(eps).upper > LOG_OF_NOTHING:
@@ -87,7 +92,11 @@ def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription)
 def _place_knots(
     shape: CoarseDescription, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
-    """Return the knots of a phase. For a symmetric pair they are symmetric, because each value is used twice."""
+    """Return the knots of a phase.
+
+    If the pair is symmetric (not ``one_sided``), the knots are symmetric, so that each value of the profile is used
+    twice.
+    """
     # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
     # A bounded loss is rounded up to the next knot.
@@ -100,7 +109,10 @@ def _place_knots(
 
 
 def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
-    """Return these knots with fewer of them in the tails, where the excess is small relative to ``e^log_share``."""
+    """Return these knots with fewer of them in the tails.
+
+    A tail is where the excess is small relative to ``e^log_share``.
+    """
     # A chord over s decay lengths is about E s^2/8 too high. In the other direction the excess is E(t)/t.
     losses = cells * step
     log_excess = np.interp(losses, shape.losses, shape.log_excess) + np.maximum(-losses, 0.0)
@@ -115,14 +127,20 @@ def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: 
 
 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
-    """Return a window of cells; the sum of the losses is beyond each end with probability about ``e^log_mass``."""
+    """Return a window of cells for the sum of the losses.
+
+    The sum is beyond each end of the window with probability about ``e^log_mass``.
+    """
     (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
     size = 1 << max(4, (end - start).bit_length())
     return Window(end - size, size, right, left)
 
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
-    """Return the cell that is exceeded with mass ``e^log_mass`` on this side, and the best Chernoff order."""
+    """Return the cell that the sum of losses exceeds with mass ``e^log_mass``.
+
+    The second result is the best order of Chernoff's bound. ``side`` is 1 for the upper tail and -1 for the lower tail.
+    """
     # The pair in balls may end a few cells further out, which a large order would amplify. So the order times the step
     # of the grid is bounded.
     orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]
@@ -134,9 +152,10 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
 def chernoff_edge(
     dists: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
 ) -> tuple[float, float]:
-    """Return the value that a sum exceeds with mass at most ``e^log_mass``, and the best order of Chernoff's bound.
+    """Return the value that a sum exceeds with mass at most ``e^log_mass``.
 
-    The sum has independent terms. ``dists`` has the values, the masses and the number of copies of each term.
+    The second result is the best order of Chernoff's bound. The sum has independent terms. ``dists`` has the values,
+    the masses and the number of copies of each term.
     """
     # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
     moments = np.zeros(len(orders))

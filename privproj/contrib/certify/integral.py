@@ -1,4 +1,7 @@
-"""Enclose integrals over the real line by the trapezoidal rule, whose error has a closed form (C21)."""
+"""Enclose integrals over the real line by the trapezoidal rule (C21).
+
+A closed form bounds the error of the rule.
+"""
 
 import math
 from collections.abc import Callable
@@ -24,9 +27,10 @@ OfOdds = Callable[[arb], arb]  # a function of the odds ``E = e^s`` at a point `
 
 
 class Line(NamedTuple):
-    """A function ``F(s)``, non-negative on the line and analytic around it, as a function of ``E = e^s``.
+    """An integrand ``F(s)`` over the real line, as a function of the odds ``E = e^s``.
 
-    Arguments and results are balls that contain the exact values.
+    ``F`` is non-negative on the line and analytic in a strip around it. Arguments and results are balls that contain
+    the exact values.
     """
 
     value: OfOdds  # F
@@ -41,9 +45,9 @@ class Line(NamedTuple):
     highest: arb = arb(1)  # the height relative to which nats of accuracy are counted; every value is sound
 
     def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that contains ``int F``.
+        """Return a ball that contains the integral of ``F`` over the line.
 
-        ``goal`` is the desired relative accuracy of the sum of the integral and ``addend``, in bits. It is not
+        ``goal`` is the desired relative accuracy, in bits, of the sum of the integral and ``addend``. It is not
         guaranteed.
         """
         nats = FIRST_NATS
@@ -57,7 +61,10 @@ class Line(NamedTuple):
             nats = min(nats + missing + 1.0, 4.0 * nats)
 
     def sum_nodes(self, nats: float) -> tuple[arb, arb]:
-        """Return the sum of the rule, accurate to about ``nats``, and a bound of its error (C21)."""
+        """Return the sum of the trapezoidal rule, and a bound of its error (C21).
+
+        The error is about ``e^-nats`` times ``highest``.
+        """
         angle, most = self.strip(nats)
         floor = log_of_upper_end(self.highest) - nats
         step = 2.0 * math.pi * angle / (log_of_upper_end(most) - floor)
@@ -81,6 +88,9 @@ class Line(NamedTuple):
 
 
 def _last_place(place: int, holds: Callable[[int], bool]) -> int:
-    """Return the last point from ``place`` on at which a monotone condition holds; ``place`` if there is none."""
+    """Return the last index from ``place`` on at which a condition holds.
+
+    The condition is monotone. If it holds at no such index, the result is ``place``.
+    """
     last = largest_integer(holds, place, place + FARTHEST_PLACE)
     return place if last is None else last

@@ -1,6 +1,9 @@
-"""Enclose the privacy profiles of single releases in ball arithmetic, one class for each bound (C21).
+"""Enclose the privacy profiles of single releases in ball arithmetic (C21).
 
-A profile may have a free parameter, its witness. Every admissible value proves a bound. So the witness is chosen in
+There is one class for each bound. ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is the Gaussian delta
+at the squared sensitivity over noise ``x``.
+
+A profile may have free parameters, its witness. Every admissible witness proves a bound. So the witness is chosen in
 floating point, and chosen again by the check of a certificate. The same formulas are implemented in floats for the
 bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
 """
@@ -23,24 +26,33 @@ EVALUATION_BITS = 128  # bits of working precision of these means in a run
 
 
 class BallProfile:
-    """The privacy profile ``delta(eps)`` of a bound in balls, at the current working precision.
+    """The privacy profile ``delta(eps)`` of a bound in ball arithmetic.
 
-    A subclass guarantees that :meth:`delta` contains the exact value of the bound for every admissible witness. By
-    default there are no free parameters.
+    Values are computed at the current working precision. A subclass guarantees that :meth:`delta` contains the exact
+    value of the bound for every admissible witness. By default there are no free parameters.
     """
 
     effort: int = 1  # cost of an evaluation, relative to a profile in closed form
 
     def witness(self, eps: float) -> Witness:
-        """Return good values of the free parameters at this epsilon; empty if there are none."""
+        """Return good values of the free parameters at this epsilon.
+
+        The result is empty if there are none.
+        """
         return {}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return a ball that contains the value of the bound at ``eps`` and these free parameters."""
+        """Return a ball that contains the value of the bound at ``eps``.
+
+        ``witness`` has the values of the free parameters.
+        """
         raise NotImplementedError
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return a lower and an upper bound of the value of the bound at ``eps``, for runs (C29); 0 if unknown."""
+        """Return a lower and an upper bound of the value of the bound, for runs (C29).
+
+        The lower bound is 0 if none is known.
+        """
         ball = self.delta(eps, {})
         return ball.lower(), ball.upper()
 
@@ -48,7 +60,8 @@ class BallProfile:
 class BallGaussianProfile(BallProfile):
     """The profile of ``T = steps`` Gaussian releases (C3).
 
-    ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, ``z`` the noise multiplier.
+    It is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, where ``z`` is the
+    noise multiplier.
     """
 
     def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
@@ -60,10 +73,11 @@ class BallGaussianProfile(BallProfile):
 
 
 class BallBetaTail(BallProfile):
-    """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16).
+    """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16: good events).
 
-    ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if ``sharp``,
-    otherwise the two-sided tail. The witness is ``tau``.
+    It is ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if
+    ``sharp``, and otherwise the two-sided tail. ``d`` is the dimension, ``r`` the rank, ``k`` the rank of the
+    difference between neighboring sums, and ``mu`` one over the noise multiplier. The witness is ``tau``.
     """
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
@@ -90,15 +104,24 @@ class BallBetaTail(BallProfile):
         return term + self.k * distribution.tail(tau)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return 0, because no lower bound is known, and the bound at the ``tau`` of :meth:`witness`."""
+        """Return the lower bound 0, and the bound at the ``tau`` of :meth:`witness`.
+
+        No better lower bound is known.
+        """
         return arb(0), self.delta(eps, self.witness(float(eps))).upper()
 
 
 class BallMean(BallProfile):
-    """A profile that is an integral, which a run needs with fewer bits than a certificate of one release."""
+    """A profile that is an integral.
+
+    A run needs the integral with fewer bits than a certificate of one release.
+    """
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains the profile at ``eps``, to ``goal`` bits if the precision allows it."""
+        """Return a ball that contains the profile at ``eps``.
+
+        The ball is accurate to ``goal`` bits if the working precision allows it.
+        """
         raise NotImplementedError
 
     def delta(self, eps: arb, witness: Witness) -> arb:
@@ -106,26 +129,27 @@ class BallMean(BallProfile):
         return self.mean(eps, GOAL_BITS)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return both ends of the integral, to fewer bits."""
+        """Return the ends of a ball that contains the integral, to fewer bits."""
         with ctx.workprec(EVALUATION_BITS):
             ball = self.mean(eps, BITS_OF_MEANS)
             return ball.lower(), ball.upper()
 
 
 class BallRandomSensitivity(BallMean):
-    """The profile ``delta(eps) = E[h_eps(X)]`` of a rank-one difference with the squared sensitivity ``X`` (C4).
+    """The profile ``E[h_eps(X)]`` for a rank-one difference of neighboring sums (C4).
 
-    ``shape`` is ``(d, r)`` for M2, whose distribution is a Beta distribution, or the rank ``r`` of a public sketch,
-    whose distribution is a Gamma distribution.
+    ``h_eps(X)`` is the Gaussian delta at the random squared sensitivity over noise ``X``. ``shape`` is ``(d, r)`` for
+    M2, whose ``X`` has a Beta distribution, or the rank ``r`` of a public sketch, whose ``X`` has a Gamma distribution.
     """
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
 
     def distribution(self) -> BallDistribution:
-        """Return the distribution of ``X``.
+        """Return the distribution of the squared sensitivity over noise ``X``.
 
-        It is ``mu^2 Beta(r/2, (d-r)/2)`` for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7).
+        With ``mu`` one over the noise multiplier, dimension ``d`` and rank ``r``, ``X`` is ``mu^2 Beta(r/2, (d-r)/2)``
+        for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7).
         """
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
@@ -134,19 +158,24 @@ class BallRandomSensitivity(BallMean):
         return BallBetaDistribution(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return the mean of ``h_eps`` under the distribution."""
+        """Return a ball that contains the profile at ``eps``, a mean over ``X``."""
         return self.distribution().expected_delta(eps, goal=goal)
 
 
 class BallAnyRank(BallRandomSensitivity):
-    """The bound ``delta(eps) <= E[g_p(X)]`` for a difference of any rank, at a tangent point ``p >= x0(eps)`` (C5).
+    """The bound ``E[g_p(X)]`` for a difference of neighboring sums of any rank (C5).
 
-    ``g_p`` is the convex majorant of ``h_eps`` with its tangent at ``p``: ``h`` below the crossing ``c`` of the two,
-    and the tangent above. The witness is ``p``; it is empty if ``h_eps`` is convex on the whole range of ``X``.
+    ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian delta at ``x``. ``g_p`` is the
+    convex majorant of ``h_eps`` with a tangent at ``p``, which is at least the inflection point of ``h_eps``. It equals
+    ``h_eps`` below the crossing of ``h_eps`` and the tangent, and the tangent above. The witness is ``p``. It is empty
+    if ``h_eps`` is convex on the whole range of ``X``.
     """
 
     def witness(self, eps: float) -> Witness:
-        """Return the best tangent point, computed in floating point; empty if ``h_eps`` is convex everywhere."""
+        """Return the best tangent point, computed in floating point.
+
+        The result is empty if the Gaussian delta is convex on the whole range of the squared sensitivity.
+        """
         from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
         from privproj.distributions.squared_sensitivity import BetaGammaSensitivity
@@ -164,7 +193,9 @@ class BallAnyRank(BallRandomSensitivity):
         return {"tangent": best_tangent(eps, BetaGammaSensitivity(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the bound at the tangent point, or the rank-one value if rank one is the worst case.
+        """Return a ball that contains the bound at the tangent point of the witness.
+
+        For an empty witness it is the value for rank one, which must be the worst case.
 
         Raises:
             PrecisionError: The witness is not admissible.
@@ -174,7 +205,10 @@ class BallAnyRank(BallRandomSensitivity):
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return bounds of ``min_p E[g_p(X)]``, the upper one at the tangent point of :meth:`witness` (C29)."""
+        """Return bounds of the minimum of the bound over all tangent points (C29).
+
+        The upper bound is at the tangent point of :meth:`witness`.
+        """
         if self._is_convex(eps):
             return super().ends(eps)
         with ctx.workprec(EVALUATION_BITS):
@@ -183,12 +217,22 @@ class BallAnyRank(BallRandomSensitivity):
             return lower.lower(), upper.upper()
 
     def _is_convex(self, eps: arb) -> bool:
-        """Return whether ``h_eps`` is convex on the whole range of ``X``, so that rank one is the worst case."""
+        """Return whether the Gaussian delta is convex on the whole range of ``X``.
+
+        ``X`` is the squared sensitivity over noise. If it is convex, a difference of rank one is the worst case.
+        """
         most = self.distribution().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
 
     def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
-        """Return balls of the dual value ``V(c)`` and of ``E[g_p(X)]``, where the tangent at ``p`` crosses at ``c``."""
+        """Return balls of a lower and of an upper bound of the any-rank value.
+
+        The value is the minimum over ``p`` of ``E[g_p(X)]`` (see the class), and the upper bound is ``E[g_p(X)]`` at
+        this ``p``. The lower bound is the dual value at the crossing of the Gaussian delta and its tangent at ``p``.
+
+        Raises:
+            PrecisionError: ``p`` may be below the inflection point.
+        """
         distribution, least = self.distribution(), gaussian.inflection(eps)
         if not p >= least:
             raise PrecisionError(
@@ -208,9 +252,10 @@ class BallAnyRank(BallRandomSensitivity):
 
 
 def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
-    """Return a ball around the crossing of ``h_eps`` and its tangent at ``p``, as a squared sensitivity.
+    """Return a ball around the crossing of the Gaussian delta and its tangent.
 
-    ``h - l_p`` is convex up to the inflection and at most 0 there, so it changes its sign only once (C21, tangents).
+    The tangent is at ``p``. The crossing is a squared sensitivity ``x``. The Gaussian delta minus the tangent is convex
+    in ``x`` up to the inflection point and at most 0 there, so it changes its sign only once (C21, tangents).
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 
@@ -233,7 +278,11 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
 
 
 class BallLaplaceProfile(BallProfile):
-    """The profile ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0, of a Laplace release (C3)."""
+    """The profile of a Laplace release (C3).
+
+    It is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu``, and 0 otherwise. ``mu`` is one over the noise
+    multiplier.
+    """
 
     def __init__(self, noise_multiplier: float) -> None:
         self.noise = noise_multiplier
@@ -244,16 +293,17 @@ class BallLaplaceProfile(BallProfile):
 
 
 class BallSecretSketch(BallProfile):
-    """The exact profile of a secret sketch for a rank-one difference: the larger of two directions (C14).
+    """The exact profile of a secret sketch for a rank-one difference (C14).
 
-    ``gamma_ratio`` is ``Gamma`` and ``nu = 1/Gamma``. ``F`` is the distribution function of ``chi2_r``.
+    It is the larger one of two directions. ``gamma_ratio`` is ``Gamma``, the smallest variance of the sketch over its
+    largest change. ``nu`` is ``1/Gamma``, and ``F`` is the distribution function of ``chi2_r``.
     """
 
     def __init__(self, rank: int, gamma_ratio: float) -> None:
         self.rank, self.gamma_ratio = rank, gamma_ratio
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the larger of both directions; the witness is empty."""
+        """Return the larger one of both directions; the witness is empty."""
         nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
         log_size, growth = self.rank * (1 + nu).log(), eps.exp()
         # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu (C14)

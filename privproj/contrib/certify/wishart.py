@@ -1,7 +1,12 @@
-"""Enclose the exact profile of the vector Wishart mechanism in balls, for equal norms (C9).
+"""Enclose the exact profile of the vector Wishart mechanism in balls (C9).
 
-:mod:`privproj.distributions.wishart_loss` has the same profile in floats, ``tests/reference/wishart.py`` in mpmath.
-With ``A = e^-+x``, ``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
+The norms of neighboring vectors must be equal. :mod:`privproj.distributions.wishart_loss` has the same profile in
+floats, ``tests/reference/wishart.py`` in mpmath.
+
+The output is ``Y``, and the neighboring unit vectors are ``v`` and ``v'``. ``d`` is the dimension, ``r`` the rank,
+``m = 1 - rho`` the misalignment with ``rho = v . v'``, and ``A = (v' . Y) / (v . Y)``. ``P`` and ``Q`` are the
+regularized incomplete gamma functions, and ``c_r = Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi))``. With ``A = e^-+x``,
+``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
 
     delta = P(A <= 0) + K int_0^inf (2m + 2m E + E^2)^-(r+1)/2 [(1 + E)^(r-1) g_-(x) + g_+(x)] dE
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
@@ -22,7 +27,10 @@ from privproj.contrib.certify.profiles import BallMean
 
 
 class BallWishartProfile(BallMean):
-    """The profile ``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the pair at misalignment ``m``, equal norms (C9)."""
+    """The profile of the Wishart mechanism for vectors of equal norm (C9).
+
+    It is ``delta(eps) = E[max(0, 1 - e^(eps - L))]``, where ``L`` is the privacy loss at the largest misalignment.
+    """
 
     effort: int = 8
 
@@ -31,12 +39,15 @@ class BallWishartProfile(BallMean):
         self._near = gamma.NearbyValues(arb(rank + dim - 1) / 2)
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return the integral over both sides of ``A = 1`` and ``P(A <= 0)``."""
+        """Return a ball that contains the profile at ``eps``."""
         return _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, goal, self._near).delta()
 
 
 class _RatioPair:
-    """The integrand of the delta of one pair at one epsilon; all results are balls."""
+    """The integrand of delta for one misalignment and one epsilon.
+
+    The module docstring has the formula and the symbols. All results are balls.
+    """
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int, near: gamma.NearbyValues) -> None:
         self.r, self.m, self.eps, self.goal = rank, misalignment, eps, goal
@@ -47,7 +58,7 @@ class _RatioPair:
         )
 
     def delta(self) -> arb:
-        """Return the delta of the pair."""
+        """Return a ball that contains delta."""
         if self.a > 0 or (self.a == 0 and self.eps > 0):
             total = self.below(self.m - 1)
             total += self.line(1, arb(0), arb(1)).integral(total, self.goal)
@@ -63,21 +74,25 @@ class _RatioPair:
         return total + self.line(1, arb(0), x.expm1(), bend=1).integral(total, self.goal)
 
     def beyond(self, away: arb) -> arb:
-        """Return ``P(A > rho + |away|)``, which is ``P(A < rho - |away|)``."""
+        """Return ``P(A > rho + |away|)``, which equals ``P(A < rho - |away|)``.
+
+        ``A`` is the ratio in the module docstring.
+        """
         # I_u(r/2, 1/2)/2, u = (1 - rho^2)/(1 - rho^2 + away^2)
         u = self.sine_squared / (self.sine_squared + away * away)
         return u.beta_lower(arb(self.r) / 2, arb(1) / 2, regularized=True) / 2
 
     def below(self, away: arb) -> arb:
-        """Return ``P(A < rho + away)``."""
+        """Return ``P(A < rho + away)`` for the ratio ``A`` in the module docstring."""
         beyond = self.beyond(away)
         return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
     def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
-        """Return the part of the integral below ``A = 1`` (``sign = 1``) or above it (-1), as an integral over a line.
+        """Return a part of the integral as an integral over the line.
 
-        The substitution is ``E = (least + scale G)/(1 + bend G)``, where ``G`` are the odds. ``E`` runs from ``least``
-        to infinity, or from 0 to ``scale`` with a ``bend`` of 1.
+        The part is below ``A = 1`` for ``sign = 1``, and above it for ``sign = -1``. The substitution is
+        ``E = (least + scale G)/(1 + bend G)``, where ``G`` are the odds. ``E`` runs from ``least`` to infinity if
+        ``bend`` is 0, and from 0 to ``scale`` if ``bend`` is 1 and ``least`` is 0.
         """
 
         def grown_at(odds: arb) -> arb:
@@ -119,13 +134,21 @@ class _RatioPair:
         return 2 * self.m * (1 + grown) + grown * grown
 
     def density(self, sign: int, least: arb, most: arb) -> arb:
-        """Return an upper bound of the density of ``E`` between two points, or the density if they are equal."""
+        """Return an upper bound of the density of ``E`` between two points.
+
+        ``E`` is the variable of integration in the module docstring. If the points are equal, the result is the density
+        there.
+        """
         # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
         rise = (self.r - 1) * most.log1p() if sign > 0 else 0
         return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
 
     def gain(self, sign: int, grown: arb) -> arb:
-        """Return ``g_-`` (``sign = 1``) or ``g_+`` (-1) at ``E = grown`` where its threshold is positive."""
+        """Return the factor ``g_-`` or ``g_+`` of the integrand at ``E = grown``.
+
+        The module docstring has the formulas. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. If the threshold ``U2`` of
+        ``g_-`` may not be positive, the result is the ball [0, 1].
+        """
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E
         # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/E
         x = grown.log1p()
@@ -137,7 +160,10 @@ class _RatioPair:
         return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
     def most_gain(self, sign: int, grown: arb) -> arb:
-        """Return an upper bound of :meth:`gain`: ``k E``, or Chernoff's bound of ``Q(k, U2)`` or ``P(k, U1)`` (C21)."""
+        """Return an upper bound of the factor :meth:`gain` of the integrand (C21).
+
+        It is the smaller one of ``k E`` and Chernoff's bound of the gamma tail ``Q(k, U2)`` or ``P(k, U1)``.
+        """
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()
         tail = gamma.chernoff_bound(self.k, threshold) if sign * (threshold - self.k) > 0 else arb(1)

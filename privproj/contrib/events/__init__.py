@@ -1,4 +1,4 @@
-"""Use events of dp-accounting as phases of a run, composed with phases of privproj."""
+"""Use events of dp-accounting as phases, composed with phases of privproj."""
 
 from privproj.lazy import lazy_names
 

@@ -1,7 +1,8 @@
 """Parse events of dp-accounting, and compose them with phases of privproj (C36).
 
 An event as data is a table with its ``type``, which is the name of its class, and its parameters by name. An inner
-event is such a table too. Numbers are checked here, because dp-accounting accepts some numbers that it misinterprets.
+event is such a table too. This module checks all numbers, because dp-accounting misinterprets some numbers instead of
+rejecting them.
 
 dp-accounting has two accountants, one for privacy loss distributions (PLD) and one for Renyi divergences. Each supports
 some events under some neighboring relations. Their theorems are published. Their rounding errors are measured, not
@@ -76,7 +77,7 @@ ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, Ass
 
 
 def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]:
-    """Return a check for a list of values that each pass ``check``."""
+    """Return a check that accepts a list of values that each pass ``check``."""
 
     def checked(name: str, value: object) -> list[Any]:
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
@@ -119,7 +120,9 @@ FIELDS = {
 
 
 def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
-    """Return the event of plain data, with every key and value checked.
+    """Return the event that plain data describe, with all keys and values checked.
+
+    ``where`` names the event in messages, and ``depth`` is the number of events around it.
 
     Raises:
         InvalidParameterError: A type or key is unknown or missing, or a value is out of range. The message names the
@@ -161,7 +164,7 @@ def _value_of(value: object, name: str, where: str, depth: int) -> Any:
 
 
 def _check_together(fields: Mapping[str, Any], where: str) -> None:
-    """Raise :class:`InvalidParameterError` for parameters of one event that contradict each other."""
+    """Raise :class:`InvalidParameterError` if parameters of an event are inconsistent."""
     if "num_buckets" in fields:
         with within(where):
             probability("noise_parameter", fields["noise_parameter"])
@@ -181,7 +184,9 @@ def _check_together(fields: Mapping[str, Any], where: str) -> None:
 
 
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
-    """Return the event as plain data for :func:`event_from`, without parameters that are None.
+    """Return an event as plain data for :func:`event_from`.
+
+    Parameters that are None are omitted.
 
     Raises:
         InvalidParameterError: The event is not one of dp-accounting.
@@ -210,7 +215,9 @@ Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and t
 
 
 def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
-    """Yield the inner events of a composition with their repetitions; none for an event without privacy loss.
+    """Yield the inner events of a composition, each with its repetitions.
+
+    An event without privacy loss yields nothing.
 
     Raises:
         InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
@@ -227,7 +234,7 @@ def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
 
 
 def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
-    """Return the distinct events with the total number of their repetitions."""
+    """Return the distinct events, each with the total number of its repetitions."""
     by_text: dict[str, Leaf] = {}
     for event, count in leaves:
         text = json.dumps(data_of(event))
@@ -236,29 +243,38 @@ def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
 
 
 def is_private(leaf: dp_event.DpEvent) -> bool:
-    """Return False for an event that releases data without noise, itself or in an inner event."""
+    """Return False if the event or an inner event releases data without noise."""
     return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts_of(leaf)))
 
 
 def _relation_of(phases: Sequence[Phase]) -> Relation:
-    """Return dp-accounting's neighboring relation of these phases."""
+    """Return the neighboring relation of these phases as dp-accounting defines it."""
     return next(relation for relation, ours in RELATIONS.items() if ours == str(phases[0].run.relation))
 
 
 def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """Return whether the event has a privacy loss distribution under the relation (of trees by C36 (c))."""
+    """Return whether an event has a privacy loss distribution under the relation.
+
+    Tree aggregation has one under zero-out (C36 (c)). For other events dp-accounting decides.
+    """
     if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
         return relation is Relation.REPLACE_SPECIAL
     return PLDAccountant(relation).supports(leaf)
 
 
 def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """Return whether dp-accounting has Renyi divergences of the event under the relation."""
+    """Return whether dp-accounting has Renyi divergences of an event.
+
+    The answer depends on the neighboring relation.
+    """
     return RdpAccountant(neighboring_relation=relation).supports(leaf)
 
 
 def why_unsupported(leaf: dp_event.DpEvent, relation: Relation) -> str:
-    """Return why neither accountant of dp-accounting supports the event under the relation, as text."""
+    """Return a text that says why dp-accounting does not support an event.
+
+    No accountant of dp-accounting supports the event under this relation.
+    """
     name = type(leaf).__name__
     relations = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
     if relations:
@@ -268,7 +284,10 @@ def why_unsupported(leaf: dp_event.DpEvent, relation: Relation) -> str:
 
 
 def _loss_reach(leaf: dp_event.DpEvent) -> float:
-    """Return approximately the largest loss, in nats, on the grid of dp-accounting for one event."""
+    """Return the approximate largest privacy loss of one event, in nats.
+
+    Larger losses are truncated on the grid of dp-accounting.
+    """
     if isinstance(leaf, dp_event.PoissonSampledDpEvent):
         return _loss_reach(leaf.event)
     if isinstance(leaf, dp_event.LaplaceDpEvent):
@@ -287,10 +306,10 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
 
 
 def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
-    """Return the smallest allowed grid step of one event, in nats, and the preferred grid step.
+    """Return the smallest allowed and the preferred grid step of an event, in nats.
 
-    The preferred step is proportional to the losses of one event. It is at least the default step for all repetitions
-    (:func:`default_grid_step`), because dp-accounting uses a wide window for many repetitions.
+    The preferred step is proportional to the largest loss of one event. It is at least the default step for all
+    repetitions (:func:`default_grid_step`), because dp-accounting uses a wide window for many repetitions.
     """
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
@@ -301,9 +320,10 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
 
 
 def _alone(leaf: Leaf) -> Leaf:
-    """Return one Gaussian release that is equivalent to repeated Gaussian releases or to tree aggregation.
+    """Return the single Gaussian release that is equivalent to repeated ones.
 
-    Its noise is divided by the root of the number of releases. Other events are returned unchanged.
+    Its noise multiplier is divided by the square root of their number. Tree aggregation counts as repeated Gaussian
+    releases. Other events are returned unchanged.
     """
     one_event, count = leaf
     if isinstance(one_event, dp_event.SingleEpochTreeAggregationDpEvent):
@@ -316,10 +336,10 @@ def _alone(leaf: Leaf) -> Leaf:
 def compose_losses(
     phases: Sequence[tuple[PrivacyProfile, Run]], leaves: Sequence[Leaf], relation: Relation, step: float | None
 ) -> pld_curve.PldCurve:
-    """Return the privacy curve of phases and events, composed by dp-accounting on one grid of losses.
+    """Return the privacy curve of phases and events on one grid of losses.
 
-    It is as sound as the dominating pairs of the phases (C2, C18) and the distributions of dp-accounting, except for
-    rounding.
+    dp-accounting composes the distributions. The curve is an upper bound if the dominating pairs of the phases and the
+    distributions of dp-accounting are (C2: domination composes, C18: pairs on a grid), except for rounding.
 
     Args:
         phases: The releases of the phases, with their runs.
@@ -347,7 +367,10 @@ def compose_losses(
 
 @lru_cache(maxsize=32)
 def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of one event, given as JSON, with dense probability mass functions."""
+    """Return the privacy loss distribution of one event, which is JSON text.
+
+    Its probability mass functions are dense.
+    """
     event = event_from(json.loads(text))
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
         # nats; the part of the tail of discrete Laplace noise that dp-accounting represents
@@ -370,7 +393,13 @@ def add_divergences(
     relation: Relation,
     orders: Sequence[float] | None = None,
 ) -> RenyiCurve:
-    """Return the sum of Renyi divergences of curves of whole phases and of events, at dp-accounting's orders.
+    """Return the sum of the Renyi divergences of phases and of events.
+
+    Args:
+        curves: The Renyi curves of whole phases.
+        leaves: The events, with their repetitions.
+        relation: The neighboring relation.
+        orders: The orders; None for the default orders of dp-accounting.
 
     Raises:
         UnsupportedError: dp-accounting has no divergence of an event.
@@ -393,7 +422,10 @@ def add_divergences(
 
 @lru_cache(maxsize=64)
 def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the divergences of one event, given as JSON, and how often :data:`RENYI_NOISE` is counted for it."""
+    """Return the Renyi divergences of one event, which is JSON text.
+
+    The second result is the number of times that :data:`RENYI_NOISE` is counted for the event.
+    """
     event = event_from(json.loads(text))
     parts = 1.0
     if isinstance(event, dp_event.RepeatAndSelectDpEvent):
@@ -416,7 +448,10 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
 
 @contextmanager
 def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
-    """Convert errors of dp-accounting to :class:`UnsupportedError`, and suppress its log messages on omitted orders."""
+    """Convert errors of dp-accounting to :class:`UnsupportedError`.
+
+    Log messages of dp-accounting about omitted orders are suppressed.
+    """
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
@@ -453,7 +488,9 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
 
 
 def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
-    """Return the joint privacy curve of phases that include events; ``step`` is the grid step in nats.
+    """Return the joint privacy curve of phases that include events.
+
+    ``step`` is the grid step in nats; None for the default.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -474,18 +511,24 @@ NO_PRIVACY = PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
 
 
 def event_of(phase: Phase) -> dp_event.DpEvent:
-    """Return the event of one step of a phase that is an event."""
+    """Return the dp-accounting event of one step of a phase."""
     return event_from(json.loads(vars(phase.mechanism)["text"]))
 
 
 def _leaves_of(phase: Phase) -> list[Leaf]:
-    """Return the events of a phase; none for a phase of privproj."""
+    """Return the events of a phase with their repetitions.
+
+    A phase of privproj has none.
+    """
     data = vars(phase.mechanism).get("text")
     return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
 
 
 def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`UnsupportedError` if noise multipliers relate to the clipping norm and to twice that norm."""
+    """Raise :class:`UnsupportedError` if noise multipliers are defined differently.
+
+    Under replace, a noise multiplier is relative to the clipping norm in some phases, and to twice that norm in others.
+    """
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
     over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_requirements]
     if over_clip and over_both:
@@ -496,12 +539,13 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return the names of a part of the phase without a privacy loss distribution, and of one without a Renyi curve.
+    """Return the parts of a phase that the two accountants do not support.
 
-    Each is empty if there is none.
+    The first name is a part without a privacy loss distribution, and the second name is a part without a Renyi curve. A
+    name is empty if there is no such part.
 
     Raises:
-        UnsupportedError: An event has neither.
+        UnsupportedError: An event has no privacy loss distribution and no Renyi curve.
     """
     if phase.accountant is None:
         has_distribution = isinstance(phase.release()[0], PrivacyProfile)
@@ -516,7 +560,9 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
 
 
 def _with_renyi_bound(phase: Phase, why: str) -> Phase:
-    """Return a phase of privproj with its Renyi bound; an event is returned unchanged.
+    """Return a phase of privproj with its Renyi bound.
+
+    A phase that is an event is returned unchanged. ``why`` is the reason, for messages.
 
     Raises:
         UnsupportedError: The Renyi bound does not support the run.

@@ -1,8 +1,8 @@
 """Build phases of a run from events of dp-accounting.
 
-dp-accounting composes a run with such phases (:mod:`privproj.contrib.events.event_composition`). Phases of privproj are
-represented by dominating pairs on one grid of losses. If an event has no privacy loss distribution, phases of privproj
-are represented by their Renyi bounds, and divergences are added.
+dp-accounting composes a run with such phases (:mod:`privproj.contrib.events.event_composition`). In the composition,
+phases of privproj are represented by dominating pairs on one grid of losses. If an event has no privacy loss
+distribution, phases of privproj are represented by their Renyi bounds, and divergences are added.
 """
 
 import json
@@ -29,7 +29,9 @@ MOST_SHOWN = 80  # characters; longest text of an event in a line of output
 
 @dataclass(frozen=True, kw_only=True)
 class Event(Mechanism):
-    """An event of dp-accounting as the mechanism of a phase; :func:`event_from_data` builds and checks it.
+    """An event of dp-accounting as the mechanism of a phase.
+
+    :func:`event_from_data` builds and checks it.
 
     Attributes:
         text: The event as JSON in a canonical form, so that equal events are equal.
@@ -51,11 +53,11 @@ class Event(Mechanism):
         return json.loads(self.text)
 
     def parameters(self) -> dict[str, object]:
-        """Return the event as plain data, under the key of run files."""
+        """Return the event as plain data under the key ``event``, as in run files."""
         return {"event": self.data}
 
     def over_run(self, run: Run) -> Curve:
-        """Return the privacy curve of the event composed with itself."""
+        """Return the privacy curve of the event composed with itself over a run."""
         phase = _EventPhase(self, run, _bound_of(self.data["type"]), name="event")
         return phase.accountant.curve([phase])
 
@@ -66,14 +68,14 @@ class _EventPhase(Phase):
 
     @property
     def accountant(self) -> Any:
-        """The module that composes a run with such a phase."""
+        """The module that composes a run with events of dp-accounting."""
         from privproj.contrib.events import event_composition
 
         return event_composition
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """Assumptions on the run, and on the noise of the event under replace."""
+        """The requirements on the run, and under replace on the noise multiplier."""
         replaces = self.run.relation is NeighboringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
         return (*super().run_requirements, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
@@ -104,7 +106,10 @@ def _bound_of(kind: str) -> Bound:
 
 
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:
-    """Return the phase of an event, given as plain data or as an object; ``run`` has its steps and its relation.
+    """Return the phase of an event.
+
+    The event is plain data or an object of dp-accounting. ``run`` has its steps and its neighboring relation, ``where``
+    names the event in messages, and ``name`` is the name of the phase.
 
     Raises:
         InvalidParameterError: The event is not one of dp-accounting, or a value is out of range.

@@ -1,8 +1,8 @@
-"""Compose privacy loss distributions with dp-accounting, and add its measured rounding error to every delta.
+"""Compose privacy loss distributions with dp-accounting.
 
 The FFT of dp-accounting has no published error bound. Therefore a measured rounding error is added to every delta,
-deltas close to this error are rejected, and no lower end is known. docs/proofs.md lists everything that is measured and
-not proved under "What is only observed".
+deltas close to this error are rejected, and no lower bound is known. docs/proofs.md lists everything that is measured
+and not proved under "What is only observed".
 """
 
 import math
@@ -36,7 +36,9 @@ MOST_DEFAULT_CELLS = 2.0**20
 
 @dataclass(frozen=True)
 class PldCurve:
-    """The privacy curve of a composed run, the maximum of the add and remove directions, without lower ends.
+    """The privacy curve of a run that dp-accounting composed, as upper bounds.
+
+    It is the maximum of the add and remove directions.
 
     Attributes:
         distribution: The composed privacy loss distribution in both directions.
@@ -80,10 +82,11 @@ class PldCurve:
 
 
 def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -> float:
-    """Return the default grid step for dp-accounting, in nats, at most about ``most``; any step is sound.
+    """Return the default grid step for dp-accounting, in nats; any step is sound.
 
-    dp-accounting uses a wide window, because its Chernoff orders are at least one over the range of the losses of a
-    step. The grid step is chosen such that the window has at most about :data:`MOST_DEFAULT_CELLS` cells.
+    The step is at most ``most``, unless the window would then have too many cells. dp-accounting uses a wide window,
+    because its Chernoff orders are at least one over the range of the losses of a step. The grid step is chosen such
+    that the window has at most about :data:`MOST_DEFAULT_CELLS` cells.
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
@@ -94,9 +97,11 @@ def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -
 
 
 def compose(parts: list[Part], step: float) -> PldCurve:
-    """Return the privacy curve of a run from the distributions of its releases, on one grid with this step in nats.
+    """Return the privacy curve of a run from the distributions of its releases.
 
-    It is as sound as these distributions (C2, C18), except for rounding, which is measured and not proved.
+    Each part is a distribution and its number of releases. All distributions are on one grid with this ``step`` in
+    nats. The curve is an upper bound if the distributions dominate the releases (C2: domination composes, C18: pairs on
+    a grid), except for rounding, which is measured and not proved.
 
     Raises:
         PrecisionError: The grid has more than :data:`MOST_GRID_CELLS` cells.
@@ -110,9 +115,10 @@ def compose(parts: list[Part], step: float) -> PldCurve:
 
 
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
-    """Return the distribution of ``count`` releases, with dense probability mass functions.
+    """Return the privacy loss distribution of ``count`` releases.
 
-    The number of atoms of a sparse distribution would grow exponentially with the number of releases.
+    Its probability mass functions are dense, because the number of atoms of a sparse distribution would grow
+    exponentially with the number of releases.
 
     Raises:
         PrecisionError: The grid would be too large.

@@ -1,4 +1,7 @@
-"""Account for training plans whose parameters depend on earlier outputs, by privacy filters."""
+"""Account for plans that depend on earlier outputs, by privacy filters.
+
+In such a training plan, the noise, sampling rate or rank of a release may depend on earlier outputs.
+"""
 
 from privproj.lazy import lazy_names
 

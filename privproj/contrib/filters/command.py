@@ -1,4 +1,7 @@
-"""Implement the command ``privproj filter``, which counts the steps that fit into the budget of a privacy filter."""
+"""Implement the command ``privproj filter``.
+
+It computes the number of steps that fit into the budget of a privacy filter.
+"""
 
 from dataclasses import replace
 from typing import Any

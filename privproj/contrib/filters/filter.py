@@ -1,4 +1,4 @@
-"""Enforce a privacy budget for training plans whose parameters depend on earlier outputs (privacy filters, C35).
+"""Enforce a privacy budget for plans that depend on outputs (C35: filters).
 
 Composition covers adaptive queries, but not adaptive parameters. A filter covers both. Its budget is fixed before the
 first release. The filter counts the cost of every release, and rejects a release that would exceed the budget. Costs
@@ -48,9 +48,11 @@ HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """Return the phase with the bound that is used, and the cost of one release, rounded up to an exact fraction.
+    """Return the phase with the bound that is used, and the cost of one release.
 
-    With an order ``alpha`` the cost is ``D(alpha)``. Without one it is ``mu^2`` of Gaussian noise on the whole dataset.
+    The cost is rounded up to an exact fraction. With an order ``alpha`` it is the Renyi divergence ``D(alpha)``.
+    Without an order it is ``mu^2`` for Gaussian noise on the whole dataset, where ``mu`` is the sensitivity over the
+    noise.
 
     Raises:
         UnsupportedError: The cost is unknown or infinite. Or there is no order, and the release is not Gaussian noise
@@ -78,12 +80,19 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
 
 
 def _curve_of(budget: float, order: float | None) -> Curve:
-    """Return the privacy curve of the whole budget: ``(alpha, budget)``-RDP, or without an order a Gaussian release."""
+    """Return the privacy curve of the whole budget.
+
+    With an order ``alpha`` it is the curve of ``(alpha, budget)``-RDP. Without an order it is the curve of a Gaussian
+    release at ``mu = sqrt(budget)``.
+    """
     return gaussian_profile(next_up(math.sqrt(budget))) if order is None else OneOrder(order, budget)
 
 
 def _guess_budget(target: FullTarget, order: float | None) -> float:
-    """Return approximately the largest budget that meets a target; at most 0 if there is none."""
+    """Return the approximate largest budget that meets a target.
+
+    The result is at most 0 if no budget meets the target.
+    """
     if order is not None:
         # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
         return target.epsilon - OneOrder(order, 0.0).price(floor_log_delta(target))
@@ -92,9 +101,10 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 
 
 def best_order(phase: Phase, target: FullTarget) -> float:
-    """Return the order at which the largest number of such releases fits into the budget of a target.
+    """Return the order at which the most releases of a phase fit into a budget.
 
-    Every order is sound. The result has four digits and does not depend on the number of steps of the phase.
+    For each order, the budget is the largest one that meets the target. Every order is sound. The result has four
+    digits and does not depend on the number of steps of the phase.
 
     Raises:
         UnsupportedError: No order leaves a budget, or there is no Renyi curve.
@@ -122,7 +132,12 @@ def best_order(phase: Phase, target: FullTarget) -> float:
 
 
 def _one_release(phase: Phase) -> Phase:
-    """Return the phase of one release, or raise if a filter cannot count it."""
+    """Return the phase of one release.
+
+    Raises:
+        InvalidParameterError: The phase allows refuted bounds.
+        UnsupportedError: A filter cannot count the release, because batches are shuffled or a projection is reused.
+    """
     if phase.allow_refuted:
         raise InvalidParameterError("allow_refuted", True, "false in a filter")
     if phase.run.scheme.is_shuffled:
@@ -136,13 +151,14 @@ def _one_release(phase: Phase) -> Phase:
 
 
 class Filter:
-    """A privacy budget for a plan whose noise, rate, rank and number of steps may depend on earlier outputs.
+    """A privacy budget for a plan whose parameters may depend on earlier outputs.
 
-    The budget is fixed before the first release. A filter with an order adds the Renyi divergences of all releases at
-    one fixed order ``alpha``, and enforces ``sum_t D_t(alpha) <= B``. Then all releases together are ``(alpha, B)``-RDP
-    (Feldman, Zrnic 2021, arXiv 2008.11193; claim C35). A filter without an order enforces ``sum_t mu_t^2 <= B`` for
-    Gaussian noise on the whole dataset (Smith, Thakurta 2022, arXiv 2210.17520). Its epsilon is that of a plan fixed in
-    advance.
+    These parameters are noise, sampling rate, rank and number of steps. The budget ``B`` is fixed before the first
+    release. A filter with an order adds the Renyi divergences ``D_t(alpha)`` of all releases ``t`` at one fixed order
+    ``alpha``, and enforces ``sum_t D_t(alpha) <= B``. Then all releases together are ``(alpha, B)``-RDP (Feldman, Zrnic
+    2021, arXiv 2008.11193; claim C35). A filter without an order enforces ``sum_t mu_t^2 <= B`` for Gaussian noise on
+    the whole dataset, where ``mu_t`` is the sensitivity over the noise (Smith, Thakurta 2022, arXiv 2210.17520). Its
+    epsilon equals the epsilon of a plan that is fixed in advance and spends the whole budget.
 
     Call :meth:`spend` before each release. It counts the release, or rejects it and changes nothing. Threads may share
     a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a filter on
@@ -159,7 +175,7 @@ class Filter:
 
     Attributes:
         order: The order, or None.
-        budget: ``B``; for a target epsilon and delta, the largest budget that meets both.
+        budget: ``B``; for a target epsilon and delta, the largest budget that meets the target.
         relation: The neighboring relation.
         group_size: The number of records of one user.
 
@@ -226,9 +242,9 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Return a filter at the order at which the largest number of such releases fits into the budget.
+        """Return a filter with the order at which the most such releases fit.
 
-        Call it before the first release, because the order must not depend on an output.
+        Call this method before the first release, because the order must not depend on an output.
 
         Args:
             release: A typical release, as a mechanism or a phase of a schedule; it is not counted.
@@ -256,16 +272,18 @@ class Filter:
 
     @property
     def spent(self) -> float:
-        """The spent part of the budget, rounded up."""
+        """The spent part of the budget, rounded up; in nats at the order, or a ``mu^2``."""
         return _round_up(self._spent)
 
     @property
     def left(self) -> float:
-        """The remaining part of the budget, rounded down."""
+        """The remaining part of the budget, rounded down; in the unit of :attr:`spent`."""
         return -_round_up(self._spent - Fraction(self.budget))
 
     def spend(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> None:
-        """Count releases before they are made, or raise an error and count none if they do not all fit.
+        """Count releases before they are made, or raise an error if they do not fit.
+
+        If not all of the releases fit into the budget, none of them is counted.
 
         Args:
             release: A mechanism; or a phase of a schedule, which needs no other arguments.
@@ -346,7 +364,9 @@ class Filter:
         return self._fitting(self._cost(_phase_of(release, bound, run, self))[1])
 
     def epsilon(self, delta: float) -> Result:
-        """Return the epsilon of the whole budget, rounded up, which you may report at any time.
+        """Return the epsilon of the whole budget, rounded up.
+
+        You may report this epsilon at any time.
 
         Args:
             delta: The delta of the guarantee, above 0 and below 1.
@@ -382,9 +402,10 @@ class Filter:
         return solve_delta(_BudgetQuery(self.phases, budget=self), epsilon_target(epsilon))
 
     def epsilon_of_spent(self, delta: float) -> float:
-        """Return the epsilon of the spent part of the budget, which is valid only for a plan fixed in advance.
+        """Return the epsilon of the spent part of the budget, rounded up.
 
-        It is not a guarantee for a plan that depends on earlier outputs. For such a plan use :meth:`epsilon`.
+        It is a guarantee only for a plan that is fixed in advance. For a plan that depends on earlier outputs, use
+        :meth:`epsilon`.
 
         Args:
             delta: The delta, above 0 and below 1.
@@ -437,7 +458,13 @@ class Filter:
         return min(MOST_STEPS, int((Fraction(self.budget) - self._spent) // cost))
 
     def _largest_budget(self, target: FullTarget) -> float:
-        """Return the largest budget that meets a target, up to rounding; the result was checked to meet it."""
+        """Return the largest budget that meets a target, up to rounding.
+
+        The result was checked to meet the target.
+
+        Raises:
+            UnsupportedError: No budget above 0 meets the target.
+        """
         budget, step = _guess_budget(target, self.order), 1e-15
         while budget > 0.0 and not meets(_curve_of(budget, self.order), target):
             # The conversion of an order has an absolute rounding error; mu^2 has a relative one.
@@ -453,21 +480,24 @@ class Filter:
 
 @dataclass(frozen=True)
 class _BudgetQuery(Composition):
-    """The composition that represents the whole budget of a filter; its phases are the counted releases."""
+    """The composition that represents the whole budget of a filter.
+
+    Its phases are the counted releases.
+    """
 
     budget: Filter = field(kw_only=True)
 
     @property
     def is_plain(self) -> bool:
-        """False: a filter is never reported as a single mechanism."""
+        """The value False, because a filter is never reported as a single mechanism."""
         return False
 
     def __post_init__(self) -> None:
-        """Allow a filter without releases."""
+        """Skip the checks of the base class, so that a filter may have no releases."""
 
     @property
     def remedy(self) -> str:
-        """Advice for a smaller epsilon, as text."""
+        """The advice for a smaller epsilon, as text."""
         return "a smaller budget, fixed before the first release"
 
     def curve(self) -> Curve:
@@ -476,14 +506,20 @@ class _BudgetQuery(Composition):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the phases, with a budget fixed in advance in place of a schedule fixed in advance."""
+        """The requirements of the phases, and of a budget that is fixed in advance.
+
+        The latter replaces the requirement of a schedule that is fixed in advance.
+        """
         return (
             *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),
             Requirement.FIXED_FILTER,
         )
 
     def side(self, curve: Curve) -> Side:
-        """Return the side of upper bounds: the result covers the whole budget, not only the spent part."""
+        """Return the side, which is always an upper bound.
+
+        The result covers the whole budget, not only the spent part.
+        """
         return Side.UPPER
 
     def named(self) -> dict[str, Any]:
@@ -507,7 +543,13 @@ SOURCES = (
 def _phase_of(
     release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
 ) -> Phase:
-    """Return the phase of a release with these options of a run; the default relation is that of the filter."""
+    """Return the phase of a release with the options of its run.
+
+    The default relation and group size are those of the filter ``budget``.
+
+    Raises:
+        InvalidParameterError: Options are given with a phase, or a value is out of range.
+    """
     if isinstance(release, Phase):
         require_no_options(bound, run, "a phase")
         return release

@@ -1,4 +1,7 @@
-"""Let a privacy filter enforce the target of a ledger that has an ``order`` besides epsilon and delta (C35)."""
+"""Let a privacy filter enforce the target of a ledger (C35).
+
+Such a target has an ``order`` besides epsilon and delta.
+"""
 
 from typing import Any
 
@@ -24,6 +27,6 @@ class LedgerFilter(Filter):
 
 
 def filter_text(budget: Filter) -> str:
-    """Return the order of a filter, its budget and the spent share of the budget, as text."""
+    """Return the order, the budget and the spent share of a filter, as text."""
     order, total = str(budget.order).removesuffix(".0"), round_outward(budget.budget, up=False)
     return f"order {order}, budget {total}, {percent(budget.spent / budget.budget)} spent"

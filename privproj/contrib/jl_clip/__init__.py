@@ -10,7 +10,7 @@ __all__ = ["JLClip"]
 
 
 class _ProbeRequirement(RequirementText):
-    """Requirements on the probes."""
+    """Requirements on the probes of random clipping."""
 
     FRESH_PROBES = (
         "fresh-probes",
@@ -29,11 +29,11 @@ class _ProbeRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class JLClip(NoisyMechanism):
-    """Random clipping, which estimates the norm of each record's vector.
+    """Random clipping, by norms that Gaussian probes estimate, with Gaussian noise.
 
-    The vector ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``M = sqrt(mean of <g, v_j>^2)`` estimates
-    its norm by ``probes`` standard Gaussian vectors ``v_j`` (arXiv 2102.03013). The noise has the standard deviation
-    ``z C``.
+    The vector ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``C`` is the clipping norm. The estimate
+    ``M = sqrt(mean of <g, v_j>^2)`` of the norm of ``g`` uses ``probes`` standard Gaussian vectors ``v_j`` (arXiv
+    2102.03013). The noise has the standard deviation ``z C``.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the clipping norm ``C``, from 1e-12

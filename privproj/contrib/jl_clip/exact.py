@@ -1,8 +1,9 @@
 """Compute the exact profile of random clipping, and a bound for groups (C32).
 
-The squared sensitivity over noise of a record that is clipped by an estimate of its norm is ``X = scale / U`` with ``U
-~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi2_r``. ``X`` has no moment of order ``a``
-or more. The bound ``exact`` needs no moments, and ``any-records`` needs the first moment.
+``r`` is the number of probes and ``mu = 1/z``, where ``z`` is the noise multiplier. The squared sensitivity over noise
+of a record that is clipped by an estimate of its norm is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with
+``U ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``. ``X`` has no moment of order ``a`` or more. The bound ``exact``
+needs no moments, and ``any-records`` needs the first moment.
 """
 
 import math
@@ -39,11 +40,11 @@ class InverseGamma:
 
     @property
     def mean(self) -> float:
-        """The mean ``E X = scale / (a - 1)``; ``inf`` for ``a`` up to 1."""
+        """The mean ``E X = scale / (a - 1)``; it is infinite for ``a <= 1``."""
         return self.scale / (self.a - 1.0) if self.a > 1.0 else math.inf
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[X | X > x]``, at least ``x``; ``inf`` for ``a`` up to 1."""
+        """Return ``E[X | X > x]``, which is at least ``x`` and infinite for ``a <= 1``."""
         if self.a <= 1.0:
             return math.inf
         # E[X | X > x] = E X P(scale/Gamma(a - 1) > x) / P(X > x)
@@ -51,7 +52,10 @@ class InverseGamma:
         return max(x, self.mean * math.exp(biased.log_tail(x) - self.log_tail(x)))
 
     def log_density(self, t: float) -> float:
-        """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
+        """Return the log of the density of ``t = ln(a / U)``.
+
+        The density is ``U^a e^-U / Gamma(a)``.
+        """
         # ln[U^a e^-U / Gamma(a)] at U = a e^-t
         return log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
 
@@ -64,9 +68,10 @@ class InverseGamma:
         return math.log1p(-math.exp(min(log_gamma_tail(self.a, excess, ratio), -1e-300)))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature (C4).
 
-        The enclosure is widened by the estimated error; that the estimate covers the error is observed, not proved.
+        ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``. The enclosure is widened by the estimated
+        error. That the estimate covers the error is observed, not proved.
         """
         center = self.scale / self.a
 
@@ -97,7 +102,10 @@ class InverseGamma:
         return widen_outward(log_mean, error + rounding, steepness)
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in ``finer`` times as many bins as usual."""
+        """Return the distribution in discrete bins.
+
+        ``finer`` multiplies the default number of bins.
+        """
         from privproj.distributions.binned import BINS, inverse_gamma_bins
 
         # six times as many bins as for a light tail
@@ -105,7 +113,10 @@ class InverseGamma:
 
 
 def distribution(mechanism: JLClip) -> InverseGamma:
-    """Return the distribution of the squared sensitivity of a long vector over noise."""
+    """Return the distribution of the squared sensitivity over noise of a record.
+
+    The vector of the record is long compared with the clipping norm, which is the worst case.
+    """
     assert mechanism.probes is not None
     half = 0.5 * mechanism.probes
     # X = mu^2 r / chi2_r (C32).

@@ -10,7 +10,8 @@ from privproj.contrib.jl_clip import JLClip
 class _BallRandomClip(BallMean):
     """The exact profile of random clipping in ball arithmetic (C32).
 
-    The profile is ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]``, where ``r`` is the number of probes.
+    The profile is ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]``. Here ``h_eps(x)`` is the Gaussian delta at the squared
+    sensitivity ``x``, ``mu`` is one over the noise multiplier, and ``r`` is the number of probes.
     """
 
     effort: int = 8
@@ -19,12 +20,12 @@ class _BallRandomClip(BallMean):
         self.probes, self.noise = probes, noise_multiplier
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return the mean of ``h_eps(mu^2 r / chi2_r)``."""
+        """Return a ball that contains ``E[h_eps(mu^2 r / chi2_r)]``."""
         half = arb(self.probes) / 2
         return BallGammaDistribution(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 
 
 def ball_profile(mechanism: JLClip, steps: int) -> _BallRandomClip:
-    """Return the profile of one release."""
+    """Return the profile of one release in ball arithmetic."""
     assert mechanism.probes is not None
     return _BallRandomClip(mechanism.probes, mechanism.z)

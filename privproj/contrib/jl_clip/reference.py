@@ -1,4 +1,8 @@
-"""Random clipping by Gaussian probes, in mpmath."""
+"""Compute reference values of the privacy of random clipping in mpmath.
+
+``r`` is the number of probes, and ``mu`` is one over the noise multiplier. ``h_eps(x)`` is the Gaussian delta at the
+squared sensitivity ``x``.
+"""
 
 import mpmath as mp
 
@@ -14,7 +18,11 @@ from privproj.reference.special import normal_tail
 
 
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return ``E[h_eps(mu^2 r / chi2_r)]`` by an integral over ``t = -ln(chi2_r / 2)`` (C32)."""
+    """Return delta if the adversary sees the probes (C32).
+
+    It is ``E[h_eps(mu^2 r / chi2_r)]``, an integral over ``t = -ln(chi2_r / 2)``. ``r`` is the number of probes, ``mu``
+    is one over the noise multiplier, and ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
+    """
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a
 
@@ -25,7 +33,11 @@ def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 
 
 def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return ``E Phi(S - x) - e^eps Phi(-x)`` at ``E e^(S x - S^2/2) = e^eps``, ``S = mu sqrt(r / chi2_r)`` (C32)."""
+    """Return delta if the probes are secret (C32).
+
+    It is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``, at the ``x`` with
+    ``E e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, and ``mu`` is one over the noise multiplier.
+    """
     a, eps, mu = mp.mpf(probes) / 2, mp.mpf(epsilon), gaussian_mu(noise_multiplier)
 
     def mean(f: Function) -> Real:
@@ -39,7 +51,11 @@ def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 
 
 def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return ``min_p E[g_p(mu^2 r / chi2_r)]``, delta where several records change (C32)."""
+    """Return delta if neighboring datasets differ in several records (C32).
+
+    It is ``min_p E[g_p(mu^2 r / chi2_r)]``. ``r`` is the number of probes, ``mu`` is one over the noise multiplier, and
+    ``g_p`` is the convex majorant of the Gaussian delta with a tangent at the squared sensitivity ``p``.
+    """
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a
     distribution = ReferenceDistribution(

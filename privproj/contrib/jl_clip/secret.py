@@ -1,15 +1,17 @@
-"""Compute the exact profile of random clipping with secret probes of each record (C32).
+"""Compute the exact profile of random clipping with secret probes (C32).
 
-The release of one record is ``x = S + N(0, 1)`` in units of the noise, along the record's vector. ``S = mu sqrt(r /
-chi2_r)`` is not released, so the pair is a mixture of normal distributions against one. Its likelihood ratio ``w(x) = E
-e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
+Each record has its own probes. The release of one record is ``x = S + N(0, 1)`` in units of the noise, along the vector
+of the record. ``S = mu sqrt(r / chi2_r)``, with ``r`` probes and ``mu`` one over the noise multiplier, is not released.
+So the pair is a mixture of normal distributions against one normal distribution. Its likelihood ratio
+``w(x) = E e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
 
     delta(eps) = E Phi(S - x) - e^eps Phi(-x).
 
-For ``eps >= 0`` the other order is at most that (C32).
+For ``eps >= 0`` the profile in the other direction is at most this one (C32).
 
-``E`` is a Gauss rule over ``u = ln(chi2_r / 2)``. That the rule is right to :data:`MEAN_RELATIVE_ERROR` is measured,
-not proved. An error of ``x`` changes delta to second order only. The profile is also at most that of public probes.
+The expectation ``E`` is a Gauss rule over ``u = ln(chi2_r / 2)``. Its relative error is at most
+:data:`MEAN_RELATIVE_ERROR`, which is measured and not proved. An error of ``x`` changes delta to second order only. The
+profile is also at most the profile for public probes.
 """
 
 import math
@@ -40,14 +42,21 @@ RESOLUTION = 40.0  # evaluations per standard deviation of the loss
 
 
 class SecretShift:
-    """The distribution of the shift ``S = sqrt(X)`` that is not released, and its profile."""
+    """The distribution of the shift ``S = sqrt(X)``, and the profile that follows.
+
+    ``X`` is the random squared sensitivity over noise. The shift is not released.
+    """
 
     def __init__(self, squared: InverseGamma) -> None:
         self.squared = squared
 
     @cached_property
     def nodes(self) -> "tuple[Array, Array, float]":
-        """Shifts, the logs of their weights, and the log probability of the shifts beyond, as :data:`LARGEST_SHIFT`."""
+        """The nodes of the Gauss rule: shifts, logs of their weights, and a tail.
+
+        A shift is the contribution of the record to the release, in standard deviations of the noise. The tail is the
+        log probability that the shift is larger than all nodes. No node exceeds :data:`LARGEST_SHIFT`.
+        """
         import numpy as np
         from scipy import special
 
@@ -67,7 +76,10 @@ class SecretShift:
         return math.sqrt(scale) * np.exp(-0.5 * u.ravel()), log_weights.ravel(), beyond
 
     def thresholds(self, eps: "Array") -> "Array":
-        """Return ``x`` with ``w(x) = e^eps``; ``nan`` where it is not found or beyond :data:`LARGEST_THRESHOLD`."""
+        """Return the output ``x`` at which the privacy loss is each epsilon.
+
+        ``x`` is ``nan`` if the search does not converge, or if ``x`` exceeds :data:`LARGEST_THRESHOLD`.
+        """
         import numpy as np
 
         shifts, weights, _ = self.nodes
@@ -87,7 +99,10 @@ class SecretShift:
         return np.where((np.abs(gap) <= 1e-9) & (x <= LARGEST_THRESHOLD), x, math.nan)
 
     def log_deltas(self, eps: "Array") -> "tuple[Array, Array]":
-        """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``; ``-inf`` and 0 where unknown."""
+        """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``.
+
+        Unknown lower bounds are ``-inf``, and unknown upper bounds are 0.
+        """
         import numpy as np
 
         ends = [self._log_deltas(eps[i : i + ROWS_AT_ONCE]) for i in range(0, len(eps), ROWS_AT_ONCE)]
@@ -95,7 +110,7 @@ class SecretShift:
         return lower, upper
 
     def _log_deltas(self, eps: "Array") -> "tuple[Array, Array]":
-        """Return :meth:`log_deltas` of a few epsilons."""
+        """Return the bounds of :meth:`log_deltas` for a few epsilons at once."""
         import numpy as np
         from scipy import special
 
@@ -135,7 +150,7 @@ def secret_profile(mechanism: JLClip) -> PrivacyProfile:
 
 
 class _SecretProbesRequirement(RequirementText):
-    """The requirement of secret probes."""
+    """The requirement that probes are secret."""
 
     SECRET_PROBES_PER_RECORD = (
         "secret-probes-per-record",
@@ -148,7 +163,7 @@ class _BoundOfSecretProbes(Bound):
     """A bound that requires secret probes."""
 
     def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """Return what the program must do for any parameters of the mechanism."""
+        """Return the requirements on the program for any parameters of the mechanism."""
         return *super().requirements(mechanism), _SecretProbesRequirement.SECRET_PROBES_PER_RECORD
 
 

@@ -1,4 +1,7 @@
-"""Compute the privacy loss distribution of a run, and convert a run to GDP, zCDP, RDP or trade-off functions."""
+"""Compute privacy loss distributions, and convert runs to other definitions.
+
+The other privacy definitions are GDP, zCDP, RDP and trade-off functions.
+"""
 
 from privproj.lazy import lazy_names
 

@@ -1,8 +1,9 @@
-"""Compute privacy loss distributions of runs, and convert runs to GDP, zCDP, RDP or trade-off functions.
+"""Compute privacy loss distributions, and convert runs to GDP, zCDP or RDP.
 
 The true privacy curve of a run is convex and holds in both the add and remove directions. Therefore upper bounds of the
-curve at grid points define a pair of distributions that dominates the run (C18), for every bound of the mechanism. A
-run of several phases is composed before its loss distribution is computed.
+curve at grid points define a pair of distributions that dominates the run (C18: pairs on a grid). This is true for
+every bound of the mechanism. A run of several phases is composed before its loss distribution is computed. Runs can
+also be converted to trade-off functions and to distributions of dp-accounting.
 """
 
 import math
@@ -44,8 +45,8 @@ class PrivacyLoss(Composition):
     The distribution ``above`` dominates every neighboring pair in both directions, so all values computed from it are
     upper bounds. It has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``, the
     mass of an infinite loss. The masses under the other dataset are ``exp(-losses)`` times as large, and
-    ``infinity_mass_q`` is the mass at a loss of minus infinity. ``+`` and ``*`` compose the runs and not the
-    distributions, so they add no discretization error.
+    ``infinity_mass_q`` is the mass at a loss of minus infinity. The operators ``+`` and ``*`` compose the runs and not
+    their distributions, so they add no discretization error.
 
     Args:
         phases: The phases in their order, as in a :class:`privproj.schedule.Composition`.
@@ -63,7 +64,7 @@ class PrivacyLoss(Composition):
 
     @cached_property
     def _curve(self) -> Curve:
-        """The privacy curve, composed once."""
+        """The privacy curve of the run, composed once."""
         return super().curve()
 
     def curve(self) -> Curve:
@@ -72,7 +73,7 @@ class PrivacyLoss(Composition):
 
     @cached_property
     def above(self) -> "DominatingPair":
-        """The distribution that dominates the run, from the curve at the grid points.
+        """The loss distribution that dominates the run, from its curve at grid points.
 
         Raises:
             PrecisionError: Losses are too large for the range of doubles.
@@ -84,7 +85,10 @@ class PrivacyLoss(Composition):
 
     @property
     def basis(self) -> Result:
-        """The bound, status and assumptions of the run, as a result whose value is not used."""
+        """The bound, status and assumptions of the run, as a result.
+
+        The value of this result is not used.
+        """
         return build_result(self, "curve", 1.0, curve=self.curve())
 
     def __repr__(self) -> str:
@@ -95,7 +99,10 @@ class PrivacyLoss(Composition):
 
 
 def _as_profile(curve: Curve) -> PrivacyProfile:
-    """Return a curve that holds in both directions as the privacy profile of one release."""
+    """Return a curve as the privacy profile of one release.
+
+    The curve must hold in both directions.
+    """
     if isinstance(curve, PrivacyProfile) and curve.table is not None and curve.excess is None:
         return replace(curve, resolution=LOSSES_PER_DEVIATION)
     ordinary = at_first_level(curve)
@@ -114,7 +121,9 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
 def privacy_loss(
     run: Mechanism | Composition, *, bound: str | None = None, **options: Unpack[RunOptions]
 ) -> PrivacyLoss:
-    """Return a run with its privacy loss distribution, which can be composed and converted (:func:`convert`).
+    """Return a run with its privacy loss distribution.
+
+    It can be composed with ``+`` and ``*``, and converted with :func:`convert`.
 
     Args:
         run: A mechanism, or a composition, which has its own bounds and runs.
@@ -149,10 +158,10 @@ class Conversion:
 
     Attributes:
         to: The privacy definition, one of those in :func:`convert`.
-        value: The number, the list of numbers, or the object.
+        value: The number, list of numbers or object, as in the table of :func:`convert`.
         side: Whether the value is an upper bound (privacy parameters and losses), a lower bound (false negative rates)
             or exact.
-        means: The definition of the guarantee, as text.
+        means: The meaning of the guarantee, as text.
         basis: The bound, status and assumptions, as a :class:`privproj.Result` whose value is not used.
 
     >>> from privproj import Gaussian
@@ -176,14 +185,17 @@ def convert(
     bound: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Conversion:
-    """Convert the guarantee of a run to another privacy definition, rounded to the safe side.
+    """Convert the guarantee of a run to another privacy definition.
+
+    Numbers are rounded to the safe side. The table has the argument ``at`` and the value for each definition. The slack
+    of ``mu`` is a delta: where delta(epsilon) is at most the slack, it may exceed the delta of ``mu``-GDP.
 
     ===============  ==============================  ======================================================
     ``to``           ``at``                          ``value``
     ===============  ==============================  ======================================================
-    "mu"             the slack, 1e-9 by default      of Gaussian differential privacy, rounded up
-    "rho"            None                            of zero-concentrated differential privacy, rounded up
-    "renyi"          an order above 1, or several    the divergences there, rounded up
+    "mu"             the slack, 1e-9 by default      mu of Gaussian differential privacy, rounded up
+    "rho"            None                            rho of zero-concentrated DP, rounded up
+    "renyi"          an order above 1, or several    the Renyi divergences at these orders, rounded up
     "trade-off"      false positive rates            the least false negative rates, rounded down
     "dp-accounting"  None                            a ``PrivacyLossDistribution`` that dominates the run
     ===============  ==============================  ======================================================
@@ -191,7 +203,7 @@ def convert(
     Args:
         run: A privacy loss, a composition or a mechanism.
         to: The privacy definition.
-        at: The argument in the table.
+        at: The argument in the table; a list gives a list of values.
         bound: The name of a bound of the mechanism; None takes its default. For Renyi divergences it is the Renyi bound
             of the mechanism if this bound has no Renyi curve.
         **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
@@ -229,7 +241,10 @@ def convert(
 
 
 def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return the mu of the run at each slack."""
+    """Return the mu of Gaussian DP of the run at each slack.
+
+    Where delta(epsilon) is at most the slack, it may exceed the delta of ``mu``-GDP.
+    """
     mus = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
     for mu in (mu for mu in mus if not mu.usable):
         raise UnsupportedError(f"no finite mu holds for this run at slack {mu.delta or 0.0:g}. Use a larger slack")
@@ -237,14 +252,17 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return ``rho = mu^2/2``, where ``mu`` is that of the run without slack."""
+    """Return the zCDP parameter ``rho = mu^2/2`` of a run that is ``mu``-GDP.
+
+    ``mu`` is computed without slack.
+    """
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2
     return [next_up(next_up(mu * mu) / 2.0)], side
 
 
 def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return the sums of the divergences of the phases at each order."""
+    """Return the sum of the Renyi divergences of all phases at each order."""
     orders = [real("at", order, "a number above 1 and at most 1e6", 1.0, 1e6, open_low=True) for order in at]
     totals = [0.0] * len(orders)
     for phase in loss.phases:
@@ -259,7 +277,11 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
-    """Return the run with the Renyi bounds of its phases; raises :class:`UnsupportedError` if a phase has none."""
+    """Return the run with the Renyi bounds of its phases.
+
+    Raises:
+        UnsupportedError: A phase has no Renyi bound.
+    """
     for phase in loss.phases:
         if phase.accountant is not None:
             raise UnsupportedError(
@@ -270,13 +292,13 @@ def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
 
 
 def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return lower bounds of false negative rates."""
+    """Return lower bounds on the false negative rates at false positive rates."""
     rates = [real("at", rate, "a number from 0 to 1", 0.0, 1.0) for rate in at]
     return tradeoff(loss.curve(), rates), Side.LOWER
 
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
-    """Return the dominating distribution as dp-accounting's class."""
+    """Return the dominating distribution as an object of dp-accounting."""
     from privproj.integrations.dp_accounting import symmetric_distribution
 
     return [symmetric_distribution(loss.above)], Side.UPPER

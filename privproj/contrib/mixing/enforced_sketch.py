@@ -1,8 +1,11 @@
 """Compute the profile of Gaussian mixing as an integral (C33).
 
-The noise ``u`` of the eigenvalue is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho``
-from 0 to 1. Given ``u``, the variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G -
-Z u)``. In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio of
+Gaussian mixing releases a noisy eigenvalue, then a sketch whose noise depends on the released eigenvalue. ``G`` and
+``Z`` are its parameters ``gamma`` and ``eigen_noise``, and ``mu = 1/Z``. The normalized noise ``u`` of the eigenvalue
+is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho`` from 0 to 1. Given ``u``, the
+variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
+
+In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio ``R(u)`` of
 the normal densities. Panels are halved if two Gauss rules disagree. Their difference is added as an error estimate,
 which is observed and not proved.
 """
@@ -39,7 +42,7 @@ LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]  # nats; losses at which a tail m
 class EnforcedSketch:
     """The profile of one release of Gaussian mixing in both directions.
 
-    With ``present``, the first of the two datasets has the record.
+    If the argument ``present`` of a method is True, the first of the two datasets has the record.
     """
 
     rank: float
@@ -53,18 +56,18 @@ class EnforcedSketch:
 
     @property
     def mu(self) -> float:
-        """The sensitivity of the eigenvalue over its noise, ``mu = 1/Z``."""
+        """The sensitivity of the eigenvalue over its noise: ``mu = 1/Z``."""
         return 1.0 / self.eigen_noise
 
     @property
     def left_at_end(self) -> float:
-        """The value of ``G - Z u`` at the last ``u`` of the integral."""
+        """The value of ``gamma - eigen_noise u`` at the largest ``u`` of the integral."""
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return arrays ``(lower, upper)`` around ``ln H_eps`` for each ``eps >= 0``.
+        """Return lower and upper bounds of ``ln delta(eps)`` for each ``eps >= 0``.
 
-        ``present`` selects the direction.
+        If ``present``, the first of the two datasets has the record, and otherwise the second one.
         """
         last = min((self.gamma - self.left_at_end) / self.eigen_noise, WINDOW + (self.mu if present else 0.0))
         left, right, owner = self._first_panels(eps, present, last)
@@ -79,12 +82,11 @@ class EnforcedSketch:
         return np.minimum(lower, 0.0), np.minimum(np.logaddexp(upper, LOG_TAIL_OF_WINDOW) + 1e-14, 0.0)
 
     def excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return bounds of ``H_t - max(0, 1 - t)`` at ``ln t`` of any sign.
+        """Return bounds of ``H_t - max(0, 1 - t)`` at losses ``ln t`` of any sign.
 
-        The first dataset has the record.
-
-        Where the tail hardly decreases any more, the upper bound is constant (in the other direction for ``t < 1``) and
-        the lower bound is 0 (C33).
+        ``H_t`` is the profile for a first dataset with the record. Tails are cut where they hardly decrease any more.
+        There the lower bound is 0. The upper bound is constant for ``t > 1`` and proportional to ``t`` for ``t < 1``
+        (C33).
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -105,7 +107,7 @@ class EnforcedSketch:
 
     @cached_property
     def _cuts(self) -> tuple[float, float]:
-        """The losses below and above which the tails are cut."""
+        """The two losses beyond which the tails are cut."""
         cuts = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
@@ -116,9 +118,10 @@ class EnforcedSketch:
         return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
-        """Return ``ln R(u)``, the largest density ratio of ``u`` over all ``rho``.
+        """Return ``ln`` of the worst ratio of the densities of the noise ``u``.
 
-        If not ``present``, it is the smallest ratio.
+        With the record ``u`` is ``N(rho mu, 1)`` for some ``rho`` from 0 to 1, and without it ``N(0, 1)``. The worst
+        ratio is the largest one over ``rho`` if ``present``, and the smallest one otherwise.
         """
         mu = self.mu
         # max over rho of rho mu u - rho^2 mu^2/2 at rho = u/mu, cut to [0, 1]; the minimum is at an end (C33).
@@ -128,7 +131,8 @@ class EnforcedSketch:
     def _log_tail(self, u: float, present: bool) -> float:
         """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``.
 
-        If not ``present``, the integrand is ``phi``.
+        ``phi`` is the standard normal density, and ``ln R`` is :meth:`_log_ratio`. If not ``present``, the integrand is
+        ``phi``.
         """
         mu = self.mu
         if present and u < mu:
@@ -145,7 +149,7 @@ class EnforcedSketch:
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
-        """Return the first panels of all integrals.
+        """Return the initial panels of the integrals for all epsilons.
 
         The arrays are the left ends, the right ends, and the index of the epsilon of each panel.
         """
@@ -170,7 +174,7 @@ class EnforcedSketch:
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
         """Return the log of the integral for each epsilon, and its relative error.
 
-        The difference of two Gauss rules estimates the error.
+        The difference of two Gauss rules estimates the error. ``owner`` is the index of the epsilon of each panel.
         """
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
@@ -202,7 +206,7 @@ class EnforcedSketch:
     def _panel_sums(
         self, left: Array, right: Array, owner: Index, eps: Array, present: bool, count: int, top: Array
     ) -> Array:
-        """Return the integral over each panel by a Gauss rule.
+        """Return the integral over each panel by a Gauss rule with ``count`` nodes.
 
         The values are divided by ``e^top`` of their epsilon.
         """
@@ -216,8 +220,8 @@ class EnforcedSketch:
     def _log_integrand(self, u: Array, eps: Array, present: bool) -> Array:
         """Return ``ln`` of the integrand at each ``u``.
 
-        The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``h`` is the profile of the
-        sketch.
+        The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``phi`` is the standard normal
+        density, ``ln R`` is :meth:`_log_ratio`, and ``h`` is the profile of the sketch.
         """
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio

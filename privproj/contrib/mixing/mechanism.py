@@ -10,7 +10,7 @@ NOISE_SIZE = number(low=0.01, high=1e12)
 
 
 class _MixingRequirement(RequirementText):
-    """Requirements on both stages."""
+    """Requirements on both stages of Gaussian mixing."""
 
     CLIPPED_ROWS = (
         "clipped-rows",
@@ -31,9 +31,9 @@ class _MixingRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing(Mechanism):
-    """Gaussian mixing: release a noisy eigenvalue, then a secret sketch.
+    """Gaussian mixing, which releases a noisy eigenvalue and then a secret sketch.
 
-    The rows of ``X`` are records, each clipped to the norm ``B``. The first stage releases
+    The rows of ``X`` are records, each clipped to the norm ``B``. The first stage releases the noisy least eigenvalue
     ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second stage releases ``S X + sigma N`` with
     ``sigma^2 = max(0, gamma B^2 - l)`` (:meth:`noise_variance`), where ``S`` and ``N`` have ``rank`` rows and
     independent standard normal entries, and ``S`` is secret. There is no assumption on the records.
@@ -70,9 +70,9 @@ class Mixing(Mechanism):
     )
 
     def noise_variance(self, released: float, norm: float) -> float:
-        """Return the variance of the noise of the second stage.
+        """Return the variance ``sigma^2`` of the noise of the second stage.
 
-        The result is ``sigma^2 = max(0, gamma B^2 - l)``.
+        It is ``max(0, gamma B^2 - l)``.
 
         Args:
             released: ``l``, the eigenvalue that the first stage released, in units of the records squared.

@@ -16,10 +16,9 @@ LARGEST_GAMMA = 1e9  # units of B^2; the search ends here
 def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     """Return the mechanism with the smallest ``gamma`` that meets a target.
 
-    The target is ``(epsilon, delta)`` for one release.
-
-    A smaller ``gamma`` adds less noise for every eigenvalue. ``eigen_noise`` is optimized: less noise makes the first
-    stage more expensive, and more noise needs a wider margin in the second stage.
+    The target is ``epsilon`` at ``delta`` for one release. A smaller ``gamma`` adds less noise for every eigenvalue.
+    The function optimizes ``eigen_noise``: a smaller value makes the first stage more expensive, and a larger value
+    needs a wider margin in the second stage.
 
     Args:
         rank: The number of rows of the sketch, from 1 to 1e9.

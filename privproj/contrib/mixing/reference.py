@@ -1,4 +1,4 @@
-"""References for Gaussian mixing in mpmath (C33)."""
+"""Compute reference values of the privacy of Gaussian mixing in mpmath (C33)."""
 
 import mpmath as mp
 
@@ -10,11 +10,13 @@ WIDTH = 3
 
 
 def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
-    """Return delta of mixing in two stages, the larger of both orders, each an integral over the noise ``u``.
+    """Return delta of Gaussian mixing, the larger of both directions (C33).
 
-    The order "present, absent" is ``int phi(u) R H(e^eps/R) du`` with ``R`` the largest of ``e^(s u - s^2/2)`` over
-    ``0 <= s <= 1/Z``; the other one is ``int phi(u) H(e^eps R) du`` with ``R`` the smallest. ``H`` is the profile of a
-    sketch at ``nu = 1/(G - Z u)`` in the same order, and 1 where ``u >= G/Z``.
+    Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``,
+    ``G = gamma`` and ``Z = eigen_noise``. With the record against without it, the integral is
+    ``int phi(u) R H(e^eps/R) du``, where ``R`` is the largest of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. In the
+    other direction it is ``int phi(u) H(e^eps R) du``, where ``R`` is the smallest. ``H`` is the profile of a sketch at
+    ``nu = 1/(G - Z u)`` in the same direction, and 1 for ``u >= G/Z``.
     """
     with mp.workdps(mp.mp.dps + 10):
         epsilon, gamma, noise = mp.mpf(epsilon), mp.mpf(gamma), mp.mpf(eigen_noise)
@@ -24,7 +26,7 @@ def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
 
 
 def _with_against_without(epsilon: Real, rank: int, gamma: Real, noise: Real) -> Real:
-    """Return the order in which the record is present."""
+    """Return delta for a first dataset with the record and a second one without it."""
     mu, end = 1 / noise, gamma / noise
 
     def integrand(u: Real) -> Real:
@@ -46,7 +48,7 @@ def _with_against_without(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
 
 
 def _without_against_with(epsilon: Real, rank: int, gamma: Real, noise: Real) -> Real:
-    """Return the order in which the record is absent."""
+    """Return delta for a first dataset without the record and a second one with it."""
     mu, end = 1 / noise, gamma / noise
 
     def integrand(u: Real) -> Real:
@@ -61,7 +63,10 @@ def _without_against_with(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
 
 
 def _integral(integrand: Function, corners: list[Real], end: Real, mu: Real) -> Real:
-    """Return the integral up to ``end`` over panels that meet at the corners; far tails are below the precision."""
+    """Return the integral up to ``end`` over panels that meet at the corners.
+
+    Far tails, which are below the working precision, are omitted.
+    """
     reach = mp.sqrt(2 * (mp.mp.dps + 5) * mp.log(10))
     low, high = -reach, min(end, reach + mu)
     edges = {low, high, *(corner for corner in corners if low < corner < high)}

@@ -1,4 +1,7 @@
-"""Account for private selection: the release of the best of a random number of runs."""
+"""Account for private selection: the release of the best of several runs.
+
+The number of runs is random.
+"""
 
 from privproj.lazy import lazy_names
 

@@ -1,4 +1,7 @@
-"""Implement the command ``privproj select``, which accounts for the release of the best of several runs."""
+"""Implement the command ``privproj select``.
+
+It accounts for the release of the best of a random number of runs.
+"""
 
 from typing import Any
 
@@ -29,7 +32,10 @@ def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, verbose: b
 
 
 def selection_text(result: Result, verbose: bool = False) -> str:
-    """Return the result as text, with the distribution of the number of runs and the epsilons for comparison."""
+    """Return the result of a selection as text.
+
+    The text has the distribution of the number of runs, and epsilons for comparison.
+    """
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
     shape = f", shape {trials['shape']:g}, gamma {trials['gamma']:.6g}" if "gamma" in trials else ""

@@ -1,8 +1,8 @@
-"""Account for the release of the best of a random number of runs by score, as in a hyper-parameter search (C34).
+"""Account for the release of the best of a random number of runs (C34).
 
-``K`` independent runs of one mechanism are made, and the run with the largest score is released. Let ``delta_0`` be the
-privacy profile of one run, in both add and remove directions, and ``m = E K``. If ``K`` has a truncated negative
-binomial distribution with parameters ``eta`` and ``gamma``, then
+This is the privacy of a hyper-parameter search. ``K`` independent runs of one mechanism are made, and the run with the
+largest score is released. Let ``delta_0`` be the privacy profile of one run, in both add and remove directions, and
+``m = E K``. If ``K`` has a truncated negative binomial distribution with parameters ``eta`` and ``gamma``, then
 
     delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1).
 
@@ -87,7 +87,9 @@ LEAST_WEIGHT = 5e-324
 
 @dataclass(frozen=True)
 class _TrialDistribution:
-    """The distribution of the number of runs ``K``; :func:`trial_distribution` builds it for a given mean.
+    """The distribution of the number of runs ``K``.
+
+    :func:`trial_distribution` builds it for a given mean.
 
     Attributes:
         distribution: A key of :data:`SHAPES`.
@@ -110,7 +112,10 @@ class _TrialDistribution:
         return {"distribution": self.distribution, "expected_trials": self.expected, **parameters}
 
     def probabilities(self) -> Iterator[tuple[int, Decimal]]:
-        """Yield every ``k`` in increasing order with its probability, in the current decimal context."""
+        """Yield every ``k`` in increasing order with its probability.
+
+        Probabilities are computed in the current decimal context.
+        """
         k, gamma, mean = 1, Decimal(self.gamma), Decimal(self.expected)
         eta = None if self.shape is None else Decimal(self.shape)
         if eta is None:
@@ -126,7 +131,11 @@ class _TrialDistribution:
             k, p = k + 1, p * (mean if eta is None else (1 - gamma) * (k + eta)) / (k + 1)
 
     def draw(self, uniform: Fraction) -> int:
-        """Return the smallest number whose cumulative probability exceeds ``uniform``, a number in [0, 1)."""
+        """Return the number of runs for a uniform random number in [0, 1).
+
+        It is the smallest number whose cumulative probability exceeds ``uniform``. The first number beyond the mean
+        whose probability is below :data:`LEAST_DRAWN` is the largest result.
+        """
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
             at = Decimal(uniform.numerator) / uniform.denominator
@@ -139,7 +148,12 @@ class _TrialDistribution:
 
 
 def trial_distribution(trials: float, distribution: str, shape: float | None) -> _TrialDistribution:
-    """Return the distribution with this mean, name and shape."""
+    """Return the distribution with this mean, name and shape.
+
+    Raises:
+        InvalidParameterError: The name is unknown, a number is out of range, or a shape is given for a distribution
+            without one.
+    """
     if distribution not in SHAPES:
         raise unknown_name("distribution", distribution, "distribution of trials", SHAPES)
     mean = real("trials", trials, f"a number from 1 to {LARGEST_EXPECTED:g}", 1.0, LARGEST_EXPECTED)
@@ -162,7 +176,10 @@ def trial_distribution(trials: float, distribution: str, shape: float | None) ->
 
 
 def _mean_of(eta: float, gamma: float) -> float:
-    """Return the mean ``eta (1/gamma - 1)/(1 - gamma^eta)`` of a negative binomial distribution, or its limit at 0."""
+    """Return the mean of a truncated negative binomial distribution.
+
+    It is ``eta (1/gamma - 1)/(1 - gamma^eta)``, or the limit of this expression at ``eta = 0``.
+    """
     logarithm = -math.log(gamma)
     if logarithm == 0.0:
         return 1.0
@@ -171,7 +188,9 @@ def _mean_of(eta: float, gamma: float) -> float:
 
 
 def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
-    """Return the curve of the best of a random number of runs, as sound as the curve ``base`` of one run (C34).
+    """Return the privacy curve of the best of a random number of runs (C34).
+
+    It is an upper bound if the curve ``base`` of one run is an upper bound.
 
     Raises:
         UnsupportedError: ``base`` is a rule ``eps(delta)`` and not a privacy profile.
@@ -194,7 +213,11 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
 
 
 def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
-    """Return the curve for a Poisson number of runs with a Renyi curve (Papernot, Steinke 2022, Theorem 6; C34)."""
+    """Return the Renyi curve for a Poisson number of runs (C34).
+
+    It follows from Papernot, Steinke 2022, Theorem 6. ``base`` is the curve of one run, and ``mean`` is the mean number
+    of runs.
+    """
 
     def divergence(alpha: float) -> float:
         # D(alpha) + m delta_0(ln(1 + 1/(alpha - 1))) + ln(m)/(alpha - 1)
@@ -210,7 +233,9 @@ def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
 def _negative_binomial_curve(base: Curve, runs: _TrialDistribution) -> "_Selection":
     """Return the curve for a negative binomial number of runs.
 
-    Delta is multiplied by ``m``, and epsilon increases by ``(1 + eta) tau``.
+    Relative to one run, delta is multiplied by the mean number of runs, and epsilon increases by ``(1 + eta) tau``.
+    ``eta`` is the shape of the distribution. ``tau`` is the smallest number with
+    ``delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1)``, where ``delta_0`` is the profile of one run.
     """
     assert runs.shape is not None
     tau, odds = 0.0, (1.0 - runs.gamma) / runs.gamma
@@ -233,15 +258,17 @@ Cells = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, eq=False)
 class _Selection:
-    """The curve of the best of several runs: the minimum over several ``tau`` of a weighted sum; all ``tau`` are sound.
+    """The privacy curve of the best of several runs.
 
-    For a negative binomial number of runs there is one ``tau`` with one cell, and
-    ``delta(eps) = m delta_0(eps - (1 + eta) tau)``.
+    For each of several ``tau``, a weighted sum of values of ``delta_0``, the profile of one run, is an upper bound of
+    delta. The curve is the minimum of these bounds. For a negative binomial number of runs there is one ``tau`` with
+    one cell, and ``delta(eps) = m delta_0(eps - (1 + eta) tau)``, where ``m`` is the mean number of runs.
 
     Attributes:
         base: The curve of one run.
         growth: ``ln m``, rounded up.
-        tilts: The cells of each ``tau``; the first cell is the nearest to ``eps``.
+        tilts: For each ``tau``, its cells: pairs of a weight and of the nats below ``eps`` at which ``delta_0`` is
+            evaluated. The first cell is the nearest to ``eps``.
         digits: Significant digits of a returned epsilon (C24).
     """
 
@@ -259,16 +286,19 @@ class _Selection:
 
     @property
     def floor(self) -> float:
-        """The rounding error of the delta of one run, times ``m``; 0 if there is none."""
+        """The rounding error of delta; 0 if the curve of one run has none."""
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
-        """Return ``ln delta_0(eps - less)``, with epsilon rounded down; 0 if epsilon is negative."""
+        """Return ``ln delta_0(eps - less)``, where ``delta_0`` is the profile of one run.
+
+        The argument is rounded down. The result is 0 if the argument is negative.
+        """
         inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)``; the lower end is unknown."""
+        """Return an enclosure of ``ln delta(eps)``, whose lower end is unknown."""
         best = 0.0
         starts = [(self._log_base(eps, cells[0][1]), cells) for cells in self.tilts]
         for first, cells in sorted(starts, key=lambda start: start[0]):
@@ -282,7 +312,7 @@ class _Selection:
         return Enclosure(-math.inf, best)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats; the lower end is unknown."""
+        """Return an enclosure of ``eps(delta)`` in nats, whose lower end is unknown."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(-math.inf, 0.0)
         least = self.base.epsilon(log_delta - self.growth - 2.0 * _log_rounding(log_delta)).upper
@@ -297,7 +327,7 @@ class _Selection:
 
 
 def _log_rounding(log_delta: float) -> float:
-    """Return an upper bound of the rounding error of the logarithm of a sum of exponentials."""
+    """Return an upper bound of the rounding error of a log of a sum of exponentials."""
     return 1e-12 + 1e-15 * abs(log_delta)
 
 
@@ -312,11 +342,12 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return ``(w_k, lost + c x_k - tau)`` for the ends ``x_k`` of the cells of an exponential variable.
+    """Return the weights and shifts of the cells of an exponential variable.
 
-    The cells end at ``mean``, and the mass beyond is included. In each cell a convex function of ``t = e^(-c x)`` is
-    below its chord, so the mass of the cell is moved to both of its ends (C34). ``lost`` is ``m delta_0(tau)``, rounded
-    up by more than the rounding of the difference.
+    The cells have ends ``x_k``, up to ``mean``. Each end gives a pair ``(w_k, lost + c x_k - tau)`` with
+    ``c = e^tau - 1``. In each cell a convex function of ``t = e^(-c x)`` is below its chord, so the mass of the cell is
+    moved to both of its ends (C34). The mass beyond ``mean`` gives one more pair. ``lost`` is ``m delta_0(tau)``,
+    rounded up by more than the rounding of the difference.
     """
     c = math.expm1(tau)
     if c == 0.0:
@@ -341,7 +372,10 @@ DRAWN_BITS = 160  # soundness: random bits of the uniform number from which a nu
 
 @dataclass(frozen=True)
 class _SelectionQuery(Composition):
-    """The composition that represents the best of a random number of runs; its phase is one run."""
+    """The composition that represents the best of a random number of runs.
+
+    Its only phase is one run.
+    """
 
     runs: _TrialDistribution = field(kw_only=True)
 
@@ -364,7 +398,10 @@ class _SelectionQuery(Composition):
             return selection_curve(one, self.runs)
 
     def side(self, curve: Curve) -> Side:
-        """Return the side of upper bounds, because no exact value is known for a selection."""
+        """Return the side, which is always an upper bound.
+
+        No exact value is known for a selection.
+        """
         return Side.UPPER
 
     @property
@@ -379,7 +416,7 @@ class _SelectionQuery(Composition):
         return (*super().run_requirements, *of_selection)
 
     def named(self) -> dict[str, Any]:
-        """Return the fields of a result that describe one run and the distribution of their number."""
+        """Return the fields of a result that describe one run and the selection."""
         one = super().named()
         run = {**one["run"], "selection": self.runs.as_dict()}
         source = f"{one['source']}; selection: privproj (C34)"
@@ -397,12 +434,14 @@ def select(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """Return epsilon, delta or noise for releasing the best of a random number of runs, as in a hyper-parameter search.
+    """Return epsilon, delta or noise for the release of the best of several runs.
 
-    The best run is the one with the largest score. Give two of ``delta``, ``epsilon`` and the noise multiplier; the
-    third is computed. For a negative binomial number of runs with mean ``m``, ``delta'(eps) = m delta(eps - (1 + shape)
-    tau)`` with the least ``tau`` such that ``delta(tau) <= gamma/(1 - gamma) (exp(tau) - 1)``, where ``delta`` is the
-    profile of one run (docs/proofs.md, C34).
+    The number of runs is random, as in a private hyper-parameter search, and the best run has the largest score. Give
+    two of ``delta``, ``epsilon`` and the noise multiplier; the third is computed. Let ``delta(eps)`` be the profile of
+    one run. For a negative binomial number of runs with mean ``m``, the profile of the selection is
+    ``delta'(eps) = m delta(eps - (1 + shape) tau)`` with the least ``tau`` such that
+    ``delta(tau) <= gamma/(1 - gamma) (exp(tau) - 1)``. Here ``gamma`` is the second parameter of the distribution,
+    which follows from ``m`` (docs/proofs.md, C34).
 
     Args:
         mechanism: The mechanism of one run; without its noise multiplier if both ``epsilon`` and ``delta`` are given.
@@ -450,9 +489,10 @@ def select(
 
 
 def _with_comparison(composition: _SelectionQuery, result: Result, target: Target) -> Result:
-    """Return the result with the epsilons of one run and of releasing all runs, for comparison.
+    """Return the result with further epsilons for comparison.
 
-    If releasing all runs has a smaller epsilon, a warning is added.
+    They are the epsilon of one run, and the epsilon of releasing the expected number of runs. If the latter is not
+    larger than the epsilon of the selection, a warning is added.
     """
     one, count = composition_of_phase(composition.only), math.ceil(composition.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))
@@ -470,11 +510,12 @@ def _with_comparison(composition: _SelectionQuery, result: Result, target: Targe
 
 
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
-    """Draw the number of runs of a selection from the distribution that :func:`select` accounts for.
+    """Return a random number of runs for a selection.
 
-    The random bits come from the operating system. A negative binomial distribution has
-    ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has ``P(k) = exp(-m) m^k / k!``. Sums
-    have 80 digits. Keep the number secret, because the accounting does not cover its release.
+    It has the distribution that :func:`select` accounts for. The random bits come from the operating system. A negative
+    binomial distribution has ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has
+    ``P(k) = exp(-m) m^k / k!``. Probabilities are added in 80 decimal digits. Keep the number secret, because the
+    accounting does not cover its release.
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.

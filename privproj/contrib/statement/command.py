@@ -1,4 +1,7 @@
-"""Implement ``privproj report``: write a privacy statement as text, Markdown or one self-contained HTML page."""
+"""Implement ``privproj report``, which writes privacy statements.
+
+A statement is text, Markdown or one self-contained HTML page.
+"""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -41,8 +44,14 @@ def produce(
 ) -> int:  # fmt: skip
     """Compute a statement, write or print it, and return the exit code.
 
-    Files among the ``author_entries`` are replaced by their digests. Warnings about the ``phases`` are printed to
-    standard error.
+    Args:
+        data: The run as the data of a statement.
+        digests: The SHA-256 of files that the statement names.
+        phases: The phases whose warnings are printed to standard error.
+        delta: The delta of the statement.
+        style: The style; None chooses it by the name of the output.
+        output: The path of the output; None prints the statement.
+        **author_entries: The author's entries. A file among them is replaced by its SHA-256.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
@@ -68,7 +77,10 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Return a statement as text in its style: an HTML page, or lines between a first and a last mark."""
+    """Return a statement as text in its style.
+
+    An HTML statement is a page. Statements in text and Markdown begin and end with a mark line.
+    """
     if statement.style == "html":
         return as_html(statement)
     is_text, lines = statement.style == "text", [BEGIN[statement.style]]
@@ -94,7 +106,10 @@ def as_html(statement: Statement) -> str:
 
 
 def drawing(statement: Statement) -> str:
-    """Return an SVG plot of delta on a logarithmic scale against epsilon, with the claim marked."""
+    """Return an SVG plot of delta against epsilon, with the claim marked.
+
+    The axis of delta is logarithmic.
+    """
     epsilon, delta = statement.epsilon, float(statement.result.delta or 0.0)
     # The axis ends at 1, 2, 4 or 6 times a power of ten, with space for the label of the claim.
     least_width = max(1.618 * epsilon, 0.1)
@@ -137,7 +152,10 @@ def filled(template: str, **fields: object) -> str:
 
 
 def shared_options(*hidden: str) -> list[Once]:
-    """Return the options for the style, the output and the author's entries, without the ``hidden`` ones."""
+    """Return the options for the style, the output and the author's entries.
+
+    The ``hidden`` entries are omitted.
+    """
     return [
         option("--style", "Choose the format.  [default: by the file name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="Write to this file (.txt, .md, .html).", metavar="FILE"),
@@ -174,7 +192,11 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
 
 
 def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
-    """Write the statement of a training run to its path among the files of the run."""
+    """Write the statement of a training run as Markdown.
+
+    ``paths`` has the paths of the files of the run by name. The statement is written to the path ``statement``. It has
+    the SHA-256 of the ledger and of the checkpoint.
+    """
     digests = {name: sha256_of(paths[name]) for name in statements.DIGESTS}
     statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_entries=digests)
     write_text(paths["statement"], written(statement) + "\n")

@@ -1,4 +1,7 @@
-"""Let ``privproj verify`` recognize and check privacy statements, alone or with the ledger of their run."""
+"""Let ``privproj verify`` recognize and check privacy statements.
+
+A statement is checked alone, or together with the ledger of its run.
+"""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -29,17 +32,20 @@ BEGINNINGS = tuple(line.encode() for line in (*statements.BEGIN.values(), statem
 
 
 def is_statement(content: bytes) -> bool:
-    """Return whether a line begins like a statement or its parameters."""
+    """Return whether a file has a line that begins like a privacy statement."""
     return any(line.startswith(BEGINNINGS) for line in content.split(b"\n"))
 
 
 def verify_document(document: File) -> Rendered:
-    """Check a statement without its ledger."""
+    """Return the rendered verdict on a statement without its ledger."""
     return render_statement(statements.verify_statement(*document, written))
 
 
 def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
-    """Check a statement with the ledger of its run and, if given, the checkpoint."""
+    """Return the rendered verdict on a statement with the ledger of its run.
+
+    ``others`` has the path of the checkpoint, or is empty.
+    """
     hashes = (sha256(ledger[0]).hexdigest(), *map(sha256_of, others))
     digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
     statement = statements.verify_statement(*document, written)
@@ -50,14 +56,21 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
-    """Return sentences about facts that digests cannot prove: the origin of a checkpoint, and missing files."""
+    """Return sentences about facts that the digests of files cannot prove.
+
+    These facts are the origin of a checkpoint, and the digests of files that were not passed. ``names`` are the files
+    that were passed.
+    """
     author_entries = verdict.statement.author_entries
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_entries and name not in names]
     return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_entries else [])]
 
 
 def render_statement(verdict: StatementVerdict) -> Rendered:
-    """Return the verdict on a statement as text, with its claim and the recomputed claim."""
+    """Return the rendered verdict on a statement.
+
+    It has the claim of the file and the recomputed claim.
+    """
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
     description = (
@@ -105,7 +118,10 @@ def different_lines(verdict: StatementVerdict) -> list[str]:
 
 
 def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendered:
-    """Return the verdict on a statement and a ledger together as text, with the verdict on each."""
+    """Return the rendered verdict on a statement and a ledger together.
+
+    It has the verdict on each of the two. ``names`` are the files that were passed.
+    """
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
     gap = missing_lines(verdict, verdict.planned)

@@ -1,4 +1,7 @@
-"""Register the command ``report``, statements as documents, and the statement of a training run."""
+"""Register the command ``report`` and privacy statements.
+
+Statements are registered as documents and as files of a training run.
+"""
 
 COMMANDS = {
     "report": (

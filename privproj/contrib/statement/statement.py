@@ -1,12 +1,13 @@
-"""Write and check privacy statements, which explain the guarantee of a run, its assumptions and its limits.
+"""Write and check privacy statements of runs.
 
-A statement depends on its parameters only. They are the phases of a run (one phase for a query), a delta, a style and
-the entries of its author, and for a training run the number of releases of each phase. A statement ends with its
-parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases cannot be checked, so
-phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
+A privacy statement explains the guarantee of a run, its assumptions and its limits. The statement depends on its
+parameters only. These parameters are the phases of a run (one phase for a query), a delta, a style and the entries of
+its author, and for a training run the number of releases of each phase. A statement ends with its parameters as one
+line of JSON, so that every reader can recompute and compare it. Names of phases cannot be checked, so phases are
+numbered instead. The author's entries are under a heading that marks them as unchecked.
 
-The text comes from ``statement.toml`` and is for readers who are not experts. The numbers about attackers are upper
-bounds for the best attack, read from the whole curve and rounded up (C30).
+The text of a statement comes from ``statement.toml`` and is for readers who are not experts. The numbers about
+attackers are upper bounds for the best attack, read from the whole curve and rounded up (C30).
 
 A check recomputes the statement from its parameters and compares it line by line. The last digit of a number may differ
 if another machine rounds differently. The statement may be part of a larger file, such as a model card. Then only the
@@ -63,7 +64,7 @@ PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)
 
 
 def _is_day(text: object) -> bool:
-    """Return whether a text is a valid date, as year, month and day."""
+    """Return whether a text is a valid date of the form YYYY-MM-DD."""
     try:
         return isinstance(text, str) and date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -89,7 +90,10 @@ DIGESTS = ("ledger", "checkpoint")  # files whose SHA-256 a statement may state
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with lines of text, which are items of a list if ``items``, and sentences otherwise."""
+    """A heading with lines of text.
+
+    The lines are items of a list if ``items``, and sentences otherwise.
+    """
 
     title: str
     lines: tuple[str, ...]
@@ -114,9 +118,18 @@ PARAMETERS = '{"privproj": '  # beginning of the line with the parameters
 class Statement:
     """The computed numbers of a statement and their assumptions.
 
-    ``others`` are the results of bounds that are not claimed. ``account`` counts every release of the statement.
-    ``line`` has the parameters as JSON, and ``author_entries`` the author's entries among them. ``factor`` multiplies
-    the computed numbers. It is 1, except for determining the effect of rounding on the text.
+    Attributes:
+        result: The result that the statement claims.
+        curve: The privacy curve of the run.
+        rates: Upper bounds on true positive rates at the false positive rates :data:`RATES`.
+        advantage: An upper bound on the advantage of an attack.
+        others: The results of bounds that are not claimed.
+        account: The phases with every release that the statement counts.
+        style: The style of the text.
+        line: The parameters as one line of JSON.
+        author_entries: The author's entries among the parameters.
+        factor: A factor that multiplies all computed numbers. It is 1, except for determining the effect of rounding on
+            the text.
     """
 
     result: Result
@@ -132,7 +145,7 @@ class Statement:
 
     @property
     def epsilon(self) -> float:
-        """The epsilon that is claimed."""
+        """The claimed epsilon, times ``factor``."""
         return self.factor * (self.result.epsilon or 0.0)
 
     def share(self, computed: float) -> float:
@@ -152,7 +165,10 @@ def query_data(phase: Phase) -> dict[str, Any]:
 
 
 def account_data(account: Account) -> dict[str, Any]:
-    """Return the phases of a training run, with their numbers of releases, as the data of a statement."""
+    """Return the phases of a training run as the data of a statement.
+
+    The data include the number of releases of each phase.
+    """
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
     target = dict(account.target or {}) if account.is_adaptive else {}
@@ -160,7 +176,13 @@ def account_data(account: Account) -> dict[str, Any]:
 
 
 def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
-    """Return the account of these phases from the other data that :func:`account_data` wrote."""
+    """Return the account of these phases from the data of a statement.
+
+    ``data`` is the part ``ledger`` of the data that :func:`account_data` returned.
+
+    Raises:
+        InvalidParameterError: A key or a value is not one that privproj writes.
+    """
     counts, types = f"{len(phases)} whole numbers of releases, one for each phase", [int] * len(phases)
     kinds = {
         "made": Kind(
@@ -182,9 +204,14 @@ def statement_from(
 ) -> Statement:
     """Return the statement for these parameters, with its numbers computed.
 
-    ``data`` describe a run or an account, in the form of :func:`query_data`, :func:`run_data` or
-    :func:`account_data`, or as in a file. ``author_entries`` are the author's entries (:data:`AUTHOR_ENTRIES`). The
-    statement depends on nothing else. All errors of the query are raised.
+    The statement depends on nothing else. All errors of the query are raised.
+
+    Args:
+        data: A run or an account, in the form of :func:`query_data`, :func:`run_data` or :func:`account_data`, or as in
+            a file.
+        delta: The delta of the claim, above 0 and below 1.
+        style: The style of the text, one of :data:`STYLES`.
+        author_entries: The author's entries (:data:`AUTHOR_ENTRIES`).
 
     Raises:
         InvalidParameterError: A key is unknown, or a value is out of range.
@@ -212,9 +239,10 @@ def statement_from(
 
 
 def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tuple[Result, ...]]:
-    """Return epsilon, the curve and, if the run has one mechanism, the results of other bounds.
+    """Return epsilon, the curve and the results of other bounds.
 
-    A run of one phase is evaluated as a query of that phase.
+    A run of one phase with a mechanism is evaluated as a query of that phase. Only such a run has results of other
+    bounds.
     """
     (entry, *more), shared = run["phase"], {key: value for key, value in run.items() if key != "phase"}
     if more or "event" in entry:
@@ -231,7 +259,10 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
 
 
 def sections(statement: Statement) -> list[Section]:
-    """Return the sections of a statement: first those for every reader, then the appendix for experts."""
+    """Return the sections of a statement.
+
+    The sections for every reader come first, then the appendix for experts.
+    """
     result = statement.result
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
@@ -242,7 +273,10 @@ def sections(statement: Statement) -> list[Section]:
 
 
 def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines with their fields filled in. If a field has several values, its line is repeated for each."""
+    """Return the lines with their fields filled in.
+
+    If a field has several values, its line is repeated for each.
+    """
     filled = []
     for line in map(Template, lines):
         several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
@@ -252,7 +286,10 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fields(statement: Statement) -> dict[str, Any]:
-    """Return the values of the fields of the text; a tuple for a field whose line is repeated for each value."""
+    """Return the values of the fields of the text.
+
+    If a value is a tuple, the line of the field is repeated for each of its items.
+    """
     result, texts, advantage_bound = statement.result, statement.author_entries, statement.share(statement.advantage)
     relation, size = NeighboringRelation(str(result.run["relation"])), result.run["group_size"]
     wording = TEXTS["record" if size == 1 else "person"]
@@ -291,7 +328,10 @@ def _fields(statement: Statement) -> dict[str, Any]:
 
 
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
-    """Return a text that explains epsilon and delta by the factor ``e^epsilon``, rounded up."""
+    """Return a text that explains epsilon and delta.
+
+    It states the factor ``e^epsilon``, rounded up.
+    """
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > 1e9:  # the guarantee is nearly trivial
@@ -303,7 +343,11 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
 
 
 def _best_attack(rate: float, most: float, them: str) -> str:
-    """Return the upper bounds on the true positive rate and the odds at a false positive rate, each rounded up."""
+    """Return a text about the best attack at a false positive rate.
+
+    It states upper bounds on the true positive rate (``most``) and on the odds, each rounded up. ``them`` is the noun
+    for the protected records or users.
+    """
     # At even prior odds, a record that the attack flags is in the data with odds b/a, where b is the true positive rate
     # and a the false positive rate.
     odds = _rounded_up(most, 1 / Decimal(str(rate)))
@@ -318,12 +362,12 @@ def _other_bound(other: Result, factor: float) -> str:
 
 
 def _rounded_up(share: float, times: Decimal) -> str:
-    """Return a multiple of a share with three significant digits, rounded up."""
+    """Return ``times`` a share, rounded up to three significant digits."""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).multiply(Decimal(share), times)):.10g}"
 
 
 def _percent_rounded_up(share: float) -> str:
-    """Return a share in percent with three significant digits, rounded up."""
+    """Return a share in percent, rounded up to three significant digits."""
     return f"{_rounded_up(share, Decimal(100))} %"
 
 
@@ -335,7 +379,10 @@ def claim_of(statement: Statement) -> str:
 
 
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
-    """Return the assumption that each user has one record, unless a group size is set."""
+    """Return the requirement that each user has one record.
+
+    If a group size is set, there is no such requirement.
+    """
     return (Requirement.ONE_RECORD_PER_USER,) if result.run["group_size"] == 1 else ()
 
 
@@ -361,10 +408,16 @@ CLAIM = re.compile(
 
 @dataclass(frozen=True)
 class StatementVerdict(Verdict):
-    """The verdict on a statement: the recomputed statement, its position in the file, and the differing lines.
+    """The verdict on a statement.
 
-    ``claimed`` are the distinct pairs of epsilon and delta that the text of the file states. Each of the
-    ``differences`` has the ``number`` of the line, the text in the file (``said``) and the ``expected`` text.
+    Attributes:
+        statement: The recomputed statement.
+        first: The number of the first line of the statement in the file, from 1.
+        last: The number of its last line.
+        lines: The number of lines of the file.
+        claimed: The distinct claims of an epsilon and a delta in the text of the statement.
+        differences: The lines that differ from the recomputed statement. Each has its ``number``, the text in the file
+            (``said``) and the ``expected`` text.
     """
 
     statement: Statement
@@ -381,7 +434,7 @@ class StatementVerdict(Verdict):
 
 
 def verify_statement(content: bytes, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
-    """Check the statement in the content of a file, and return the verdict.
+    """Return the verdict on the statement in the content of a file.
 
     ``write`` renders a statement in its style, and ``path`` is for messages. All errors of the computation are raised.
 
@@ -416,10 +469,13 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
-    """Return the line of parameters as data, after checking its keys and the inputs of the computation.
+    """Return the parameters of a statement from their line of JSON.
 
-    The data are about a run or a ledger. Another version of privproj may write other numbers, texts and keys, so its
-    statements are rejected.
+    The keys and the inputs of the computation are checked. Another version of privproj may write other numbers, texts
+    and keys, so its statements are rejected.
+
+    Raises:
+        InvalidParameterError: The line is not valid, or another version wrote it.
     """
     fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
     if (version := fields.pop("privproj")) != __version__:
@@ -430,7 +486,11 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 
 
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
-    """Return the first and the last line of the statement, which unique marks before and after its parameters show."""
+    """Return the indices of the first and the last line of a statement.
+
+    These lines are the only mark before the parameters and the only mark after them. ``place`` is the index of the line
+    with the parameters.
+    """
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
     if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
@@ -472,7 +532,10 @@ NOT_COMPARED = ("name", "public_size", "planned")
 
 @dataclass(frozen=True)
 class AgreementVerdict(Verdict):
-    """The verdict on a statement and a ledger together, with the verdict on each and the differences between them."""
+    """The verdict on a statement and a ledger together.
+
+    It has the verdict on each, and the differences between the two runs as text.
+    """
 
     statement: StatementVerdict
     ledger: LedgerVerdict
@@ -480,7 +543,7 @@ class AgreementVerdict(Verdict):
 
     @property
     def planned(self) -> int:
-        """The larger of the planned numbers of releases of the ledger and of the statement."""
+        """The planned number of releases: the larger one of ledger and statement."""
         return max(self.ledger.account.planned.spent, self.statement.statement.account.spent)
 
     @property
@@ -492,10 +555,10 @@ class AgreementVerdict(Verdict):
 def compare_with_ledger(
     statement: StatementVerdict, ledger: LedgerVerdict, digests: Mapping[str, str] | None = None
 ) -> AgreementVerdict:
-    """Compare a checked statement with a checked ledger, and return the verdict.
+    """Return the verdict on a checked statement together with a checked ledger.
 
-    ``digests`` are the SHA-256 of the ledger and, if there is one, of a checkpoint. A statement may omit the digest of
-    the ledger, as a statement about a plan does, but not the digest of a checkpoint with which it is compared. All
+    ``digests`` are the SHA-256 of the ledger and, if there is one, of a checkpoint. A statement about a plan does not
+    have the digest of a ledger, so this digest may be missing. The digest of a checkpoint must not be missing. All
     errors of computing the epsilon of the ledger are raised.
     """
     stated, account = statement.statement.account, ledger.account
@@ -527,12 +590,12 @@ def compare_with_ledger(
 
 
 def _made(account: Account) -> list[tuple[dict[str, Any], int]]:
-    """Return the phases with releases as JSON data, and their numbers of releases."""
+    """Return the phases that have releases, as JSON data, with their numbers."""
     return [(json.loads(json.dumps(entry)), made) for entry, made in account.phases if made]
 
 
 def _differences(account: Account, stated: Account) -> Iterator[str]:
-    """Yield the differences between the ledger's run and the statement's run, as text."""
+    """Yield the differences between the runs of a ledger and of a statement."""
     filters = [dict(one.target or {}) if one.is_adaptive else None for one in (account, stated)]
     if filters[0] != filters[1]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"

@@ -1,1 +1,4 @@
-"""Evaluate a query on a grid of parameters, in parallel processes or on a Dask cluster."""
+"""Evaluate a query on a grid of parameters in parallel.
+
+The queries run in several processes or on a Dask cluster.
+"""

@@ -93,5 +93,5 @@ def sweep_command(
 
 
 def every(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the distinct sentences of all values."""
+    """Return the distinct sentences of all values of a mapping."""
     return list(dict.fromkeys(sentence for sentences in sentences_of.values() for sentence in sentences))

@@ -1,4 +1,7 @@
-"""Plot the table of a sweep: the value against one axis, with a line for each combination of the other axes."""
+"""Plot the table of a sweep.
+
+The value is plotted against one axis, with a line for each combination of the other axes.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ WIDE_RANGE = 30.0  # ratio of the largest to the smallest number from which an a
 
 
 def plotted_axis(grid: Grid) -> str:
-    """Return the axis that is plotted horizontally: the axis of numbers with the most values.
+    """Return the horizontal axis: the axis of numbers with the most values.
 
     Raises:
         InvalidParameterError: No axis has several numbers, or the other axes have too many combinations.
@@ -35,7 +38,10 @@ def plotted_axis(grid: Grid) -> str:
 
 
 def lines_of(grid: Grid, table: str | Path) -> tuple[list[float], dict[str, list[float]]]:
-    """Return the points of the plotted axis, and for each line its label and its values; nan where there is none."""
+    """Return the points of the horizontal axis and the lines of the plot.
+
+    Each line has its label and one value for each point. A value is nan if its query has no result.
+    """
     axis = plotted_axis(grid)
     varied = [name for name in grid.axes if name != axis and len(grid.axes[name]) > 1]
     points = sorted(grid.axes[axis])
@@ -51,12 +57,18 @@ def lines_of(grid: Grid, table: str | Path) -> tuple[list[float], dict[str, list
 
 
 def _label(name: str, value: Any) -> str:
-    """Return the label of a value of an axis: the value of a text, and other values with the name of the axis."""
+    """Return the label of a value of an axis.
+
+    The label of a text is the text itself. Other labels include the name of the axis.
+    """
     return value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}"
 
 
 def settings_of_axes(points: Sequence[float], lines: dict[str, list[float]]) -> dict[str, Any]:
-    """Return scales and limits of both axes; an axis with a wide range of positive numbers is logarithmic."""
+    """Return the scales and the limits of both axes of the plot.
+
+    An axis with a wide range of positive numbers is logarithmic.
+    """
     drawn = [value for values in lines.values() for value in values if math.isfinite(value)]
     settings: dict[str, Any] = {"xlim": (min(points), max(points))}
     for name, numbers in (("x", points), ("y", drawn)):

@@ -1,9 +1,9 @@
-"""Evaluate a query at every point of a grid of parameters, and write a table with one row for each point.
+"""Evaluate a query at every point of a grid of parameters, and write a table.
 
-Points are numbered. A grid is a function from a range of numbers to the lines of their rows, which workers call
-(:mod:`privproj.io.jobs`). A large grid is evaluated with arrays (:mod:`privproj.accounting.vectorized`). The choice
-between plain Python and machine code depends on the size of the whole grid, so that rows do not depend on batches. Only
-the axes and a few batches are in memory.
+The table has one row for each point, and points are numbered. A grid is a function that takes a range of numbers and
+returns the lines of their rows. Workers call this function (:mod:`privproj.io.jobs`). A large grid is evaluated with
+arrays (:mod:`privproj.accounting.vectorized`). The choice between plain Python and machine code depends on the size of
+the whole grid, so that rows do not depend on batches. Only the axes and a few batches are in memory.
 
 Rows are appended to a journal in the order of their numbers. If the process is killed, the rows in the journal are not
 computed again.
@@ -61,15 +61,15 @@ TEXTS = ("side", "bound", "status", "outcome", "note")  # columns of text
 
 @dataclass(frozen=True)
 class Grid:
-    """A query on a grid of parameters: fixed keys, and axes with the values of the other keys.
+    """A query on a grid of parameters: fixed keys, and axes with their values.
 
     Points are in the order of nested loops, with the last axis innermost. A call with a range of numbers returns the
     rows of these points.
 
     Attributes:
-        query: The quantity that is computed.
-        fixed: The keys that all points share.
-        axes: The values of the other keys.
+        query: The quantity that is computed, such as "epsilon".
+        fixed: The keys that have one value at all points.
+        axes: The values of each other key.
     """
 
     query: str
@@ -86,14 +86,18 @@ class Grid:
 
     @property
     def head(self) -> str:
-        """The first two lines of a journal: the query, keys, axes and version, and the names of the columns."""
+        """The first two lines of a journal.
+
+        The first line has the query, the fixed keys, the axes and the version of privproj. The second line has the
+        names of the columns.
+        """
         from privproj.version import __version__
 
         title = {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
         return json.dumps(title, sort_keys=True) + "\n" + ",".join(self.names) + "\n"
 
     def columns(self, numbers: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the values of every axis at the points with these numbers."""
+        """Return the values of each axis at the points with these numbers."""
         columns, stride = {}, len(self)
         for name, values in self.axes.items():
             stride //= len(values)
@@ -110,7 +114,10 @@ class Grid:
 
     @property
     def ends(self) -> "Grid":
-        """The grid with only the smallest and largest number of each axis, and all values of axes of text."""
+        """The grid that is reduced to the ends of its axes.
+
+        An axis of numbers has its smallest and its largest value. Other axes have all their values.
+        """
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
     def composition(self, number: int) -> Composition:
@@ -128,10 +135,10 @@ class Grid:
         return composition
 
     def corners(self) -> list[tuple[str, Composition]]:
-        """Return the queries at the ends of the axes, or at the first valid point, with the keys of each as text.
+        """Return the queries at the ends of the axes, each with its keys as text.
 
-        The assumptions of a table are those of these queries. If there are more than :data:`MOST_CORNERS` of them, a
-        random sample is returned.
+        The assumptions of a table are the assumptions of these queries. If there are more than :data:`MOST_CORNERS`
+        such queries, a random sample is returned. If none of them is valid, the first valid point is returned.
         """
         ends = self.ends
         places = range(len(ends))
@@ -139,7 +146,7 @@ class Grid:
         return list(ends.compositions(some)) or list(islice(self.compositions(range(min(len(self), PROBED_POINTS))), 1))
 
     def compositions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
-        """Yield the keys of each valid query at these points as text, and the query."""
+        """Yield the keys, as text, and the query of each valid point."""
         for number in numbers:
             with suppress(PrivprojError):
                 composition = self.composition(number)
@@ -156,14 +163,14 @@ class Grid:
         return lines.getvalue()
 
     def _row_alone(self, number: int) -> Sequence[Any]:
-        """Return the row of a point, which is evaluated by a scalar query."""
+        """Return the row of a point of the grid, evaluated by a scalar query."""
         cells = {**_cells_of(self.query, self.keys(number)), **self.point(number)}
         return [_cell(cells.get(name)) for name in self.names]
 
     def _rows_in_columns(self, numbers: range) -> Sequence[Sequence[Any] | None]:
-        """Return the rows of the points that array queries support, and None for other points.
+        """Return the rows of the points that array queries support.
 
-        The rows equal those of :meth:`_row_alone` except for the error margins of the numbers.
+        Other points have None. The rows equal those of :meth:`_row_alone` except for the error margins of the numbers.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
         from privproj.numerics.jit import expect_rows
@@ -184,13 +191,15 @@ class Grid:
 
 
 def _ends_of(values: list[Any]) -> list[Any]:
-    """Return all values of an axis of text, and the ends of an axis of numbers."""
+    """Return the ends of an axis of numbers, or all values of another axis."""
     plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return [min(values), max(values)][: len(values)] if plain else values
 
 
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
-    """Return the grid of a file with ``query``, ``mechanism``, fixed keys and a table ``[grid]`` of lists.
+    """Return the grid that a grid file describes.
+
+    The file has ``query``, ``mechanism``, fixed keys, and a table ``[grid]`` with a list of values for each axis.
 
     Raises:
         InvalidParameterError: A key is not valid, or no point is a valid query. The error names the key.
@@ -218,7 +227,10 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 
 
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameterError` unless every axis lists different values of a key that is not fixed."""
+    """Raise :class:`InvalidParameterError` if an axis is not valid.
+
+    An axis is a key that is not fixed, with a list of distinct values.
+    """
     kinds = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         if name in fixed:
@@ -233,7 +245,10 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 
 def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the cells of one point by column; the note states why a point has no result."""
+    """Return the cells of one point by column.
+
+    If the point has no result, the note states the reason.
+    """
     result, outcome, note = None, "not_converged", ""
     try:
         result = spec.evaluate_entry(query, keys)
@@ -246,7 +261,7 @@ def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
-    """Return the cells of the rows that were evaluated with arrays, by column of the table."""
+    """Return the cells of the rows that were evaluated with arrays, by column."""
     import numpy as np
 
     from privproj.accounting.vectorized import SOUGHT
@@ -266,7 +281,14 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
 
 
 def _text_cells_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
-    """Return the text cells of a row of this kind, in the order of :data:`TEXTS`."""
+    """Return the text cells of a row, in the order of :data:`TEXTS`.
+
+    Args:
+        read: The results of array queries.
+        shape: The index of the phase of the row.
+        small: True for the delta query if delta is below 1e-300.
+        is_large: True if delta is at least one over the dataset size.
+    """
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
     notes = (*phase.notes, *warnings_of_delta(known_size([phase]), float(is_large)))
@@ -322,7 +344,10 @@ def check_table(out: str | Path) -> None:
 
 
 def _is_table_of(grid: Grid, path: Path) -> bool:
-    """Return whether a file has the columns and points of the grid, and its result at the first point."""
+    """Return whether a file is a table of the grid.
+
+    Such a file has the columns and the points of the grid, and its result at the first point.
+    """
     try:
         rows = read_table(path)
         if next(rows, None) != grid.names:
@@ -339,7 +364,10 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
 
 
 def _is_equal_cell(cell: Any, text: str) -> bool:
-    """Return whether a cell has this text, or the same number up to rounding on another machine."""
+    """Return whether a cell equals a text.
+
+    Numbers may differ by rounding on another machine.
+    """
     cell_text = "" if cell is None else str(cell)
     return cell_text == text or math.isclose(float(cell_text), float(text))
 
@@ -370,5 +398,8 @@ def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
 
 
 def _import_arrow(part: str = "") -> Any:
-    """Import Arrow, or its module for CSV or Parquet; raises an error that names the extra if it is not installed."""
+    """Import Arrow, or its module for CSV or Parquet.
+
+    If Arrow is not installed, the error names the extra that installs it.
+    """
     return import_extra(f"pyarrow{part}", "a .parquet file", "sweep", ", or write a .csv")
