@@ -44,7 +44,6 @@ class PoissonBatches:
         max_batch_size: The maximum batch size, at least 1. A larger batch is truncated: records are dropped uniformly
             at random. None: there is no maximum.
 
-
     >>> from privproj.training import PoissonBatches
     >>> PoissonBatches(rate=0.01, max_batch_size=512).sampling
     'poisson'
@@ -73,7 +72,6 @@ class FixedBatches:
         rate: The batch size over the number of records, above 0 and at most 1. The batch size is rounded up. None: the
             batch size of the loader.
 
-
     >>> from privproj.training import FixedBatches
     >>> FixedBatches(rate=0.01).sampling
     'fixed'
@@ -101,7 +99,6 @@ class BallsInBins:
     Args:
         count: ``t``, the number of batches in an epoch, from 1 to 1e7. None: the number of records over the batch size
             of the loader, rounded up.
-
 
     >>> from privproj.training import BallsInBins
     >>> BallsInBins(count=100).sampling
