@@ -149,7 +149,7 @@ def device_generator(device: torch.device) -> torch.Generator:
 
 
 def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) -> None:
-    """Seed torch's default generators of these devices from a secret seed.
+    """Set the state of torch's default generators on these devices from a secret seed.
 
     Dropout masks depend on the position of a record in its batch. With a known seed, one record could change the
     contributions of other records in a known way.
@@ -160,13 +160,13 @@ def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) ->
 
 
 def seed_numpy_and_python(seed: int) -> None:
-    """Seed the global generators of NumPy and Python with 32 bits."""
+    """Set the seed of the global generators of NumPy and Python, which has 32 bits."""
     random.seed(seed)
     np.random.mtrand._rand.seed(seed)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def seed_record(secret: str, step: int, number: int) -> None:
-    """Seed torch on the CPU, NumPy and Python for one record in one step.
+    """Set the seeds of torch on the CPU, NumPy and Python for one record in one step.
 
     Random numbers for a record then do not depend on other records. This is called for every record, so the seeds are
     short: 64 bits for torch, 32 bits for NumPy and Python.
