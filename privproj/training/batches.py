@@ -93,7 +93,7 @@ class BatchState:
         self.on_empty: Callable[[], None] = lambda: None
 
     def open(self, batch: Batch) -> None:
-        """Make a batch that the sampler has drawn the current one."""
+        """Set the current batch, which the sampler has just drawn."""
         if self.batch is not None:
             expected = "called once for every batch, because empty batches are released too"
             remedy = "call step_on for each batch, and set its micro_batch_size to save memory"

@@ -70,9 +70,9 @@ PRINTED = {
 
 
 class Split(BaseException):
-    """A sign that the records of a group take different branches.
+    """The exception for records of a group that take different branches.
 
-    It is raised like an error. ``values`` has the truth value of the condition for each record.
+    ``values`` has the truth value of the condition for each record.
     """
 
     def __init__(self, values: list[bool]) -> None:
@@ -118,7 +118,7 @@ class _Pass(TorchFunctionMode):
             raise
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch in place of the loss function."""
+        """Return the result of a torch function that the loss function calls."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -163,7 +163,7 @@ class OneRecord(_Pass):
             self.computed[id(value)] = self.computed_tensors[-1]
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch in place of the loss function."""
+        """Return the result of a torch function that the loss function calls."""
         self.check(func, kwargs)
         depends = any(
             (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
@@ -213,7 +213,10 @@ class AllRecords(_Pass):
         raise Split([record < records // 2 for record in range(records)])
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch in place of the loss function, by a rule if there is one."""
+        """Return the result of a torch function that the loss function calls.
+
+        A rule computes it if there is one for the function.
+        """
         self.check(func, kwargs)
         rule = RULES.get(func)
         out = NotImplemented if rule is None else rule(self, *args, **kwargs)
@@ -232,7 +235,10 @@ class AllRecords(_Pass):
         return out
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function for which there is no rule; raise an error if it reveals records."""
+        """Return the result of a torch function for which there is no rule.
+
+        Raises an error if the function would show several records or their gradients to the loss function.
+        """
         if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
             return self.truth_value(args[0], args)
         if func in GRADIENTS and is_batchedtensor(args[0]):

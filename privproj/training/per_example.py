@@ -1,8 +1,9 @@
-"""Norms and clipped sums of per-example gradients, formed only to save memory.
+"""Norms and clipped sums of per-example gradients.
 
-A linear layer with the inputs ``x`` (records x tokens x inputs) and the gradients of its outputs ``g`` (records x
-tokens x outputs) has the per-example gradient ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). A projected gradient
-``G_j P`` has the same form, with ``x P`` in place of ``x``.
+Gradients are formed only if this takes less memory than their factors. A linear layer with the inputs ``x`` (records x
+tokens x inputs) and the gradients of its outputs ``g`` (records x tokens x outputs) has the per-example gradient
+``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). A projected gradient ``G_j P`` has the same form, with ``x P`` in place
+of ``x``.
 
 Sums over records are in double precision, and the summand of a record is a function of that record only. So a record
 changes a sum of ``n`` records by its summand, with a rounding error of at most ``n^2 2^-53`` times the clipping norm:
@@ -206,9 +207,9 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 
 @dataclass(frozen=True)
 class LookedUp:
-    """The factor ``g`` of a table whose rows are looked up, without its unit vectors.
+    """The factor ``g`` of an embedding, with row numbers in place of unit vectors.
 
-    Looking up row ``i`` of the table is a product with the unit vector ``e_i``. ``rows`` (records x T) has the numbers
+    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. ``rows`` (records x T) has the numbers
     ``i``, and the unit vectors are not formed. ``dense`` (records x S x outputs, ``S`` may be 0) has the tokens of
     layers that multiply by the same table. They come before the unit vectors.
     """

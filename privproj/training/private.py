@@ -78,7 +78,8 @@ def make_private(
 
     ::
 
-        for batch in loader: optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
+        for batch in loader:
+            optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
 
     The loss function gets a batch of one record, as ``collate_fn([record])`` returns it, and returns the loss. The
     noise is fixed before the first step: it is ``noise_multiplier``, or the smallest noise that meets ``epsilon`` at
@@ -122,8 +123,8 @@ def make_private(
             second run on the same tensors needs the ledger of the first one. None: releases are counted in memory only,
             and only those of this run.
         again: What to do if all steps of this plan are in the ledger already. True: the plan runs once more, and both
-            runs are accounted. False: no steps are left. None: as True if the module or its tensors have the stamp of
-            an earlier run, else as False.
+            runs are accounted. False: no steps are left. None: True if an earlier run has made releases on this module
+            or its trained tensors, else False.
         adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget ``epsilon`` at ``delta``. The
             order and the budget are fixed before the first release of the ledger. Later calls with the same order and
             budget may have another noise, rate and number of steps, chosen depending on earlier releases. Without a
@@ -226,7 +227,7 @@ class ResumedLedger(UserWarning):
 
 @dataclass(frozen=True)
 class _Start:
-    """One call of :func:`make_private`: the checked arguments, which create the run.
+    """The checked arguments of :func:`make_private`, with the methods that create a run.
 
     ``target`` is the calibration target, and ``seed`` is the insecure seed or None.
     """
@@ -257,7 +258,8 @@ class _Start:
     def begins_anew(self) -> bool:
         """Whether the plan runs once more if all its steps are in the ledger.
 
-        This is ``again``. If that is None, it is whether an earlier run has released from this module.
+        This is ``again``. If that is None, the plan runs once more if an earlier run has made releases on the same
+        module or tensors.
         """
         return any(self.stamps(Account()).earlier()) if self.again is None else self.again
 
@@ -307,10 +309,11 @@ class _Start:
         return calibrated(plan, account, **target)
 
     def open_ledger(self, plan: Plan, marks: dict[str, bool]) -> tuple[Ledger | None, Sidecar | None]:
-        """Return the ledger of the run and the file next to it; two None without a ledger.
+        """Return the ledger of the run and the file next to it.
 
-        Raises :class:`InvalidParameterError` if the ledger does not belong to the run: if it is about other data, if it
-        lacks releases that are in stamps, or if it lacks the releases that computed the subspace.
+        Both are None without a ledger. Raises :class:`InvalidParameterError` if the ledger does not belong to the run:
+        if it is about other data, if it lacks releases that are in stamps, or if it lacks the releases that computed
+        the subspace.
         """
         if self.ledger is None or not os.path.exists(self.ledger):
             # This check comes first, so that a call that fails here creates no file.

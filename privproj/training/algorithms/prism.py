@@ -355,7 +355,7 @@ class _TrainedLowRank(Trained):
         return self.layer.u.shape[0], self.layer.v.shape[0]
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
-        """Raise an error, because gradients of the factors do not determine the matrix's."""
+        """Raise an error, because factor gradients do not determine the matrix gradient."""
         remedy = "do not pass one_by_one, and use the factors in their layer only"
         actual, expected = f"a use of the factors of {self.name}", "a module whose PRISM layers are used as layers"
         raise InvalidParameterError("module", actual, expected, remedy)
@@ -410,8 +410,7 @@ class _TangentView(View):
     def squared_norms(self) -> Tensor | None:
         """Return an upper bound on ``|P_T(G_j)|^2`` for each record.
 
-        The bound includes what bases that are not exactly orthonormal can hide. It is None if no gradients were
-        captured.
+        The bound is also valid for bases that are not exactly orthonormal. It is None if no gradients were captured.
         """
         captured = self.trained.take()
         if captured is None:
