@@ -17,7 +17,7 @@ from . import render
 from .explain import data, spelling
 from .options import command_with, completing, csv_option, json_option
 
-# what an item says about a bound whose status this is
+# verdict on an item, by the status of its bound
 VERDICTS = {
     "proved": "proved",
     "conditional": "conditional",

@@ -358,7 +358,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
     if json and csv:
         raise InvalidParameterError("--csv", "and --json", "given without --json")
     rows = privproj.compare(mechanism, **target, **run)
-    # A bound that does not apply has a name and a reason.
+    # In JSON, a bound without a result has its name and the reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
     if csv:
         write(render.as_csv([row.as_row() for row in rows]))

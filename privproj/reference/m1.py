@@ -259,7 +259,7 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
         return mp.inf
     ends = [chi2_quantile(2 * q, delta_w / 2, upper) for upper in (False, True)]
     losses = (
-        # p ln A - q ln tau + (W/2)(tau/A - 1)
+        # p ln A - q tau + (W/2)(e^tau/A - 1)
         p * mp.log(a) - q * tau + w / 2 * (mp.exp(tau) / a - 1)
         for a in (low, high)
         for w in ends

@@ -113,7 +113,7 @@ class _Pass(TorchFunctionMode):
         try:
             return self.intercept(func, args, kwargs or {})
         except BaseException as error:
-            # The program may catch it.
+            # The loss function may catch the error, so it is also stored.
             self.errors.append(error)
             raise
 
@@ -175,7 +175,7 @@ class OneRecord(_Pass):
         if depends:
             self.note(args[0] if func is Tensor.__setitem__ else out)
             if _writes(func, kwargs):
-                # What was written to may be a view of a tensor that the program keeps.
+                # The written tensor may be a view of a tensor that is still alive after the call.
                 storages = [tensor.untyped_storage() for tensor in _tensors((args[:1], out))]
                 self.computed_tensors += [ref(s) for s in storages if s.data_ptr() not in self.input_storages]
         return out

@@ -115,7 +115,7 @@ def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.n
         same = tuple((t.untyped_storage().data_ptr(), t.stride(0)) for t in dataset.tensors)
         yield same, positions + first.storage_offset() // max(1, first.stride(0))
     elif isinstance(dataset, StackDataset):
-        # Records are as distinct as their first parts.
+        # Two records are the same if their first parts are the same.
         parts: Any = dataset.datasets
         yield from _sources(next(iter(parts.values() if isinstance(parts, dict) else parts)), positions)
     elif type(dataset) in (list, tuple) and not any(isinstance(record, _PLAIN) for record in dataset):
@@ -186,9 +186,9 @@ def _parts(value: Any) -> list[Any]:
 class Sidecar:
     """The file ``<ledger>.data``: identity of the dataset, releases and secrets.
 
-    The file is next to the ledger itself, also if the path of the ledger is a link. ``data`` is the identity of the
-    dataset of this run. ``entries`` has the other fields of the file: ``entries["ledger"]`` is a random name of the
-    ledger, which stamps contain.
+    If the path of the ledger is a link, the file is next to the file that the link points to. ``data`` is the identity
+    of the dataset of this run. ``entries`` has the other fields of the file: ``entries["ledger"]`` is a random name of
+    the ledger, which stamps contain.
     """
 
     def __init__(self, ledger: str, data: Identity) -> None:
@@ -278,7 +278,10 @@ class Stamps:
         self.stamp = {"ledger": name, "phases": [[entry, steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the stamps of other runs, each with the name of its module or tensor."""
+        """Yield the stamps of other runs, each with the name of its module or tensor.
+
+        A stamp lists the releases that an earlier run on the module or tensor accounted for.
+        """
         for name, part in self.parts:
             stamp = vars(part).get(STAMP)
             if stamp is not None and stamp is not self.stamp:
@@ -287,7 +290,8 @@ class Stamps:
     def check(self) -> None:
         """Raise an error unless the account includes all releases in the stamps.
 
-        The error is :class:`InvalidParameterError`.
+        A stamp lists the releases that an earlier run on the same module or tensors accounted for. The error is
+        :class:`InvalidParameterError`.
         """
         phases = self.stamp["phases"]
         for name, stamp in self.earlier():

@@ -35,7 +35,7 @@ elsewhere few kernels are started."""
 
 def is_smaller_formed(tokens: int, outputs: int, inputs: int) -> bool:
     """Return True if a gradient of several tokens takes no more memory than its factors."""
-    # o i <= T (o + i).
+    # o i <= T (o + i) for o outputs, i inputs and T tokens.
     return tokens > 1 and outputs * inputs <= tokens * (outputs + inputs)
 
 
@@ -111,14 +111,16 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     else:
         grams, added = [gram_matrix(part) for part in (g, x)], GRAM_BLOCK + tokens
     # |G_j|_F^2 = <g_j g_j^T, x_j x_j^T>: the sum over pairs of tokens of (g_jt . g_js)(x_jt . x_js).
-    # |g_jt|^2 is on the diagonal of g_j g_j^T, and less than o tiny is lost there by underflow.
+    # |g_jt|^2 is on the diagonal of g_j g_j^T, and less than o tiny is lost there by underflow, for o outputs. tiny is
+    # the smallest normal number.
     tiny = torch.finfo(x.dtype).tiny
     sizes = [
         (gram.diagonal(dim1=1, dim2=2) + width * tiny).sqrt()
         for gram, width in zip(grams, (outputs, inputs), strict=True)
     ]
-    # Entries of the two Gram matrices lose at most o tiny and i tiny to underflow, their products at most tiny:
-    # o tiny (sum_t |x_t|)^2 + i tiny (sum_t |g_t|)^2 + T^2 tiny in all, taken twice.
+    # For o outputs, i inputs and T tokens, underflow takes at most o tiny and i tiny from the entries of the two Gram
+    # matrices, and tiny from their products: in all o tiny (sum_t |x_t|)^2 + i tiny (sum_t |g_t|)^2 + T^2 tiny. Twice
+    # that is added.
     totals = [to_double(size.sum(1)).square() for size in sizes]
     lost = 2.0 * tiny * (outputs * totals[1] + inputs * totals[0] + tokens**2)
     product = grams[0].mul_(grams[1]).sum((1, 2))

@@ -198,7 +198,7 @@ class Recorder:
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
-        # The module may have been moved.
+        # The module may have been moved to another device since the last step.
         self.device, self.tensors = self.parameters[0].device, [*self.module.parameters(), *self.module.buffers()]
         self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in self.tensors))))
         self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]

@@ -126,7 +126,7 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping
 
 
 def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
-    """Return a uniformly random subset of a batch, at most ``most`` records, shuffled."""
+    """Return up to ``most`` records of a batch, chosen at random and shuffled."""
     import torch
 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
@@ -280,7 +280,7 @@ class Plan:
     def expected_batch(self) -> float:
         """The expected batch size ``q N``, in records, by which the sum is divided.
 
-        It is a public constant, unlike the sizes of most batches.
+        It is a public constant; the actual sizes of Poisson and balls-in-bins batches are not.
         """
         # q N, or N/t.
         return self.sampling_rate * self.dataset_size if self.batches is None else self.dataset_size / self.batches

@@ -206,7 +206,7 @@ def make_private(
         start.check_others()
         run = start.run(opened)
         if isinstance(original, DistributedDataParallel):
-            # The wrapper of what was made private is neither called nor lets gradients be summed.
+            # The DistributedDataParallel must not sum gradients, and a call of it raises an error.
             original._remove_autograd_hooks()
             original.register_forward_pre_hook(_refuse_call)
         opened.pop_all()

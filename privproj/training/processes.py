@@ -80,7 +80,8 @@ class Processes:
     def meet(self, place: str, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of their ranks.
 
-        Raises :class:`UnsupportedError` in all processes if they pass different names of a ``place`` in the run.
+        ``place`` names a point of the run. Raises :class:`UnsupportedError` in all processes if they are at different
+        points.
         """
         pairs = [(place, value)] * self.size
         if self.size > 1:
@@ -141,8 +142,8 @@ def current_processes() -> Processes:
 def own_device(device: torch.device) -> torch.device:
     """Return the device of this process.
 
-    If ``torchrun`` started several processes, "cuda" means the GPU of the local rank that it set. Raises
-    :class:`InvalidParameterError` for a numbered GPU then.
+    If ``torchrun`` started several processes, "cuda" means the GPU of the local rank that it set, and a numbered GPU
+    raises :class:`InvalidParameterError`.
     """
     if device.type != "cuda" or not _are_several():
         return device

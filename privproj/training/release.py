@@ -49,7 +49,7 @@ class NoisySum:
     def set_clip(self, norm: float) -> None:
         """Set the clipping norm ``C`` of the next records, and of the noise."""
         shares = self.plan.shares or (1.0,)
-        # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (claim C6).
+        # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (C6: a clipping norm for each layer).
         self.norm, self.clips = norm, tuple(norm * math.sqrt(share) for share in shares)
 
     def resume_clip(self, clip: object) -> None:
@@ -99,7 +99,8 @@ class NoisySum:
                 self.count = self.count + 0.5 * examples
                 return
             if self.plan.adaptive_clipping is not None:
-                # sum_j (b_j - 1/2), b_j = 1 where c_j = 1: a record that is not finite counts as clipped (claim C31).
+                # sum_j (b_j - 1/2), b_j = 1 if c_j = 1; a record that is not finite counts as clipped (C31: adaptive
+                # clipping).
                 self.count = self.count + ((factors[:, 0] >= 1.0).double() - 0.5).sum()
             # On a CPU this test is cheap. On other devices it would wait for the device.
             mask = None if finite.device.type == "cpu" and bool(finite.all()) else finite
@@ -107,7 +108,7 @@ class NoisySum:
                 # sum_j c_j G_j, over this and the earlier parts of the batch.
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0].device)
                 part = self.views[i].clipped_sum(c, mask)
-                # Only until the first gradient that is not zero.
+                # Entries are tested only until one gradient is not zero.
                 self.has_gradients = self.has_gradients or bool(part.any())
                 total = self.sums[i]
                 self.sums[i] = part if total is None else total.add_(part)
@@ -136,8 +137,8 @@ class NoisySum:
         sums, count = self.sums, self.count
         self.forget()
         self.fresh = False
-        # The release is counted, on the disk if there is a ledger, before its noised sum exists. Where it cannot be
-        # counted, no process goes on alone: their next batches would be mixed with this one.
+        # The release is counted, on the disk if there is a ledger, before its noisy sum exists. If counting fails, all
+        # processes stop, because their next batches would be mixed with this one.
         with self.processes.together():
             self.record()
         with torch.no_grad():

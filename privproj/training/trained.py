@@ -64,7 +64,7 @@ class Trained:
             return 1, self.weight.numel()
         outputs, inputs = self.weight.shape[0], math.prod(self.weight.shape[1:])
         if outputs == 1 and self.weight.dim() == 3 and not hasattr(self.module, "kernel_size"):
-            # Tokens and positions of transformers, which are kept as 1 x tokens x width.
+            # Class tokens and position embeddings of transformers, which are stored as 1 x tokens x width.
             outputs, inputs = self.weight.shape[1:]
         if self.is_transposed:
             outputs, inputs = inputs, outputs
@@ -112,7 +112,7 @@ class Trained:
             return (formed,)
         if len(factors) <= 1:
             return factors[0] if factors else None
-        # The tokens of all uses, those that looked up rows last.
+        # The tokens of all uses are joined, with those of embeddings last.
         factors.sort(key=lambda pair: isinstance(pair[0], LookedUp))
         x = torch.cat([x for _, x in factors], 1)
         dense = [g for g, _ in factors if isinstance(g, Tensor)]
