@@ -210,11 +210,11 @@ def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) 
 
 
 def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return ``min_p E[g_p(X)]``, a bound on delta for differences of any rank (C5).
+    """Return ``min_p E[g_p(X)]``, a bound on delta for differences of any rank.
 
     ``g_p`` is the convex function of :func:`_expected_majorant`, and ``p`` is at least the inflection point. The
     minimum is at ``p = E[X | X > c(p)]``, where ``c(p)`` is the crossing of the tangent at ``p``. This ``p`` is
-    computed to half of the digits; then ``E[g_p(X)]`` has nearly all.
+    computed to half of the digits; then ``E[g_p(X)]`` has nearly all. See C5 (any rank) in docs/proofs.md.
     """
     eps, start = mp.mpf(eps), _inflection_point(eps)
     if distribution.supremum <= start:

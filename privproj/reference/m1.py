@@ -91,27 +91,29 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 
 
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return delta of M1 for a difference of rank one and a known projection (C4, C7).
+    """Return delta of M1 for a difference of rank one and a known projection.
 
     It is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over
     noise and ``mu = 1/z``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of
-    freedom.
+    freedom. See C4 (random sensitivity) and C7 (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return the bound on delta of M1 for differences of any rank (C5).
+    """Return the bound on delta of M1 for differences of any rank.
 
-    It is :func:`any_rank_delta` of the squared sensitivity in :func:`known_projection_rank1`.
+    It is :func:`any_rank_delta` of the squared sensitivity in :func:`known_projection_rank1`. See C5 (any rank) in
+    docs/proofs.md.
     """
     return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def _norm_radius(dim: int, rank: int) -> Function:
-    """Return ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0`` (C16).
+    """Return ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0``.
 
-    The operator norm of the projection exceeds it with probability at most ``d0``.
+    The operator norm of the projection exceeds it with probability at most ``d0``. See C16 (good events) in
+    docs/proofs.md.
     """
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
@@ -119,10 +121,11 @@ def _norm_radius(dim: int, rank: int) -> Function:
 def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
-    """Return delta of a run of M1 by the operator norm of the projection (C16).
+    """Return delta of a run of M1 by the operator norm of the projection.
 
     It is the minimum over ``d0`` of ``T d0 + G(eps; mu sqrt(T) radius)``, for ``T`` steps, the Gaussian profile ``G``,
-    ``mu = 1/z`` and the bound ``radius`` on the norm, which fails with probability ``d0``. ``split`` is not used.
+    ``mu = 1/z`` and the bound ``radius`` on the norm, which fails with probability ``d0``. ``split`` is not used. See
+    C16 (good events) in docs/proofs.md.
     """
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -148,7 +151,7 @@ def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: 
 def secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
-    """Return delta of a vector release of M1 with a secret projection (C8).
+    """Return delta of a vector release of M1 with a secret projection.
 
     It is ``E[h_eps(shift^2)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise. The
     shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``. With ``g`` chi-square over its ``r`` degrees of freedom, the
@@ -158,6 +161,7 @@ def secret_projection(
 
     and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` if both signs
     matter, otherwise over ``xi`` and ``ln g``. In floats it is :class:`privproj.distributions.densities.SecretShift`.
+    See C8 (secret projection) in docs/proofs.md.
     """
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
@@ -207,11 +211,11 @@ def residual(
     residual_norm: Real = 1,
     other_residual_norm: Real | None = None,
 ) -> Real:
-    """Return delta of the residual of one differing column of M1 (C13).
+    """Return delta of the residual of one differing column of M1.
 
     The residual is the part orthogonal to the span of the other columns, of dimension ``k = span_dim``. Its delta is
     that of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``. The norms of the two residuals may
-    differ.
+    differ. See C13 (one changed column) in docs/proofs.md.
     """
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
@@ -229,11 +233,11 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return delta of one differing column of M1 if one of its two losses is zero (C13).
+    """Return delta of one differing column of M1 if one of its two losses is zero.
 
     One loss is that of the residual, the part orthogonal to the span of the other columns (dimension ``k = span_dim``).
     It is the only one for ``k = 0``. The other one is the only one if ``r <= k`` or if the residuals are equal. Its
-    squared sensitivity is that of :func:`known_projection_rank1`.
+    squared sensitivity is that of :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
     """
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
@@ -242,13 +246,13 @@ def column_exact(
 
 
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the largest loss of the residual outside an event of small probability (C13).
+    """Return the largest loss of the residual outside an event of small probability.
 
     The probability is ``delta_t + delta_w``. The result is the largest value, at least 0, of
     ``p ln A - q tau + (W/2)(e^tau/A - 1)`` over corners of intervals of ``A`` and ``W``. ``tau`` is ``log_tau`` or
     ``-log_tau``, ``p = (d - r + 1)/2``, and ``q = (d + r - 2k - 1)/2``. The interval of ``W`` ends at its quantiles for
     ``delta_w/2``. That of ``A`` covers all angles up to the assumed one. The result is infinite if ``A`` may be
-    negative.
+    negative. See C13 (one changed column) in docs/proofs.md.
     """
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
@@ -269,10 +273,11 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 
 
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
-    """Return a bound on the shift of a differing column, in units of the noise (C13).
+    """Return a bound on the shift of a differing column, in units of the noise.
 
     ``alpha`` and ``beta`` are the shifts in the span of the other columns and orthogonal to it. The bound fails only if
-    one of two (``r <= k``) or three events occurs, each of probability at most ``part``.
+    one of two (``r <= k``) or three events occurs, each of probability at most ``part``. See C13 (one changed column)
+    in docs/proofs.md.
     """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
@@ -294,10 +299,11 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps`` of one differing column of M1, the sum of two parts (C13).
+    """Return ``eps`` of one differing column of M1, the sum of two parts.
 
     ``split`` is the fraction of delta for the loss of the residual, half of it for each of its two quantiles. Half of
     the rest is the delta of the Gaussian part. The other half is for the events in which the bound on the shift fails.
+    See C13 (one changed column) in docs/proofs.md.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
@@ -324,11 +330,11 @@ def column_published(
     residual_norm: Real = 1,
     changed_columns: int = 1,
 ) -> Real:
-    """Return the published ``eps`` of differing columns, for comparison only (C13).
+    """Return the published ``eps`` of differing columns, for comparison only.
 
     It is not a bound for ``r > k``, where ``k = span_dim``. ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal
     parts. For ``c`` differing columns it is ``c eps_i``, by a chain of equal links with
-    ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``.
+    ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``. See C13 (one changed column) in docs/proofs.md.
     """
     has_residual = rank > span_dim
     m = mp.sqrt(min(span_dim, rank))

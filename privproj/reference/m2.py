@@ -25,10 +25,11 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 def _captured_distribution(
     dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real
 ) -> ReferenceDistribution:
-    """Return the distribution of the squared sensitivity ``X`` for rank one (C7).
+    """Return the distribution of the squared sensitivity ``X`` for rank one.
 
     It is ``X = mu^2 B`` with ``mu = 1/z`` and ``B ~ Beta(r/2, (d-r)/2)``, for the noise multiplier ``z``, the rank
-    ``r`` and the dimension ``d``. A count for adaptive clipping adds a constant (C31).
+    ``r`` and the dimension ``d``. A count for adaptive clipping adds a constant (C31). See C7 (distributions) in
+    docs/proofs.md.
     """
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
@@ -37,10 +38,10 @@ def _captured_distribution(
 def exact_rank1(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real = mp.inf
 ) -> Real:
-    """Return delta of M2 for a difference of rank one, ``E[h_eps(mu^2 B)]`` (C4).
+    """Return delta of M2 for a difference of rank one, ``E[h_eps(mu^2 B)]``.
 
     ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise, ``mu = 1/z``, and
-    ``B ~ Beta(r/2, (d-r)/2)``. For ``r = d`` it is the Gaussian profile.
+    ``B ~ Beta(r/2, (d-r)/2)``. For ``r = d`` it is the Gaussian profile. See C4 (random sensitivity) in docs/proofs.md.
     """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
@@ -55,10 +56,11 @@ def rank_free(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return the bound on delta of one release of M2 for differences of any rank (C5).
+    """Return the bound on delta of one release of M2 for differences of any rank.
 
     It is :func:`any_rank_delta` of the squared sensitivity ``mu^2 B``, with ``mu = 1/z`` and
-    ``B ~ Beta(r/2, (d-r)/2)``. Below a sampling rate of 1 it is amplified by Poisson sampling (C17: subsampling).
+    ``B ~ Beta(r/2, (d-r)/2)``. Below a sampling rate of 1 it is amplified by Poisson sampling (C17: subsampling). See
+    C5 (any rank) in docs/proofs.md.
     """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
@@ -160,11 +162,11 @@ def beta_tail_sharp(
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
-    """Return the bound on delta of a run of M2 by a good event (C16).
+    """Return the bound on delta of a run of M2 by a good event.
 
     It is the minimum over ``tau`` of ``T k P(B > tau) + G(eps; mu sqrt(T tau))``, for ``T`` steps and the rank ``k`` of
     the difference. ``G`` is the Gaussian profile, ``mu = 1/z``, and ``B ~ Beta(r/2, (d-r)/2)``. Without sampling, the
-    bounds ``good-event`` and ``good-event-q`` have this value.
+    bounds ``good-event`` and ``good-event-q`` have this value. See C16 (good events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -207,10 +209,11 @@ def mixture_rdp(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` releases of M2 by their Renyi curve (C15).
+    """Return delta of ``steps`` releases of M2 by their Renyi curve.
 
     The order is the best one. The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)`` with
-    ``mu = 1/z``. With Poisson sampling it is a binomial mixture of such moments, at integer orders.
+    ``mu = 1/z``. With Poisson sampling it is a binomial mixture of such moments, at integer orders. See C15 (Renyi
+    accounting) in docs/proofs.md.
     """
     mu, count = gaussian_mu(noise_multiplier), composition.adaptive_count_shift(adaptive_clipping_sigma)
 

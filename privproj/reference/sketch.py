@@ -12,9 +12,10 @@ from privproj.reference.special import chi2_above, chi2_below
 
 
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """Return the Renyi curve of the bound ``rdp-tight`` at an order below ``gamma`` (C14).
+    """Return the Renyi curve of the bound ``rdp-tight`` at an order below ``gamma``.
 
-    ``front`` is ``r/2`` for rank ``r``, times the numbers of releases, eigenvalues and layers.
+    ``front`` is ``r/2`` for rank ``r``, times the numbers of releases, eigenvalues and layers. See C14 (the secret
+    sketch) in docs/proofs.md.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
@@ -23,9 +24,10 @@ def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """Return the Renyi curve of the bound ``rdp-sharp`` at an order below ``gamma + 1`` (C14).
+    """Return the Renyi curve of the bound ``rdp-sharp`` at an order below ``gamma + 1``.
 
-    ``front`` is ``r/2`` for rank ``r``, times the numbers of releases and layers.
+    ``front`` is ``r/2`` for rank ``r``, times the numbers of releases and layers. See C14 (the secret sketch) in
+    docs/proofs.md.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
@@ -43,17 +45,18 @@ def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int 
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta of a sketch by :func:`rdp` with one eigenvalue (C14).
+    """Return delta of a sketch by :func:`rdp` with one eigenvalue.
 
-    This bound holds for differences of every rank.
+    This bound holds for differences of every rank. See C14 (the secret sketch) in docs/proofs.md.
     """
     return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
 
 def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return the smaller delta of the Renyi curves ``rdp-tight`` and ``rdp-sharp`` (C14).
+    """Return the smaller delta of the Renyi curves ``rdp-tight`` and ``rdp-sharp``.
 
-    Orders are below ``gamma`` for the first curve, and from 2 to below ``gamma + 1`` for the second.
+    Orders are below ``gamma`` for the first curve, and from 2 to below ``gamma + 1`` for the second. See C14 (the
+    secret sketch) in docs/proofs.md.
     """
     front, gamma = mp.mpf(rank * steps * layer_count) / 2, mp.mpf(gamma)
     one = composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, gamma)
@@ -68,10 +71,11 @@ def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
-    """Return delta of one step of LoRA as a sketch (C14).
+    """Return delta of one step of LoRA as a sketch.
 
     ``Gamma = r sigma_g^2 / (2 B_F B_S)``, with the rank ``r``, the noise ``sigma_g``, the Frobenius bound ``B_F`` and
-    the sensitivity ``B_S``. The sketch has variance ``1/r``, and no lower bound of the eigenvalues is assumed.
+    the sensitivity ``B_S``. The sketch has variance ``1/r``, and no lower bound of the eigenvalues is assumed. See C14
+    (the secret sketch) in docs/proofs.md.
     """
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
@@ -100,21 +104,23 @@ def by_design_delta(
 
 
 def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
-    """Return delta of ``steps`` sketches by tCDP (C14).
+    """Return delta of ``steps`` sketches by tCDP.
 
-    For ``T`` steps, rank ``r`` and ``n`` eigenvalues, they are ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP.
+    For ``T`` steps, rank ``r`` and ``n`` eigenvalues, they are ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP. See C14 (the
+    secret sketch) in docs/proofs.md.
     """
     gamma = mp.mpf(gamma)
     return composition.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
 
 
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return the exact delta of a secret sketch for a rank-one difference (C14).
+    """Return the exact delta of a secret sketch for a rank-one difference.
 
     It is the larger one of both directions. With ``nu = 1/Gamma``, one direction is ``F(w) - e^eps F(w/(1+nu))``, where
     ``F`` is the chi-square distribution function with ``r`` degrees of freedom and
     ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu``; it is 0 unless ``w > 0``. The other direction has ``-nu/(1+nu)`` for ``nu``
-    and upper tails for ``F``. Several releases and layers add their degrees of freedom.
+    and upper tails for ``F``. Several releases and layers add their degrees of freedom. See C14 (the secret sketch) in
+    docs/proofs.md.
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):
@@ -141,12 +147,12 @@ def one_vector(
     frobenius_bound: Real | None = None,
     sensitivity: Real | None = None,
 ) -> Real:
-    """Return the exact delta of the sketch of one vector (C14).
+    """Return the exact delta of the sketch of one vector.
 
     The worst pair of norms ``S <= S'`` has the largest ``nu = (S'^2 - S^2)/(S^2 + a)``, where ``a`` is the squared
     ratio of noise and sketch deviations. ``S'`` is at most the Frobenius bound ``B_F`` and at most ``S + B_S``, with
     the sensitivity ``B_S``. The maximum is at ``S^2 + S B_S = a`` or at ``S = B_F - B_S``, whichever ``S`` is smaller.
-    Without ``B_S`` it is at ``S = 0``.
+    Without ``B_S`` it is at ``S = 0``. See C14 (the secret sketch) in docs/proofs.md.
     """
     a = (mp.mpf(noise_sigma) / mp.mpf(sketch_sigma)) ** 2
     if sensitivity is None:

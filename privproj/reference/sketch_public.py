@@ -10,19 +10,20 @@ from privproj.reference.special import gaussian_delta
 
 
 def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return delta of a public sketch for a difference of rank one (C4, C7).
+    """Return delta of a public sketch for a difference of rank one.
 
     It is ``E[h_eps(mu^2 Y/r)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise,
-    ``mu = 1/z``, and ``Y`` is chi-square with ``r`` degrees of freedom.
+    ``mu = 1/z``, and ``Y`` is chi-square with ``r`` degrees of freedom. See C4 (random sensitivity) and C7
+    (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return the bound on delta of a public sketch for differences of any rank (C5, C7).
+    """Return the bound on delta of a public sketch for differences of any rank.
 
     It is :func:`any_rank_delta` of the squared sensitivity ``mu^2 Y/r``, where ``mu = 1/z``, and ``Y`` is chi-square
-    with ``r`` degrees of freedom.
+    with ``r`` degrees of freedom. See C5 (any rank) and C7 (distributions) in docs/proofs.md.
     """
     return any_rank_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
@@ -53,17 +54,19 @@ def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split:
 
 
 def _radius(rank: int) -> Function:
-    """Return the factor ``1 + sqrt(2 ln(1/d0)/r)`` as a function of ``ln d0`` (C16).
+    """Return the factor ``1 + sqrt(2 ln(1/d0)/r)`` as a function of ``ln d0``.
 
-    A public sketch of rank ``r`` lengthens a difference by more than this factor with probability at most ``d0``.
+    A public sketch of rank ``r`` lengthens a difference by more than this factor with probability at most ``d0``. See
+    C16 (good events) in docs/proofs.md.
     """
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
 def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """Return delta of a public sketch by a bound on its norm, at the best ``d0`` (C16).
+    """Return delta of a public sketch by a bound on its norm, at the best ``d0``.
 
-    ``d0`` is the probability that the bound on the norm fails. ``split`` is not used.
+    ``d0`` is the probability that the bound on the norm fails. ``split`` is not used. See C16 (good events) in
+    docs/proofs.md.
     """
     return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 

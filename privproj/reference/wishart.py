@@ -26,9 +26,9 @@ from privproj.reference.special import (
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
     """Return the hockey-stick divergence of a pair with norm ratio ``kappa``, given ``A``.
 
-    ``A = kappa e^-x`` is the ratio of the release's components along the two vectors (C9, C12). With ``n = r + d - 1``,
-    ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``, ``w = (eps - b)/c`` and
-    ``W = e^-b (A/kappa)^(n/2)`` it is
+    ``A = kappa e^-x`` is the ratio of the release's components along the two vectors (C9: exact profile; C12: unequal
+    norms). With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``,
+    ``w = (eps - b)/c`` and ``W = e^-b (A/kappa)^(n/2)`` it is
 
     * for ``A < kappa``: ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))``, and ``1 - e^eps W`` if ``w <= 0``;
     * for ``A > kappa``: the same with ``P`` for ``Q``, and 0 if ``w <= 0``.
@@ -45,10 +45,11 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 
 
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
-    """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]`` (C9, C12).
+    """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]``.
 
     ``g(A)`` is :func:`_conditional_gain`, and ``A = rho + sqrt(1-rho^2) T/sqrt(r)`` with ``T`` of Student's t
-    distribution. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of ``w``.
+    distribution. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of ``w``. See C9 (exact
+    profile) and C12 (unequal norms) in docs/proofs.md.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -69,9 +70,9 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 
 
 def _infinite_part(rank: int, m: Real) -> Real:
-    """Return ``P(A <= 0)``, the probability of an infinite loss (C9).
+    """Return ``P(A <= 0)``, the probability of an infinite loss.
 
-    It is ``P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1``.
+    It is ``P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1``. See C9 (exact profile) in docs/proofs.md.
     """
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
     return half if m <= 1 else 1 - half
@@ -116,11 +117,11 @@ def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
 
 
 def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
-    """Return delta of the worst pair of vectors (C10, C12).
+    """Return delta of the worst pair of vectors.
 
     With equal norms, the worst pair is that at the assumed misalignment. With a ``norm_ratio`` above 1, the result is
     the largest delta over some pairs of at most this misalignment, in both directions: a lower bound on the worst
-    delta.
+    delta. See C10 (monotone in the alignment) and C12 (unequal norms) in docs/proofs.md.
     """
     if dim == 1:
         return mp.mpf(0)
@@ -140,9 +141,10 @@ def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, lo
 
 
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
-    """Return the interval ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` that contains ``A`` (C11).
+    """Return the interval ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` that contains ``A``.
 
-    ``A`` is outside with probability ``delta_t``: ``P(|T| > t) = delta_t`` for ``T`` of Student's t distribution.
+    ``A`` is outside with probability ``delta_t``: ``P(|T| > t) = delta_t`` for ``T`` of Student's t distribution. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
@@ -151,7 +153,8 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return a bound on the loss outside an event of probability ``delta_t + delta_w``.
 
-    It is that of Theorem 1 in the paper, the bound ``quantile`` (C11). It is infinite if ``A`` may be negative.
+    It is that of Theorem 1 in the paper, the bound ``quantile`` (C11: quantile bounds, early theorem). It is infinite
+    if ``A`` may be negative.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -164,9 +167,9 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest loss outside an event of probability ``delta_t + delta_w``.
 
-    It is the bound ``quantile-sharp`` (C11): the largest ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` over an interval of ``A``
-    and an interval of the chi-square variable ``W``, which is one-sided or two-sided, whichever gives the smaller loss.
-    It is infinite if ``A`` may be negative.
+    It is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem): the largest
+    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` over an interval of ``A`` and an interval of the chi-square variable ``W``,
+    which is one-sided or two-sided, whichever gives the smaller loss. It is infinite if ``A`` may be negative.
     """
     low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
@@ -178,9 +181,10 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 
 
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
-    """Return the largest loss over intervals of ``A`` and ``W`` (C11).
+    """Return the largest loss over intervals of ``A`` and ``W``.
 
-    It is attained at a corner or at ``A = 1``: the loss is linear in ``W``, and convex or monotone in ``1/A``.
+    It is attained at a corner or at ``A = 1``: the loss is linear in ``W``, and convex or monotone in ``1/A``. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
@@ -204,9 +208,10 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Return ``eps`` by Theorem 1 of the paper (C11) at a split of delta.
+    """Return ``eps`` by Theorem 1 of the paper at a split of delta.
 
-    Several steps are composed by basic or advanced composition.
+    Several steps are composed by basic or advanced composition. See C11 (quantile bounds, early theorem) in
+    docs/proofs.md.
     """
     return composition.composed_rule(
         lambda part: _loss_at_split(published_loss, part, dim, rank, misalignment, split), delta, steps
@@ -214,19 +219,20 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 
 
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return ``eps`` by the bound ``quantile-sharp`` (C11) at a split of delta.
+    """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
 
-    It is the largest loss for which the two random variables are within their quantiles.
+    It is the largest loss for which the two random variables are within their quantiles. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the loss of the early theorem at its parameters ``t`` and ``R`` (C11).
+    """Return the loss of the early theorem at its parameters ``t`` and ``R``.
 
     It is ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R`` and
     ``R = radius``. ``theta`` is the assumed angle, or ``theta_R`` if that is smaller, because better aligned pairs are
-    included.
+    included. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
     # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)
@@ -235,9 +241,10 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 
 
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
-    """Return a bound on ``P(S <= t or S' <= t)`` in the early theorem, for ``eta`` (C11).
+    """Return a bound on ``P(S <= t or S' <= t)`` in the early theorem, for ``eta``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
     """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
@@ -246,9 +253,10 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 
 
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
-    """Return ``P(S <= t or S' <= t)`` in the early theorem, by quadrature (C11).
+    """Return ``P(S <= t or S' <= t)`` in the early theorem, by quadrature.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
     """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
@@ -278,18 +286,19 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return delta of the early theorem at its parameters ``t``, ``eta`` and ``R`` (C11).
+    """Return delta of the early theorem at its parameters ``t``, ``eta`` and ``R``.
 
-    It does not depend on ``epsilon``.
+    It does not depend on ``epsilon``. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return the smallest loss of the early theorem at ``delta`` (C11).
+    """Return the smallest loss of the early theorem at ``delta``.
 
-    The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` uses the rest of delta.
+    The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` uses the rest of delta. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
@@ -313,9 +322,10 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``eps`` of the early theorem at its parameters ``t`` and ``R`` (C11).
+    """Return ``eps`` of the early theorem at its parameters ``t`` and ``R``.
 
-    If ``t`` is None, the best parameters at ``delta`` are used.
+    If ``t`` is None, the best parameters at ``delta`` are used. See C11 (quantile bounds, early theorem) in
+    docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     if t is not None:
@@ -328,9 +338,9 @@ def early(
 
 
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return ``eps`` of the early theorem with the exact tail of its two components (C11).
+    """Return ``eps`` of the early theorem with the exact tail of its two components.
 
-    The parameters ``t`` and ``R`` are the best ones.
+    The parameters ``t`` and ``R`` are the best ones. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
