@@ -112,7 +112,7 @@ def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real)
 def _norm_radius(dim: int, rank: int) -> Function:
     """Return ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0``.
 
-    The operator norm of the projection exceeds it with probability at most ``d0``. See C16 (good events) in
+    The operator norm of the Wishart matrix of M1 exceeds it with probability at most ``d0``. See C16 (good events) in
     docs/proofs.md.
     """
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
@@ -121,7 +121,7 @@ def _norm_radius(dim: int, rank: int) -> Function:
 def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
-    """Return delta of a run of M1 by the operator norm of the projection.
+    """Return delta of a run of M1 by the operator norm of its Wishart matrix.
 
     It is the minimum over ``d0`` of ``T d0 + G(eps; mu sqrt(T) radius)``, for ``T`` steps, the Gaussian profile ``G``,
     ``mu = 1/z`` and the bound ``radius`` on the norm, which fails with probability ``d0``. ``split`` is not used. See

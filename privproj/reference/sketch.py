@@ -38,7 +38,8 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
     """Return delta of a sketch by the published Renyi curve, at the best order.
 
-    The curve is multiplied by the number of ``eigenvalues``. The order is below ``gamma``.
+    The curve has ``eigenvalues``, the rank of the difference of neighboring ``Q Q^T``, as a factor. The order is below
+    ``gamma``.
     """
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))

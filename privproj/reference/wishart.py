@@ -153,8 +153,8 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return a bound on the loss outside an event of probability ``delta_t + delta_w``.
 
-    It is that of Theorem 1 in the paper, the bound ``quantile`` (C11: quantile bounds, early theorem). It is infinite
-    if ``A`` may be negative.
+    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). It is infinite if
+    ``A``, the ratio of the release's components along the two vectors, may be negative.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -208,7 +208,7 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Return ``eps`` by Theorem 1 of the paper at a split of delta.
+    """Return ``eps`` by Theorem 1 of arXiv 2601.21719 at a split of delta.
 
     Several steps are composed by basic or advanced composition. See C11 (quantile bounds, early theorem) in
     docs/proofs.md.
@@ -228,11 +228,12 @@ def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: 
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the loss of the early theorem at its parameters ``t`` and ``R``.
+    """Return the loss of the bound ``early`` at its parameters ``t`` and ``R``.
 
-    It is ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R`` and
-    ``R = radius``. ``theta`` is the assumed angle, or ``theta_R`` if that is smaller, because better aligned pairs are
-    included. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. The loss is
+    ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``,
+    ``R = radius`` and the misalignment ``m``. ``theta`` is the assumed angle, or ``theta_R`` if that is smaller,
+    because better aligned pairs are included. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
     # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)
@@ -241,10 +242,10 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 
 
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
-    """Return a bound on ``P(S <= t or S' <= t)`` in the early theorem, for ``eta``.
+    """Return a bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors. See C11 (quantile bounds,
-    early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors, and ``eta`` is a parameter of
+    the bound. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
@@ -253,7 +254,7 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 
 
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
-    """Return ``P(S <= t or S' <= t)`` in the early theorem, by quadrature.
+    """Return ``P(S <= t or S' <= t)`` for the bound ``early-exact-tail``, by quadrature.
 
     ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors. See C11 (quantile bounds,
     early theorem) in docs/proofs.md.
@@ -286,16 +287,17 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return delta of the early theorem at its parameters ``t``, ``eta`` and ``R``.
+    """Return delta of the bound ``early`` at its parameters ``t``, ``eta`` and ``R``.
 
-    It does not depend on ``epsilon``. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. Its delta does not depend on ``epsilon``. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return the smallest loss of the early theorem at ``delta``.
+    """Return the smallest loss of the bound ``early`` at ``delta``.
 
     The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` uses the rest of delta. See C11 (quantile bounds,
     early theorem) in docs/proofs.md.
@@ -322,10 +324,10 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``eps`` of the early theorem at its parameters ``t`` and ``R``.
+    """Return ``eps`` of the bound ``early`` at its parameters ``t`` and ``R``.
 
-    If ``t`` is None, the best parameters at ``delta`` are used. See C11 (quantile bounds, early theorem) in
-    docs/proofs.md.
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. If ``t`` is None, the best parameters at ``delta``
+    are used. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     if t is not None:
@@ -338,9 +340,10 @@ def early(
 
 
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return ``eps`` of the early theorem with the exact tail of its two components.
+    """Return ``eps`` of the bound ``early-exact-tail``, at the best ``t`` and ``R``.
 
-    The parameters ``t`` and ``R`` are the best ones. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    It is the bound ``early`` with the exact tail probability of its two components. See C11 (quantile bounds, early
+    theorem) in docs/proofs.md.
     """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
