@@ -112,7 +112,7 @@ def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., li
 
 
 def option(name: str, help_text: str, **settings: Any) -> Once:
-    """Return an option, by default for a number."""
+    """Return an option with this name and help; its value is a number by default."""
     if not settings.get("is_flag"):
         settings.setdefault("type", Number())
     return Once([name], help=help_text, **settings)
@@ -167,23 +167,23 @@ def type_of(annotation: Any) -> click.ParamType:
 
 
 def json_option() -> Once:
-    """Return the option for JSON."""
+    """Return the option ``--json``."""
     return option("--json", "Print JSON instead of text.", is_flag=True)
 
 
 def csv_option() -> Once:
-    """Return the option for CSV."""
+    """Return the option ``--csv``."""
     return option("--csv", "Print CSV with all digits instead of text.", is_flag=True)
 
 
 def verbose_option() -> Once:
-    """Return the option for details."""
+    """Return the option ``--verbose``, with a help text that lists the details of a bound."""
     help_text = "Print also the lower bound, other bounds, utility, numerics and source, and explain each requirement."
     return Once(["--verbose", "-v"], help=help_text, is_flag=True)
 
 
 def requirements_option() -> Once:
-    """Return the option for the full text of requirements."""
+    """Return the option ``--verbose``, with a general help text."""
     return Once(["--verbose", "-v"], help="Print all details, and explain each requirement.", is_flag=True)
 
 

@@ -264,7 +264,10 @@ def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility:
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
-    """Print a result as JSON or as text, and return the exit code."""
+    """Print a result as JSON or as the text that ``text`` returns.
+
+    The return value is the exit code.
+    """
     write(render.as_json(result) if json else text())
     return EXIT_CODES[result.outcome]
 

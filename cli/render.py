@@ -31,9 +31,9 @@ FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 
 
 def as_json(value: Any) -> str:
-    """Return a JSON object as text; results in it are written with all their fields.
+    """Return a value as JSON text.
 
-    These include the lower bound, which is computed here.
+    Results in it are written with their lower bound, which is computed here.
     """
     import json
 
@@ -223,7 +223,7 @@ def lower_bound_text(result: Result) -> str:
 
 
 def power_of_ten(log10_value: float) -> str:
-    """Return a probability from its decimal logarithm, rounded down."""
+    """Return a probability as text, rounded down, from its decimal logarithm."""
     return round_outward(10.0**log10_value, up=False) if log10_value > -300.0 else f"10^{math.floor(log10_value)}"
 
 
@@ -438,7 +438,10 @@ def several_results(results: Mapping[str, Result], verbose: bool | None = None) 
 
 
 def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
-    """Return the smallest value, a table of all values, what they require, and why other bounds have no value."""
+    """Return a comparison of bounds as text.
+
+    It has the smallest value, a table of all values, the requirements, and the reasons why other bounds have no value.
+    """
     results = {row.bound.name: row.result for row in rows if row.result is not None and row.result.value is not None}
     lines: list[str] = []
     parts: dict[str, Any] = {}
@@ -464,9 +467,9 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
 
 
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return each text once; names of its owners come first unless all have it.
+    """Return each text once, after the names of its results unless all have it.
 
-    ``sentences_of`` has the texts of each owner by its name.
+    ``sentences_of`` has the texts of each result by its name.
     """
     owners: dict[str, list[str]] = {}
     for name, sentences in sentences_of.items():
