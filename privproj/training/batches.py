@@ -363,7 +363,8 @@ class _RecordsAlone(Dataset):
 def check_loader(loader: DataLoader) -> None:
     """Raise an error for a dataset without an index, or a loader with its own sampling.
 
-    The private loader would replace that sampling. The error is :class:`InvalidParameterError`.
+    The private loader would replace that sampling. Nested and sparse tensors are not supported either. The error is
+    :class:`InvalidParameterError`.
     """
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore

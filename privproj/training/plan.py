@@ -158,8 +158,8 @@ class Method:
     Args:
         name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
         rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``projected-dp-sgd`` and ``flora``, from 1 to
-            1e7; an error for algorithms without such a rank. None: for a model from :func:`prepare_peft` the
-            projections have the rank of each adapter; any other module needs a rank with these algorithms.
+            1e7; an error for ``dp-sgd`` and ``dp-sft``, which have none. None: for a model from :func:`prepare_peft`
+            the projections have the rank of each adapter; any other module needs a rank with these algorithms.
         frame: "haar" or "wishart": how ``m2`` and ``m2-projected-clip`` lift a release back to the size of the weight.
             It does not change the privacy. None: "haar".
         subspace: The :class:`Subspace` of ``dp-sft``, which needs one; an error for other algorithms. The releases that
