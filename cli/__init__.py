@@ -1,1 +1,1 @@
-"""Implement the command line: parse the arguments, call one function of :mod:`privproj`, render the result."""
+"""The command line: parse arguments, call a function of privproj, print the result."""

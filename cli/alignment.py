@@ -1,4 +1,7 @@
-"""Implement ``privproj alignment`` and ``privproj lora-noise``: misalignment for wishart, and moments of LoRA."""
+"""Implement ``privproj alignment`` and ``privproj lora-noise``.
+
+They compute the misalignment for the wishart mechanism, and moments of LoRA's noise term.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -31,9 +34,10 @@ CONDITION = "condition number", "upper bound of largest eigenvalue / smallest ei
 def helper(
     ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, requirement: str = ""
 ) -> None:
-    """Add one command for a helper: it prints a number, a note, and its requirement.
+    """Add a command that prints a number, a note and a requirement.
 
-    ``short`` describes the helper in the list of commands.
+    ``ask`` computes the number, and ``quantity`` is its label and its scale. ``short`` describes the command in the
+    list of commands. ``example`` starts with the name of the command.
     """
     label, scale = quantity
 

@@ -77,7 +77,7 @@ def command(file: tuple[str, ...], update: bool, reference: bool, junit: str | N
 
 
 def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the named files, and for a folder the files in it."""
+    """Return the named files; a folder is replaced by its files that match *bounds.toml."""
     files: list[str] = []
     for name in names:
         if not name:
@@ -90,9 +90,10 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) -> tuple[list[Entry], dict[str, str]]:
-    """Return the checked entries of all files and the errors of malformed files, and write the report of both.
+    """Check the entries of all files; return them and the errors of malformed files.
 
-    A report of an unfinished check is written first, so that an earlier report is not mistaken for that of this call.
+    The JUnit report is written to ``junit`` twice: first as unfinished, so that an earlier report is not mistaken for
+    the report of this call, and at the end.
     """
     verdicts, errors = [], {}
     if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # a pipe cannot be rewritten
@@ -112,7 +113,7 @@ def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) 
 def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = False) -> str:
     """Return one line for each entry, details of failed entries, and each warning once.
 
-    With ``verbose``, details of every entry and its requirements.
+    With ``verbose``, the requirements of every entry are included.
     """
     lines, warnings = [], dict[str, None]()
     for entry in entries:
@@ -129,7 +130,11 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
 
 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the problem and query of a failed entry, rewritten values, assumptions on the data and warnings."""
+    """Yield ``(label, text)`` for the details of an entry.
+
+    They are the problem and the query of a failed entry, the comparison with mpmath if it was skipped, rewritten
+    values, assumptions on the data, and warnings.
+    """
     if not entry.holds:
         query = entry.parameters
         arguments = ", ".join(f"{key}={value}" for key, value in query.items() if key != "mechanism")
@@ -147,7 +152,7 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def records(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Return the verdicts as plain values."""
+    """Return the verdicts on entries as plain values."""
     names = ("file", "name", "holds", "problem", "query", "expected", "seconds", "compared")
     return [
         {**{name: getattr(entry, name) for name in names}, "parameters": entry.parameters, "result": entry.result}
@@ -156,7 +161,7 @@ def records(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def line(entry: Entry, place: str = "") -> str:
-    """Return one line on whether an entry holds, with its value and bound."""
+    """Return one line with the verdict on an entry, its value and its bound."""
     mark, result, value = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
         of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
@@ -165,7 +170,10 @@ def line(entry: Entry, place: str = "") -> str:
 
 
 def updated(file: str, entries: list[Entry]) -> str:
-    """Return the text of the file with expected values rewritten, and everything else unchanged."""
+    """Return the text of a file with its expected values rewritten.
+
+    Everything else is unchanged.
+    """
     tomlkit = import_extra("tomlkit", "--update", "check")
     text = read_bounded(file).decode()
     marked = text.startswith("\ufeff")  # a byte-order mark
@@ -177,7 +185,10 @@ def updated(file: str, entries: list[Entry]) -> str:
 
 
 def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
-    """Return a JUnit report in XML: a test case for each entry, and an error for each malformed file."""
+    """Return a JUnit report in XML.
+
+    It has a test case for each entry, and an error for each malformed file.
+    """
     from xml.etree import ElementTree as Tree
 
     failures = sum(not entry.holds for entry in entries)

@@ -36,7 +36,7 @@ DETAILS = {
 
 
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
-    """Return the rows as text, best first, with the legend and the requirements of the algorithms."""
+    """Return the rows as text, best first, with the legend and the requirements."""
     first = rows[0].result
     title = f"training algorithms at {first.target_text}, best first  ({render.run_line(first)})"
     head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")

@@ -1,4 +1,4 @@
-"""Implement the commands for curves: delta(eps), the trade-off function and one GDP mu, by one or several bounds."""
+"""Implement ``privproj curve``: delta(epsilon), the trade-off function or a GDP mu."""
 
 import sys
 from collections.abc import Callable
@@ -35,7 +35,10 @@ TAKEN = {"delta": ("epsilon_max", "points", "plot"), "trade-off": ("points", "pl
 def answers(
     mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, evaluate: Callable[[Composition], Any]
 ) -> list[Any]:
-    """Return the results of the named bounds; "all" stands for every bound that has a result."""
+    """Return the results of ``evaluate`` for the named bounds.
+
+    The name "all" means every bound that has a result. If there is none, the error of the default bound is raised.
+    """
     if names != ("all",):
         return [evaluate(composition_of(mechanism, name, run)) for name in names or (None,)]
     answered = []
@@ -47,7 +50,7 @@ def answers(
 
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
-    """Return the epsilons, or the false positive rates, at which the curve is drawn."""
+    """Return the epsilons or the false positive rates at which the curve is evaluated."""
     count = integer("points", 41 if points is None else points, "an integer from 2 to 2000", 2, 2000)
     if kind == "trade-off":
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
@@ -57,7 +60,11 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
 
 @dataclass(frozen=True)
 class Table:
-    """A table: results, their JSON form, rows with the header first, labeled notes, a rounding function, a title."""
+    """A table of results, which can be printed as text, CSV or JSON.
+
+    ``records`` are the results as JSON, and ``rows`` the table with the header first. ``notes`` are texts by label.
+    ``say`` returns a number as rounded text.
+    """
 
     results: list[Result]
     records: list[Any]
@@ -67,7 +74,10 @@ class Table:
     title: str = ""
 
     def text(self, style: str | None) -> str:
-        """Return the table as JSON, as CSV with all digits, or as text with the bounds and their requirements."""
+        """Return the table as JSON, as CSV with all digits, or as text.
+
+        The text has the bounds and their requirements too.
+        """
         if style == "json":
             return render.as_json({"results": self.records})
         if style == "csv":
@@ -111,7 +121,10 @@ def show_curves(
 def table_of_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], shape: str, x: list[float], plot: str | None
 ) -> Table:
-    """Return the curve of each bound at these epsilons or rates, and plot it if a file for the plot is given."""
+    """Return a table with the curve of each bound, and plot it if ``plot`` names a file.
+
+    ``x`` are the epsilons or the false positive rates.
+    """
 
     def drawn(query: Composition) -> tuple[list[float], Result]:
         curve = query.curve()
@@ -138,7 +151,7 @@ def table_of_curves(
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
-    """Return the ``mu`` of each bound with its interpretation; all numbers are rounded up."""
+    """Return a table with the GDP mu of each bound, rounded up."""
     target = slack_target(slack)
     answered = answers(mechanism, bound, run, lambda one: solve_gdp_mu(one, target))
     results: list[Any] = [result for result in answered if result.usable or bound != ("all",)]

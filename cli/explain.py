@@ -22,10 +22,11 @@ from .options import command_with, completing, json_option
 
 
 def word_groups() -> list[dict[str, Any]]:
-    """Return the groups of entries in order: each has a ``title``, the ``kind`` of its entries, and ``word``.
+    """Return the groups of entries of ``privproj explain``, in order.
 
-    ``words.toml`` describes the fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published
-    methods, commands and JSON keys are completed from where they are declared.
+    Each group has a ``title``, the ``kind`` of its entries, and the entries as ``word``. ``words.toml`` describes the
+    fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published methods, commands and JSON
+    keys are added from where they are declared.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
@@ -53,7 +54,7 @@ def word_groups() -> list[dict[str, Any]]:
 
 
 def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
-    """Add the entries of an optional feature to the group of the same title, or add the group."""
+    """Add a group of an optional feature, or its entries to the group of the same title."""
     same = next((group for group in groups if group["title"] == added["title"]), None)
     if same is None:
         groups.append(added)
@@ -81,7 +82,7 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _commands() -> list[dict[str, Any]]:
-    """Return an entry for each command: its help in one line."""
+    """Return an entry for each command, with its one-line help."""
     from .main import command_groups
 
     lines = {name: line for commands in command_groups().values() for name, line in commands.items()}
@@ -91,7 +92,10 @@ def _commands() -> list[dict[str, Any]]:
 
 
 def _json_keys(taken: Container[str]) -> list[dict[str, Any]]:
-    """Return an entry for each key of a JSON result that has a description and no other entry."""
+    """Return an entry for each described key of a JSON result that has no entry yet.
+
+    ``taken`` has the spellings of the existing entries.
+    """
     schema = loads(files("privproj").joinpath("schema.json").read_text(encoding="utf-8"))
     described = {name: key["description"] for name, key in _properties(schema) if "description" in key}
     return [
@@ -113,7 +117,7 @@ def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def meaning_of(scheme: Scheme) -> str:
-    """Return the description of a sampling scheme: its requirement, and the relations that it supports."""
+    """Return the description of a sampling scheme: requirement, relations and default."""
     default = f" Default: {scheme.why_default}" if scheme.why_default else ""
     return f"{scheme.requirements} It works with {' and '.join(scheme.relations)}.{default}"
 
@@ -159,9 +163,10 @@ def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
-    """Return every entry, bound, claim and item of a paper of this name; raises with a suggestion if there is none.
+    """Return every entry, bound, claim and item of a paper with this name.
 
-    The text of a warning leads to its entry too.
+    The text of a warning matches its entry too. Raises :class:`InvalidParameterError` with a suggestion if there is no
+    match.
     """
     from .papers import paper_entries
 
@@ -192,7 +197,7 @@ def claims() -> dict[str, str]:
 
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
-    """Return a claim as an entry: its statement, the bounds that cite it, and the place of its proof."""
+    """Return a claim as an entry: its statement, its bounds, and where its proof is."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"The proof is in docs/proofs.md#{name.lower()}."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
@@ -209,7 +214,7 @@ def spellings(chosen: Iterable[dict[str, Any]]) -> set[str]:
 
 
 def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
-    """Return a bound as an entry: its summary, its status, and a reference to its page."""
+    """Return a bound as an entry: its summary, its status and a reference to its page."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
     means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
@@ -219,7 +224,7 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
 
 
 def text(entry: dict[str, Any]) -> str:
-    """Return an entry as text: name and kind, meaning, details, lines, cases with remedies, related entries."""
+    """Return an entry as text."""
     lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"], entry.get("more", ""))]
     lines += entry.get("lines", ())
     for case in entry.get("cases", ()):

@@ -69,7 +69,7 @@ def ledger_named_file() -> Iterator[None]:
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
-    """Return the delta of the option, or else the delta of the target of the ledger."""
+    """Return ``delta``, or the delta of the target of the ledger if it is None."""
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
@@ -78,7 +78,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
-    """Return steps and epsilon, so far and of the whole plan, and which epsilon to report."""
+    """Return steps and epsilon, so far and of the whole plan, and which one to report."""
     so_far = account.epsilon(delta) if account.spent else None
     budget = account.budget() if account.is_adaptive else None
     planned = account.explained(account.planned.epsilon(delta))
@@ -110,7 +110,10 @@ def report_text(account: Account, so_far: Result | None, planned: Result) -> str
 
 
 def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:
-    """Return the summary of a ledger as text, with the labels of its budget."""
+    """Return the summary of a ledger as text.
+
+    ``budget`` has further lines by label, for a ledger with an adaptive plan.
+    """
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
     goal = "" if summary["target_epsilon"] is None else f", target epsilon {summary['target_epsilon']:g}"
     share = f" ({percent(steps / planned)})" if planned > 0 else ""
@@ -154,7 +157,7 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
 
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:
-    """Return the record of a plan fixed in advance, and the epsilon of the plan."""
+    """Return the record of a plan that is fixed in advance, and its epsilon."""
     rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
@@ -163,7 +166,7 @@ def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[di
 
 
 def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
-    """Return the spent part of a budget, the steps that each phase may still take, and the requirements."""
+    """Return the spent epsilon, the steps that each phase may take, and the requirements."""
     fields = of_plan.as_dict()
     phases = [
         {
@@ -193,7 +196,10 @@ def remaining_text(
     verbose: bool = False,
     first: str | None = None,
 ) -> str:
-    """Return the record as text, with further labeled lines before the phases, and possibly another ``first`` line."""
+    """Return the record of :func:`record` as text.
+
+    ``labels`` are further lines before the phases, and ``first`` replaces the first line.
+    """
     spent, budget = (
         round_outward(summary["epsilon_spent"]),
         f"{plan.side}, budget {summary['epsilon']:g}, delta = {summary['delta']:g}",

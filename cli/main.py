@@ -1,4 +1,7 @@
-"""Implement the ``privproj`` command: a lazy group of click commands, and the exit codes of errors."""
+"""Implement the ``privproj`` command and the exit codes of errors.
+
+The command is a group of click commands, each of which is imported when it is called.
+"""
 
 import os
 import re
@@ -63,7 +66,10 @@ COMMANDS = {name: text for group in GROUPS.values() for name, text in group.item
 
 
 def command_groups() -> dict[str, dict[str, str]]:
-    """Return all commands with their help in one line by heading; the commands of optional features come last."""
+    """Return the one-line help of every command, by heading and command name.
+
+    Commands of optional features come last.
+    """
     groups = {heading: {**commands} for heading, commands in GROUPS.items()}
     for name, (heading, text, _) in plugin_table("COMMANDS").items():
         groups.setdefault(heading, {})[name] = text
@@ -103,7 +109,10 @@ HOMES = {
 
 
 def command_named(name: str) -> click.Command | None:
-    """Return the command of this name, or None; optional features are searched after the core."""
+    """Return the command of this name, or None if there is none.
+
+    Optional features are searched after the core.
+    """
     if name in COMMANDS:
         return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
     feature_commands = plugin_table("COMMANDS")
@@ -127,7 +136,10 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; an error is printed as one line on standard error."""
+    """Run the command line and exit with its exit code.
+
+    An error is printed as one line on standard error.
+    """
     # Characters that the output cannot encode are escaped.
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
@@ -162,7 +174,10 @@ def exit_code(arguments: list[str] | None = None) -> int:
 
 
 def run_command(argv: list[str]) -> int:
-    """Run the command, and print JSON without a value if a query with ``--json`` fails."""
+    """Run the command and return its exit code.
+
+    If a query with ``--json`` fails, JSON without a value is printed before the error is raised.
+    """
     try:
         return cli.main(argv, prog_name="privproj", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -181,7 +196,10 @@ def run_command(argv: list[str]) -> int:
 
 
 def _sentence_of(error: InvalidParameterError) -> str:
-    """Return the message of an error with the parameters in it as options, also those that the remedy says to give."""
+    """Return the message of an error, with parameter names written as options.
+
+    Parameters that the remedy says to give are written as options too.
+    """
     name = option_name(error.name)
     if name.startswith("--") and error.remedy.startswith("give "):
         options = PARAMETERS_TO_GIVE.sub(lambda match: option_name(match[0]), error.remedy)
@@ -190,7 +208,7 @@ def _sentence_of(error: InvalidParameterError) -> str:
 
 
 def option_name(parameter: str) -> str:
-    """Return a parameter as an option: ``--dim`` for ``dim``."""
+    """Return the option of a parameter, such as ``--dim`` for ``dim``."""
     if parameter.startswith("-") or ":" in parameter or parameter.isupper():
         return parameter
     return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
@@ -213,7 +231,10 @@ USUAL_NAMES = {
 
 
 def usage_text(error: click.ClickException) -> str:
-    """Return the message of click for a usage error; an unknown option may have a better hint."""
+    """Return click's message for a usage error, with a better hint where there is one.
+
+    Only unknown options have a better hint.
+    """
     context = getattr(error, "ctx", None)
     hint = _hint(error, context) if context and isinstance(error, click.NoSuchOption) else ""
     message = f"No such option '{error.option_name}'. {hint}" if hint else error.format_message()  # pyright: ignore
@@ -222,7 +243,7 @@ def usage_text(error: click.ClickException) -> str:
 
 
 def _hint(error: click.NoSuchOption, context: click.Context) -> str:
-    """Return a hint for an unknown option; empty if that of click is the best."""
+    """Return a hint for an unknown option; empty if click's own hint is the best."""
     from privproj.accounting.query import SOLVED_FOR
 
     option, names, path = error.option_name, options_of(context), context.command_path
@@ -240,12 +261,12 @@ def _hint(error: click.NoSuchOption, context: click.Context) -> str:
 
 
 def options_of(context: click.Context) -> list[str]:
-    """Return the options of a command."""
+    """Return the names of the options of a command."""
     return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
 
 
 def _neighbors_with(option: str, context: click.Context) -> list[str]:
-    """Return the other commands of the group of a command that have an option."""
+    """Return the other commands of the same group that have this option."""
     group = context.parent.command if context.parent and context.parent.parent else None
     names = group.list_commands(context) if isinstance(group, Group) else ()
     return [name for name in names if option in options_of(click.Context(group.get_command(context, name)))]  # pyright: ignore

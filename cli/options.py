@@ -1,4 +1,7 @@
-"""Define the options that commands share, from declared parameters, and groups and commands with headings."""
+"""Define the options that commands share, and groups and commands with headings.
+
+Most options come from declared parameters.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +15,10 @@ from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_num
 
 
 def parse_number(option: str, text: str) -> float:
-    """Return the finite number of a text; raises for overflow (1e400) and underflow (1e-400)."""
+    """Return the finite number that a text represents.
+
+    Raises :class:`InvalidParameterError` for other text, and for overflow (1e400) and underflow (1e-400).
+    """
     try:
         number = float(text.replace("_", "?") if text.isascii() else "?")
     except ValueError:
@@ -28,8 +34,8 @@ def parse_number(option: str, text: str) -> float:
 class Number(click.ParamType):
     """A finite decimal number; overflow (1e400), underflow (1e-400), nan and inf are errors.
 
-    ``check`` returns the parsed number of a parameter of this name, or raises.
-    One of ``choices`` may replace the number.
+    ``check`` is called with the name of the parameter and the parsed number; it returns the value or raises an error. A
+    text in ``choices`` is accepted in place of a number.
     """
 
     name = "number"
@@ -45,7 +51,7 @@ class Number(click.ParamType):
 
 
 class OneOf(click.Choice):
-    """A choice; a mistyped one gets a suggestion."""
+    """A choice; an unknown value raises an error that suggests a similar one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in self.choices:
@@ -106,7 +112,7 @@ def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., li
 
 
 def option(name: str, help_text: str, **settings: Any) -> Once:
-    """Return an option, by default for a number."""
+    """Return an option with this name and help; its value is a number by default."""
     if not settings.get("is_flag"):
         settings.setdefault("type", Number())
     return Once([name], help=help_text, **settings)
@@ -131,7 +137,10 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
 
 
 def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
-    """Return options for the parameters of a function, with help from its docstring."""
+    """Return options for the parameters of a function, with help from its docstring.
+
+    Without ``names``, all documented parameters become options.
+    """
     import re
 
     documented = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
@@ -147,7 +156,10 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 
 
 def type_of(annotation: Any) -> click.ParamType:
-    """Return the click type of an annotation: its own, a choice, or a number."""
+    """Return the click type for an annotation.
+
+    It is the type in the annotation, a choice of its texts, or a number.
+    """
     held = get_args(annotation)
     types = [one for one in held if isinstance(one, click.ParamType)]
     choices = [one for one in held if isinstance(one, str)]
@@ -155,28 +167,28 @@ def type_of(annotation: Any) -> click.ParamType:
 
 
 def json_option() -> Once:
-    """Return the option for JSON."""
+    """Return the option ``--json``."""
     return option("--json", "Print JSON instead of text.", is_flag=True)
 
 
 def csv_option() -> Once:
-    """Return the option for CSV."""
+    """Return the option ``--csv``."""
     return option("--csv", "Print CSV with all digits instead of text.", is_flag=True)
 
 
 def verbose_option() -> Once:
-    """Return the option for details."""
+    """Return the option ``--verbose``, with a help text that lists the details of a bound."""
     help_text = "Print also the lower bound, other bounds, utility, numerics and source, and explain each requirement."
     return Once(["--verbose", "-v"], help=help_text, is_flag=True)
 
 
 def requirements_option() -> Once:
-    """Return the option for the full text of requirements."""
+    """Return the option ``--verbose``, with a general help text."""
     return Once(["--verbose", "-v"], help="Print all details, and explain each requirement.", is_flag=True)
 
 
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes a command of a function, with its docstring as help."""
+    """Return a decorator that makes a command of a function; its docstring is the help."""
     return click.command(name, params=[*options])
 
 
@@ -191,7 +203,10 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of the first argument; raises with a suggestion if there is none."""
+        """Return the command that the first argument names.
+
+        Raises an error with a suggestion if there is none.
+        """
         # no errors during shell completion
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise self.unknown_command(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists them")
@@ -203,7 +218,7 @@ class Group(click.Group):
 
 
 class SectionedCommand(click.Command):
-    """A command with options under headings; rare ones are shown by ``--help-all`` only."""
+    """A command with options under headings; rare options appear in ``--help-all`` only."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
         show_all, last = "Show this message with all options.", list(sections)[-1]

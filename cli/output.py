@@ -22,7 +22,7 @@ def write(text: str, stream: TextIO | None = None) -> None:
 
 
 def one_line(message: str) -> str:
-    """Return a message on one line; characters that move the cursor of a terminal are escaped."""
+    """Return a message on one line, with control characters escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
 
 
@@ -35,7 +35,10 @@ def complain(message: str, code: int) -> int:
 
 @contextmanager
 def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yields the function that counts. The first call counts earlier work."""
+    """Show a progress bar; yield the function that adds completed steps.
+
+    The first call adds the steps that were done before, which do not count for the rate.
+    """
 
     def per_second(rate: float | None) -> str | None:
         return None if rate is None else f"{rate:.3g}/s"
@@ -65,7 +68,11 @@ MARKERS = ("o", "s", "^", "D", "v", "x", "+", "*")
 def draw(
     path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
 ) -> None:
-    """Draw one line for each column, with these settings of the axes, and write the plot to a file."""
+    """Write a plot with one line for each column to a file.
+
+    ``limits`` are further settings of the axes. Raises :class:`InvalidParameterError` unless the file is .png, .svg or
+    .pdf.
+    """
     ending = path.rpartition(".")[2].lower()
     if ending not in ("png", "svg", "pdf"):
         raise InvalidParameterError("--plot", path, "a file name that ends in .png, .svg or .pdf")

@@ -1,4 +1,7 @@
-"""Implement ``privproj papers``: the items of the source papers, from ``papers.toml`` and the records of bounds."""
+"""Implement ``privproj papers``: the theorems and figures of the source papers.
+
+The items come from ``papers.toml`` and from the records of bounds.
+"""
 
 import re
 from collections import Counter
@@ -14,7 +17,7 @@ from . import render
 from .explain import data, spelling
 from .options import command_with, completing, csv_option, json_option
 
-# what an item says about a bound whose status this is
+# verdict on an item, by the status of its bound
 VERDICTS = {
     "proved": "proved",
     "conditional": "conditional",
@@ -24,12 +27,15 @@ VERDICTS = {
 
 
 def papers() -> list[dict[str, Any]]:
-    """Return the papers, each with its items; the verdict of an item may come from the record of its bound."""
+    """Return the papers with their items, completed from the records of bounds."""
     return [{**paper, "item": [*map(completed, paper["item"])]} for paper in data("papers")["paper"]]
 
 
 def completed(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the verdict, the reason and the proof of its bound, and the command of the improved bound."""
+    """Return an item with the verdict, reason and proof of its bound.
+
+    If the item names an improved bound, the command for it is added.
+    """
     complete = dict(item)
     if "bound" in item:
         mechanism, _, name = item["bound"].partition(".")
@@ -42,12 +48,18 @@ def completed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def improved_command(command: str, bound: str) -> str:
-    """Return a command with another bound, without the options that only the published bound has."""
+    """Return a command with another bound.
+
+    Options that only the published bound has are removed.
+    """
     return re.sub(r" --(allow-refuted|split \S+|tau \S+)", "", re.sub(r"--bound \S+", f"--bound {bound}", command))
 
 
 def find_papers(name: str) -> list[dict[str, Any]]:
-    """Return the papers of this arXiv number, title or other name; all versions have the number of the first."""
+    """Return the papers with this arXiv number, title or other name.
+
+    The number of the first version stands for all versions.
+    """
     wanted = spelling(name).removeprefix("arxiv").removeprefix(":")
     return [
         paper
@@ -58,20 +70,20 @@ def find_papers(name: str) -> list[dict[str, Any]]:
 
 
 def paper_names() -> list[str]:
-    """Return every name of every paper."""
+    """Return all names of all papers."""
     return [name for paper in data("papers")["paper"] for name in (paper["number"], *paper["also"], paper["title"])]
 
 
 def item_names() -> list[str]:
-    """Return every name of every item once."""
+    """Return all names of all items, each once."""
     items = [item for paper in data("papers")["paper"] for item in paper["item"]]
     return list(dict.fromkeys(name for item in items for name in (item["name"], *item.get("also", ()))))
 
 
 def paper_entries(word: str) -> Iterator[dict[str, Any]]:
-    """Yield the papers and the items of this name as entries of ``privproj explain``.
+    """Yield the papers and items with this name as entries of ``privproj explain``.
 
-    An item is also found as ``2601.21719 Theorem 5``.
+    An item may be named with its paper, such as ``2601.21719 Theorem 5``.
     """
     for paper in find_papers(word):
         counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts(paper)).items())
@@ -99,7 +111,7 @@ def verdicts(paper: dict[str, Any]) -> list[str]:
 
 
 def item_parts(item: dict[str, Any]) -> dict[str, str]:
-    """Return the labeled texts of an item; those without a text are left out."""
+    """Return the labeled texts of an item that are not empty."""
     parts = {
         "verdict": item["verdict"] + (f" (docs/proofs.md, {item['proof']})" if "proof" in item else ""),
         "reason": item.get("reason", ""),
@@ -115,7 +127,7 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as a row of CSV: its verdict, and its published value next to the improved one."""
+    """Return an item as a row of CSV, with its published and its improved value."""
     names = ("name", "verdict", "value", "improved_value", "improved", "command", "improved_command")
     return {"paper": paper["number"], **{name: item.get(name) for name in names}}
 
@@ -130,7 +142,10 @@ def paper_text(paper: dict[str, Any]) -> str:
 
 
 def item_lines(item: dict[str, Any]) -> list[str]:
-    """Return the labeled texts of an item; a command stays on one line, so that it can be copied."""
+    """Return the labeled texts of an item, wrapped.
+
+    A command stays on one line, so that it can be copied.
+    """
     lines = []
     for label, text in item_parts(item).items():
         named = f"  {label + ':':<10} "
@@ -139,7 +154,7 @@ def item_lines(item: dict[str, Any]) -> list[str]:
 
 
 def overview() -> str:
-    """Return a table of the papers with the number of their items by verdict."""
+    """Return a table of the papers with the numbers of all and of refuted items."""
     rows = [
         (paper["number"], str(len(paper["item"])), str(Counter(verdicts(paper))["refuted"]), paper["title"])
         for paper in papers()

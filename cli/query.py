@@ -1,4 +1,7 @@
-"""Implement the commands that query a mechanism: a group for each quantity, with a command for each mechanism."""
+"""Implement the commands that query a mechanism.
+
+There is a group for each quantity, with a command for each mechanism.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -61,7 +64,10 @@ COMPUTED = ("discretization", "split", "tau")  # options of the computation, not
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
-    """Return the options of a mechanism without the calibrated parameter; a calibrated noise multiplier is optional."""
+    """Return the options of a mechanism for a query of a quantity.
+
+    The parameter that the query solves for is left out. With ``finds_noise``, the noise multiplier is optional.
+    """
     kind = mechanism_named(mechanism)
     requested = [(name, field) for name, field in parameters_of(kind).items() if field.description]
     requested.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # shared options come last
@@ -70,7 +76,10 @@ def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) 
 
 
 def adapter_options(mechanism: str) -> list[Once]:
-    """Return the options that read a PEFT adapter; gaussian only checks it."""
+    """Return the options that read a PEFT adapter.
+
+    They exist for m2, which uses its layers, and for gaussian, which only prints them.
+    """
     if mechanism not in ("gaussian", "m2"):
         return []
     help_text = "Read the trained layers from a saved PEFT LoRA directory."
@@ -82,7 +91,10 @@ def adapter_options(mechanism: str) -> list[Once]:
 
 
 def run_options(quantity: str) -> list[Once]:
-    """Return the options of a run: steps and rate, or batch size, dataset size and epochs."""
+    """Return the options of a run, without the parameter that the query solves for.
+
+    They include steps and sampling rate, or batch size, dataset size and epochs.
+    """
     requested = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
     return [option_of(name, field) for name, field in requested if field.description]
 
@@ -111,11 +123,11 @@ def refuted_option() -> Once:
 
 
 class QueryGroup(Group):
-    """``privproj QUANTITY MECHANISM [options]``: a command for each mechanism, built on demand.
+    """The group ``privproj QUANTITY``, which builds a command for each mechanism on demand.
 
-    ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
-    mechanism, run and target. ``example`` ends the example of the help. ``finds_noise`` is True if the noise multiplier
-    is optional.
+    ``ask`` is called with the mechanism, the run and all other options, and returns the exit code. ``answer`` and
+    ``own_run`` are options besides those of mechanism, run and target. ``example`` ends the example in the help.
+    ``finds_noise`` is True if the noise multiplier is optional.
     """
 
     members = "a mechanism"
@@ -210,9 +222,10 @@ def evaluate_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
     digits: float | None = None, **options: Any,
 ) -> int:  # fmt: skip
-    """Evaluate a quantity of the mechanism at the target among the options, print it, and return the exit code.
+    """Evaluate a quantity of a mechanism, print it, and return the exit code.
 
-    Lower bound, utility and other bounds are further queries, for JSON and with ``--verbose`` only.
+    ``options`` has the target. Lower bound, utility and other bounds need further queries, so they are computed only
+    for JSON and with ``--verbose``.
     """
     result = getattr(privproj, quantity)(mechanism, **options, **run)
     if digits is not None:
@@ -241,7 +254,7 @@ def show_result(
 
 
 def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility: "Utility | None") -> dict[str, float]:
-    """Return the values of the other bounds of a mechanism for the same query, by their labels."""
+    """Return the values of other bounds of a mechanism for the same query, by label."""
     if result.outcome is not Outcome.OK:
         return {}
     from privproj.accounting.comparison import compare_with_baselines
@@ -251,13 +264,20 @@ def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility:
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
-    """Print a result as JSON or as text, and return the exit code."""
+    """Print a result as JSON or as the text that ``text`` returns.
+
+    The return value is the exit code.
+    """
     write(render.as_json(result) if json else text())
     return EXIT_CODES[result.outcome]
 
 
 def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
-    """Return the utility of the update of a projected release, with the calibrated parameter."""
+    """Return the utility of the update of a projected release, or None.
+
+    If the query solved for a parameter, its result is used. The utility is None for a mechanism without a projection,
+    and for a result without a value, an epsilon or an attack risk.
+    """
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
     setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
@@ -285,7 +305,7 @@ def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
 def take_adapter(
     kind: type[Mechanism], values: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
 ) -> None:
-    """Read the layers of a PEFT directory for m2, or print them for gaussian.
+    """Put the layers of a PEFT directory into ``values`` for m2; print them for gaussian.
 
     A saved adapter indicates that its factors were trained, which m2 does not account for. Therefore m2 needs a
     confirmation that whole gradients were clipped and projected.
@@ -317,7 +337,10 @@ def take_adapter(
 
 
 def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Result:
-    """Return the result with the standard deviation of the noise, if there is a clipping norm."""
+    """Return the result with the noise standard deviation for a clipping norm.
+
+    Without a clipping norm, or without a noise multiplier in the result, it is returned unchanged.
+    """
     if clip is None:
         return result
     norm = real("clip", clip, "a number above 0", 0.0, 1e100, open_low=True)
@@ -338,7 +361,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
     if json and csv:
         raise InvalidParameterError("--csv", "and --json", "given without --json")
     rows = privproj.compare(mechanism, **target, **run)
-    # A bound that does not apply has a name and a reason.
+    # In JSON, a bound without a result has its name and the reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
     if csv:
         write(render.as_csv([row.as_row() for row in rows]))
@@ -351,7 +374,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
 
 
 def _query_group(quantity: str) -> QueryGroup:
-    """Build the command of a quantity that is one number."""
+    """Build the command group of a quantity that is one number."""
     clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
     if quantity in ("epsilon", "delta"):

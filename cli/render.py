@@ -31,7 +31,10 @@ FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 
 
 def as_json(value: Any) -> str:
-    """Return a JSON object as text; results have their lower bound and their value for other batches."""
+    """Return a value as JSON text.
+
+    Results in it are written with their lower bound, which is computed here.
+    """
     import json
 
     from privproj.accounting.lower_bounds import with_details
@@ -55,7 +58,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def delta_shown(value: float) -> str:
-    """Return a delta as text, ``< 1e-300`` if it is smaller."""
+    """Return a delta as text; "< 1e-300" if it is at most about 1e-300."""
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
@@ -65,7 +68,10 @@ def as_text(
     utility: "Utility | None" = None,
     others: Mapping[str, float] | None = None,
 ) -> str:
-    """Return a result as text; ``utility`` and other bounds are shown if they were computed."""
+    """Return a result as text.
+
+    ``utility`` and ``others``, the values of other bounds by label, are printed if they are given.
+    """
     parts = {
         "other bounds": other_bounds_text(result, others or {}),
         "utility": utility_text(utility) if utility is not None and utility.projection_error > 0.0 else (),
@@ -81,7 +87,7 @@ def answer_text(
     first: Iterable[str] = (),
     verbose: bool | None = None,
 ) -> str:
-    """Return a result as text: value, bound and run, further lines by label, requirements and warnings.
+    """Return a result as text, with labeled lines, requirements and warnings.
 
     Args:
         result: The result.
@@ -104,15 +110,20 @@ def answer_text(
 
 
 def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
-    """Return the short names of requirements on one line, or with ``verbose`` the text of each after its name.
+    """Return requirements as one line of short names, or as one line each.
 
-    ``verbose`` is None for a command that has no option for it.
+    With ``verbose``, each line has the short name and the full text. ``verbose`` is None for a command without such an
+    option.
     """
     return requirements_of({"": texts}, verbose)
 
 
 def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None) -> list[str]:
-    """Return the requirements of several results, with the owners of those that not all results have."""
+    """Return the requirements of several results as lines, each requirement once.
+
+    ``texts_of`` has the requirements of each result by its name. If only some results have a requirement, their names
+    follow it. ``verbose`` is that of :func:`requirement_lines`.
+    """
     owners: dict[str, list[str]] = {}
     for name, texts in texts_of.items():
         for text in texts:
@@ -129,7 +140,7 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
 
 
 def noise_text(result: Result) -> str:
-    """Return the standard deviation of the noise for a clipping norm."""
+    """Return the noise standard deviation for a clipping norm; empty without one."""
     if result.noise_std is None:
         return ""
     formula = "2 z C" if result.run["relation"] == "replace" else "z C"
@@ -138,7 +149,7 @@ def noise_text(result: Result) -> str:
 
 
 def result_lines(result: Result) -> list[str]:
-    """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
+    """Return the first lines of a result: value, assumptions, bound, run and neighbors."""
     parts = {"assumes": result.data_assumptions, "bound": bound_text(result), "run": run_line(result)}
     return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result)})]
 
@@ -155,7 +166,10 @@ def run_line(result: Result) -> str:
 
 
 def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
-    """Return the number of steps and the sampling of a run; the warnings tell whether the sampling was assumed."""
+    """Return the number of steps and the sampling of a run.
+
+    ``warnings`` are those of the result; one of them shows that Poisson sampling was assumed.
+    """
     run = {**Run().parameters(), **run}
     rate, sampling = run["sampling_rate"], run["sampling"]
     steps = "1 step" if run["steps"] == 1 else f"{run['steps']} steps"
@@ -172,7 +186,10 @@ def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
 
 
 def neighbors_text(result: Result) -> str:
-    """Return what neighboring datasets differ in, and under replace what the noise multiplier is relative to."""
+    """Return the difference between neighboring datasets.
+
+    Under replace, the scale of the noise multiplier follows.
+    """
     run: Any = result.run
     verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
     records = "one record" if run["group_size"] == 1 else f"up to {run['group_size']} records of one user"
@@ -183,7 +200,10 @@ def neighbors_text(result: Result) -> str:
 
 
 def lower_bound_text(result: Result) -> str:
-    """Return the lower bound of the true value, and an upper bound of the gap to the result."""
+    """Return the lower bound of the true value, with an upper bound of the gap.
+
+    The gap is the ratio of the result to the lower bound. The text is empty without a lower bound.
+    """
     below, is_delta = result.lower_bound, result.quantity == "delta"
     if below is None:
         return ""
@@ -203,17 +223,20 @@ def lower_bound_text(result: Result) -> str:
 
 
 def power_of_ten(log10_value: float) -> str:
-    """Return a probability from its decimal logarithm, rounded down."""
+    """Return a probability as text, rounded down, from its decimal logarithm."""
     return round_outward(10.0**log10_value, up=False) if log10_value > -300.0 else f"10^{math.floor(log10_value)}"
 
 
 def two_digits(value: float) -> str:
-    """Return a number to two digits, or rounded to a whole number from 100 on."""
+    """Return a number with two digits; from 100 on, rounded to a whole number."""
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
 def gap_text(ratio: float) -> str:
-    """Return how far a ratio is above 1, rounded up to two digits: in percent, or as a factor from 2 on."""
+    """Return by how much a ratio exceeds 1, rounded up to two digits.
+
+    It is in percent, or a factor if the ratio is at least 2.
+    """
     if ratio >= 2.0:
         return f"a factor of {math.ceil(10.0 * ratio) / 10.0:g}"
     percent = max(100.0 * (ratio - 1.0), 0.01)
@@ -222,7 +245,10 @@ def gap_text(ratio: float) -> str:
 
 
 def numerics_text(result: Result) -> str:
-    """Return the grid of a composition and how its errors are bounded; empty for a certified run."""
+    """Return the grid of a composition and how its numerical errors are bounded.
+
+    The text is empty for a certified run and for a result without such details.
+    """
     numerics: Any = result.numerics
     proof, composer = numerics.get("certified"), numerics.get("composer")
     bounded = "all its errors are bounded and included"
@@ -265,7 +291,7 @@ def certified_text(result: Result) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal; None for a file or a pipe."""
+    """Return the number of columns of the terminal; None for a file or a pipe."""
     import sys
 
     if sys.stdout is None or not sys.stdout.isatty():
@@ -276,7 +302,7 @@ def terminal_width() -> int | None:
 
 
 def fit_line(label: str, text: str) -> list[str]:
-    """Return a line, wrapped for a narrow terminal only, not for files and pipes."""
+    """Return a line, wrapped only if the output is a narrow terminal."""
     width = terminal_width()
     return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
@@ -292,9 +318,9 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
-    """Return each text after the label, wrapped; none for an empty text.
+    """Return each text after the label, wrapped to ``width``; nothing for an empty text.
 
-    The width is :data:`WIDEST` unless given, or that of a narrower terminal.
+    The default width is :data:`WIDEST`, or that of a narrower terminal.
     """
     from textwrap import wrap
 
@@ -308,7 +334,10 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows in aligned columns: ``<`` for text, ``>`` for numbers."""
+    """Return rows in aligned columns.
+
+    ``sides`` has one character for each column: ``<`` for text, ``>`` for numbers. It is repeated for longer rows.
+    """
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [zip(row, sides * len(row), widths, strict=False) for row in rows]
@@ -348,7 +377,10 @@ def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:
 
 
 def utility_text(utility: "Utility") -> list[str]:
-    """Return the noise and the projection error of an update, with DP-SGD at the same privacy for comparison."""
+    """Return the noise and the projection error of an update.
+
+    The noise is compared with DP-SGD at the same privacy.
+    """
     averaged = "one step, not averaged"
     if utility.releases > 1:
         over = two_digits(utility.projection_error_of_run)
@@ -392,7 +424,10 @@ GDP_NOTES = (
 
 
 def several_results(results: Mapping[str, Result], verbose: bool | None = None) -> dict[str, Any]:
-    """Return the labeled lines that results of one query by several bounds share, by label."""
+    """Return labeled lines for the results of one query by several bounds.
+
+    ``results`` has the results by bound.
+    """
     first = next(iter(results.values()))
     return {
         "assumes": each_with_owners({name: result.data_assumptions for name, result in results.items()}),
@@ -403,7 +438,10 @@ def several_results(results: Mapping[str, Result], verbose: bool | None = None) 
 
 
 def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
-    """Return the smallest value, a table of all values, what they require, and why other bounds have no value."""
+    """Return a comparison of bounds as text.
+
+    It has the smallest value, a table of all values, the requirements, and the reasons why other bounds have no value.
+    """
     results = {row.bound.name: row.result for row in rows if row.result is not None and row.result.value is not None}
     lines: list[str] = []
     parts: dict[str, Any] = {}
@@ -429,7 +467,10 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
 
 
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return each text once, after the names of its owners unless all have it."""
+    """Return each text once, after the names of its results unless all have it.
+
+    ``sentences_of`` has the texts of each result by its name.
+    """
     owners: dict[str, list[str]] = {}
     for name, sentences in sentences_of.items():
         for sentence in sentences:
@@ -448,7 +489,7 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 
 
 def bound_page(bound: "Bound") -> list[str]:
-    """Return the page of one bound, in lines."""
+    """Return the description of one bound, in lines."""
     first = f"{bound.mechanism.name}.{bound.name}  (version {bound.version})"
     conditional = ", conditional where a result has an assumption on the data" * (bound.status is Status.PROVED)
     rows = {

@@ -83,7 +83,10 @@ def run_command(
 
 
 def show_run(result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool = False) -> int:
-    """Write the calibrated run file if an output file is named, print the result, and return the exit code."""
+    """Print the result of a run and return the exit code.
+
+    If ``output`` is given, the phases are written to this run file.
+    """
     if output is not None:
         write_data(output, schedule.as_dict())
     from privproj.accounting.lower_bounds import with_details
@@ -92,7 +95,10 @@ def show_run(result: Result, schedule: Composition, output: str | None, json: bo
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
-    """Raise :class:`InvalidParameterError` unless there is one target, as the query or calibration needs it."""
+    """Raise :class:`InvalidParameterError` unless the target fits the query.
+
+    A query needs either epsilon or delta. With ``--calibrate`` it needs both, or an attack risk.
+    """
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):
             missing = "--epsilon" if epsilon is None else "--delta"

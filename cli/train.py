@@ -1,4 +1,4 @@
-"""Implement ``privproj train``: calibrate, train a linear head or a small network privately, and report epsilon."""
+"""Implement ``privproj train``: train a small model privately, and report epsilon."""
 
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,11 @@ def free_folder() -> Path:
 
 
 def print_report(outcome: dict[str, Any], json: bool) -> int:
-    """Write and print the report, write the documents of optional features, and return the exit code."""
+    """Write and print the report of a run, and return the exit code.
+
+    The documents of optional features are written too. ``outcome`` is the report of
+    :meth:`privproj.training.classifier.ClassifierTraining.train`.
+    """
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     record = {
         "test_accuracy": outcome["test_accuracy"],
@@ -98,7 +102,7 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
 
 
 def text(record: dict[str, Any]) -> str:
-    """Return accuracy, epsilon with its bound, noise, and the written files as text."""
+    """Return the report as text: accuracy, epsilon, bound, noise and written files."""
     result, clips = record["result"], record.get("adaptive_clipping")
     first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (on held-out records, which are not protected)"
     multiplier, deviation = (round_outward(record[name]) for name in ("noise_multiplier", "noise_std"))

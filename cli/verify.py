@@ -33,16 +33,16 @@ File = tuple[bytes, str]  # bytes of a file, and its name for messages
 
 @dataclass(frozen=True)
 class DocumentKind:
-    """A kind of documents besides ledgers that ``privproj verify`` checks.
+    """A kind of document other than a ledger that ``privproj verify`` checks.
 
-    The table ``DOCUMENTS`` of an optional feature names one for each kind.
+    An optional feature lists its kinds in the table ``DOCUMENTS``.
 
     Attributes:
         noun: The kind in messages, such as "a certificate".
-        recognizes: Return whether the bytes of a file are meant to be such a document.
-        verify: Check a document.
-        verify_with_ledger: Check a document together with the ledger of its run, and further files by their names; None
-            if such documents are not about ledgers.
+        recognizes: Called with the bytes of a file; returns whether it is meant to be such a document.
+        verify: Called with a document; returns the verdict.
+        verify_with_ledger: Called with a document, the ledger of its run and the names of further files; returns the
+            verdict. None if such documents are not about ledgers.
     """
 
     noun: str
@@ -84,7 +84,10 @@ def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: boo
 
 
 def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
-    """Check one document, or a document and a ledger in either order, also by the file of a checkpoint."""
+    """Return the verdict on one document, or on a document with the ledger of its run.
+
+    The files may be in either order, and a third one is a checkpoint.
+    """
     if len(files) > 3:
         expected = "one file, or a document, the ledger of its run and a checkpoint"
         raise InvalidParameterError("FILE", f"{len(files)} files", expected)
@@ -110,9 +113,10 @@ def _kind_named(name: str) -> DocumentKind:
 
 
 def read_document(file: str) -> tuple[str, bytes, str]:
-    """Return the kind of a document, its bytes and its name; standard input for ``-``.
+    """Return the kind of a document, its bytes and its name.
 
-    Its size is bounded, and only a ledger may be long.
+    The name ``-`` means standard input. Raises :class:`InvalidParameterError` for an unknown kind and for a file that
+    is too large; only a ledger may be long.
     """
     content = read_bounded(file, most=LARGEST_LEDGER)
     if content.startswith(b'{"ledger"'):
@@ -128,7 +132,10 @@ def read_document(file: str) -> tuple[str, bytes, str]:
 
 
 def _why_unknown(content: bytes) -> str:
-    """Return a remedy for a file that is not a document: the error of broken JSON, or the documents of a run."""
+    """Return a remedy for a file that is not a known document.
+
+    It is the error of malformed JSON, or the names of the documents of a run.
+    """
     remedy = "for a training run, verify its ledger.jsonl or statement.md"
     if content.lstrip()[:1] not in (b"{", b"["):
         return remedy
@@ -151,10 +158,11 @@ def render_verdict(
     details: dict[str, Any] | None = None,
     more: Iterable[str] = (),
 ) -> Rendered:
-    """Return a verdict as plain values and as text: headline, failed checks, ``more`` lines and labeled lines.
+    """Return a verdict as plain values and as a function that returns its text.
 
-    With details, the text also has the lines of ``details``, all checks, and the requirements in full. A part that is
-    None has its text in the record, under the same name.
+    The text has a headline, failed checks, the lines ``more`` and the labeled lines ``parts``. With details, it also
+    has the lines of ``details``, all checks, and the requirements in full. If a part is None, its text is the entry of
+    ``record`` with the same name.
     """
     failed = [sentence for sentence, holds in verdict.claims.items() if not holds]
     passed = [sentence for sentence, holds in verdict.claims.items() if holds]
@@ -202,7 +210,10 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
 
 
 def ledger_claim(summary: dict[str, Any], missing: int) -> str:
-    """Return the epsilon of the plan and, if releases are missing, that of the releases in the ledger."""
+    """Return what a ledger shows: epsilon of the plan, delta, bound and neighbors.
+
+    If releases are missing, the epsilon of those in the ledger is added.
+    """
     planned, steps = summary["planned"], summary["steps"]
     extent = f"after {steps} releases"
     if missing:
@@ -213,7 +224,7 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
 
 
 def unit_text(result: Result, more: str = "") -> str:
-    """Return the relation of a result with the difference between neighboring data sets."""
+    """Return the neighboring relation of a result and its difference between datasets."""
     relation = NeighboringRelation(str(result.run["relation"]))
     return f"{relation} ({relation.difference}{more})"
 

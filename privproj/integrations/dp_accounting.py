@@ -1,4 +1,7 @@
-"""Use releases of privproj as events of dp-accounting, with accountants that support events of both packages."""
+"""Use releases of privproj as events of dp-accounting.
+
+The accountants in this module support the events of both packages.
+"""
 
 import math
 import warnings
@@ -78,7 +81,7 @@ class ReleaseDpEvent(dp_event.DpEvent):
 
 @attrs.frozen
 class BallsInBinsDpEvent(dp_event.DpEvent):
-    """One epoch in which every record is assigned to random batches, and each batch is released.
+    """One epoch of balls-in-bins: each record is in random batches, all released.
 
     :class:`ProjectionPLDAccountant` supports it if the inner event is a :class:`ReleaseDpEvent`. All other accountants
     reject it.
@@ -102,7 +105,7 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
 
     @property
     def options(self) -> RunOptions:
-        """The epoch as the options of a run."""
+        """The options of a run that describe the epoch."""
         return {"sampling": "balls-in-bins", "batches": self.batches, "batches_per_record": self.batches_per_record}
 
 
@@ -112,7 +115,10 @@ def parts_of(event: Any) -> list[dp_event.DpEvent]:
 
 
 def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent:
-    """Return the event with its noise multipliers changed, including those of inner events."""
+    """Return the event with ``change`` applied to its noise multipliers.
+
+    Noise multipliers of inner events are changed too.
+    """
     changed: dict[str, Any] = {}
     if hasattr(event, "noise_multiplier"):
         changed["noise_multiplier"] = change(event.noise_multiplier)
@@ -124,14 +130,20 @@ def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent
 
 
 def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
-    """Return the largest number of tree nodes that contain a record; each node is a Gaussian release (C36)."""
+    """Return the largest number of tree nodes that contain a record.
+
+    Each node is a Gaussian release (C36: events of dp-accounting).
+    """
     steps = tree.step_counts if isinstance(tree.step_counts, Sequence) else [tree.step_counts]
     # ceil(log2(n + 1)) for a tree of n leaves
     return max(map(int, steps)).bit_length()
 
 
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
-    """Yield "sensitivity" or "clip" for each noise multiplier in an event: the scale that it is relative to."""
+    """Yield the scale of each noise multiplier in an event: "sensitivity" or "clip".
+
+    The noise multiplier is the standard deviation of the noise over this scale.
+    """
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
             yield "sensitivity"  # the convention of privproj
@@ -142,7 +154,11 @@ def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
 
 
 def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
-    """Return a problem if the noise multipliers of the event and of earlier events have different scales."""
+    """Return a problem if the noise multipliers of events have different scales.
+
+    The events are ``event`` and those that the accountant has composed before. The result is None if there is no
+    problem.
+    """
     under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
     if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
         return None
@@ -154,7 +170,9 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 
 
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
-    """Return distributions that dominate these releases in both directions (C18), on a grid with this step in nats.
+    """Return distributions that dominate these releases, on a grid of width ``step``.
+
+    They dominate in both directions (C18: pairs on a grid). ``step`` is in nats.
 
     Raises:
         PrecisionError: A grid is too large.
@@ -174,14 +192,20 @@ def _mass_function(pair: DominatingPair) -> pld_pmf.PLDPmf:
 
 
 def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
-    """Return a symmetric dominating pair as a distribution; rounding errors become mass at infinity."""
+    """Return a symmetric dominating pair as a distribution of dp-accounting.
+
+    Rounding errors are added to the mass at infinity.
+    """
     return PrivacyLossDistribution(
         _mass_function(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding))
     )
 
 
 def check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionError` for a grid of more than :data:`MOST_GRID_CELLS` cells with this step in nats."""
+    """Raise :class:`PrecisionError` for a grid of more than :data:`MOST_GRID_CELLS` cells.
+
+    ``step`` is the width of a cell, in nats.
+    """
     if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
         raise PrecisionError(
@@ -190,7 +214,10 @@ def check_cell_count(cells: float, step: float) -> None:
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
-    """Return the release in an event, and the sampling of its batch; None for an event of dp-accounting."""
+    """Return the release in an event and the sampling of its batch.
+
+    The release is None for an event of dp-accounting.
+    """
     sampling: RunOptions = {}
     if isinstance(event, BallsInBinsDpEvent):
         event, sampling = event.event, event.options
@@ -222,16 +249,20 @@ def _phase_of_event(
 
 
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
-    """Warn of an event under replace that does not state the relation of its noise multiplier."""
+    """Warn if an event does not state its relation and the accountant uses replace.
+
+    The noise multiplier is then relative to twice the clipping norm.
+    """
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
         warnings.warn(f"{Requirement.REPLACE_SENSITIVITY} Set ReleaseDpEvent(..., relation='replace').", stacklevel=2)
 
 
 class ProjectionPLDAccountant(PLDAccountant):
-    """dp-accounting's PLD accountant with support for :class:`ReleaseDpEvent`, alone, Poisson sampled or in an epoch.
+    """dp-accounting's PLD accountant with support for :class:`ReleaseDpEvent`.
 
-    A release is composed as a dominating pair of its bound, which is sound. The rounding of dp-accounting's composition
-    has no proved bound. Tree aggregation is also supported, and counts the Gaussian nodes that contain a record.
+    A :class:`ReleaseDpEvent` may be alone, Poisson sampled, or in an epoch of balls-in-bins. A release is composed as a
+    dominating pair of its bound, which is sound. The rounding of dp-accounting's composition has no proved bound. Tree
+    aggregation is also supported; it counts the Gaussian nodes that contain a record.
 
     Args:
         neighboring_relation: dp-accounting's neighboring relation; add-or-remove-one by default.
@@ -255,7 +286,8 @@ class ProjectionPLDAccountant(PLDAccountant):
         ours, sampling = _without_sampling(event)
         if ours is None:
             is_tree = isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent)
-            if is_tree and self.neighboring_relation is Relation.REPLACE_SPECIAL:  # the nodes of a record (C36)
+            # The nodes of a tree that contain a record are Gaussian releases (C36: events of dp-accounting).
+            if is_tree and self.neighboring_relation is Relation.REPLACE_SPECIAL:
                 event, count = dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)
             if not isinstance(event, dp_event.RandomizedResponseDpEvent) or not do_compose:
                 return super()._maybe_compose(event, count, do_compose)
@@ -270,7 +302,8 @@ class ProjectionPLDAccountant(PLDAccountant):
                 return Problem(event, f"{phase.bound.name} has no privacy profile to compose here")
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
-                # The dominating pairs of each release in both directions (C18); their products dominate the run (C2).
+                # The dominating pairs of each release in both directions (C18: pairs on a grid); their products
+                # dominate the run (C2: domination composes).
                 shapes = [describe_coarsely(*one) for one in releases_of(release, run)]
                 for part, steps in distributions_of(shapes, self._value_discretization_interval):
                     self._pld = self._pld.compose(part.self_compose(steps))
@@ -280,7 +313,9 @@ class ProjectionPLDAccountant(PLDAccountant):
 
 
 class ProjectionRdpAccountant(RdpAccountant):
-    """dp-accounting's Renyi accountant with support for :class:`ReleaseDpEvent` of mechanisms with a Renyi curve.
+    """dp-accounting's Renyi accountant with support for :class:`ReleaseDpEvent`.
+
+    The mechanism of the event needs a bound with a Renyi curve.
 
     Args:
         orders: The Renyi orders, each above 1; None for dp-accounting's default.
@@ -366,7 +401,10 @@ def event_of(
 
 
 def _group_event(phase: Phase) -> dp_event.DpEvent:
-    """Return one Poisson step of Gaussian noise for a group, a mixture over its records in a batch (C37)."""
+    """Return one Poisson step of Gaussian noise for a group of records.
+
+    It is a mixture over the number of these records in the batch (C37: users with several records).
+    """
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
         raise UnsupportedError(f"{phase.place}: no dp-accounting event supports group_size={run.group_size} here")
@@ -378,7 +416,10 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 
 
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
-    """Return one step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
+    """Return one step of a phase as an event: its release, sampled or in an epoch.
+
+    Raises :class:`UnsupportedError` if no event describes the step.
+    """
     run, mechanism = phase.run, phase.mechanism
     if phase.accountant is not None:
         return phase.accountant.event_of(phase)
@@ -407,7 +448,9 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
 
 
 def _plain_event(mechanism: Gaussian | Laplace, run: Run, place: str) -> dp_event.DpEvent:
-    """Return a Gaussian or Laplace release as dp-accounting's own event, with noise over the clipping norm.
+    """Return a Gaussian or Laplace release as dp-accounting's own event.
+
+    Its noise multiplier is relative to the clipping norm.
 
     Raises:
         UnsupportedError: The release is Laplace noise under replace, or an epoch.
@@ -422,6 +465,6 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, place: str) -> dp_even
     if isinstance(mechanism, Laplace):
         return dp_event.LaplaceDpEvent(mechanism.z)
     used: Any = mechanism.for_replacement() if doubled else mechanism
-    # The noise over the clipping norm, z = 1/mu; with adaptive clipping rounded down (C31).
+    # The noise over the clipping norm, z = 1/mu; with adaptive clipping rounded down (C31: adaptive clipping).
     noise = used.z if used.adaptive_clipping_sigma is None else math.nextafter(1.0 / used.mu_with_count, 0.0)
     return dp_event.GaussianDpEvent(noise * (2.0 if doubled else 1.0))

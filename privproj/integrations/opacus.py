@@ -52,12 +52,14 @@ NON_POISSON = (
 
 
 class ProjectionAccountant:
-    """An accountant for Opacus. Steps with equal noise, rate and mechanism are composed jointly.
+    """An accountant for Opacus that supports the projected optimizers of privproj.
+
+    Steps with equal noise, sampling rate and mechanism are composed as one phase.
 
     Attributes:
         requirements: The assumptions of every result, as sentences.
-        history: The releases in order, as tuples of mechanism, sampling rate and number of steps. A noise multiplier
-            may stand in place of a mechanism, as Opacus' calibration writes it.
+        history: The releases in order, as tuples of mechanism, sampling rate and number of steps. A noise multiplier in
+            place of a mechanism, as Opacus' calibration writes it, means the Gaussian mechanism.
 
     >>> from privproj.integrations.opacus import ProjectionAccountant
     >>> accountant = ProjectionAccountant()
@@ -159,9 +161,10 @@ class ProjectionAccountant:
         return "privproj"
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """Return a hook for Opacus' optimizers, which records each step by the plan of the optimizer.
+        """Return a hook for Opacus' optimizers that records each step.
 
-        If Opacus' ``make_private`` calls this method, an unsupported loader or optimizer is rejected immediately.
+        A step of an optimizer of privproj is recorded by its plan, any other step as the Gaussian mechanism. If Opacus'
+        ``make_private`` calls this method, an unsupported loader or optimizer is rejected immediately.
 
         Args:
             sample_rate: The probability that a record is in a batch, above 0 and at most 1.
@@ -235,7 +238,10 @@ class ProjectionAccountant:
 
 
 def _variables_of_make_private() -> dict[str, Any] | None:
-    """Return the local variables of the running call of Opacus' ``make_private``; None outside of one."""
+    """Return the local variables of the running call of Opacus' ``make_private``.
+
+    The result is None outside of such a call.
+    """
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "make_private" and frame.f_globals.get("__name__") == "opacus.privacy_engine":
@@ -245,7 +251,10 @@ def _variables_of_make_private() -> dict[str, Any] | None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Raise :class:`UnsupportedError` for an optimizer whose steps are not the subsampled Gaussian mechanism."""
+    """Raise :class:`UnsupportedError` for an optimizer that cannot be accounted.
+
+    Its steps are not the subsampled Gaussian mechanism.
+    """
     for kind in type(optimizer).__mro__:
         for word, why in UNACCOUNTED.items():
             if word in kind.__name__:
@@ -253,7 +262,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def loader_rate(loader: Any) -> float:
-    """Return the exact probability with which Opacus' loader puts a record into a batch.
+    """Return the exact probability that Opacus' loader puts a record into a batch.
 
     Args:
         loader: A loader that Opacus made for Poisson sampling.
@@ -292,7 +301,10 @@ def _phase_of(i: int, mechanism: Mechanism | float, rate: float, steps: int) -> 
 
 
 def _sampler_rate(rate: float) -> float:
-    """Return the probability that a 24-bit uniform number is below ``rate``, in single or double precision."""
+    """Return the probability that a 24-bit uniform number is below ``rate``.
+
+    ``rate`` is taken in single or in double precision, whichever gives the larger probability.
+    """
     rate = real("sample_rate", rate, "a number above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
     # ceil(rate 2^24)/2^24, the fraction of 24-bit numbers below the rate; the larger value of both precisions
@@ -300,7 +312,11 @@ def _sampler_rate(rate: float) -> float:
 
 
 def _check_plan(plan: Plan, rate: float) -> None:
-    """Raise :class:`UnsupportedError` for an optimizer of privproj whose sampling differs from the accounted one."""
+    """Raise an error for an optimizer of privproj that this accountant does not support.
+
+    Raises :class:`UnsupportedError` unless the plan has Poisson sampling of single records and a fixed clipping norm,
+    and :class:`InvalidParameterError` if ``rate`` is below the rate of the plan.
+    """
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None or plan.group_size > 1:
         settings = f"sampling={plan.sampling}, relation={plan.relation}, group_size={plan.group_size}"
@@ -324,7 +340,9 @@ def get_noise_multiplier(
     accountant: Any = None,
     epsilon_tolerance: Any = None,
 ) -> float:
-    """Return the smallest noise multiplier of DP-SGD for a target, with the arguments of the function in Opacus.
+    """Return the smallest noise multiplier of DP-SGD that meets a target.
+
+    The arguments are those of the function of this name in Opacus.
 
     Args:
         target_epsilon: The target epsilon, above 0 and at most 1e9.

@@ -46,7 +46,7 @@ TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight
 
 
 def layers_from_peft(directory: str) -> tuple[Layer, ...]:
-    """Return the adapted layers of a PEFT LoRA directory: their inputs, their rank and their count.
+    """Return the adapted layers of a PEFT LoRA directory, with inputs, rank and count.
 
     :class:`privproj.M2` with these layers accounts for full gradients that are clipped and then projected to these
     ranks. Training LoRA's own factors is accounted as :class:`privproj.Gaussian`, for any shapes.
@@ -84,7 +84,7 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
 
 
 def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]]) -> list[tuple[int, int]]:
-    """Return inputs and projected rank of every layer, from the shapes of the tensors of an adapter.
+    """Return ``(inputs, projected rank)`` of every layer, from shapes of adapter tensors.
 
     Raises:
         InvalidParameterError: A tensor is not a factor of a linear layer, factors do not match, or a rank differs from
@@ -115,7 +115,10 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON file as a table; raises :class:`InvalidParameterError` if it is missing or malformed."""
+    """Return a JSON file as a dictionary.
+
+    Raises :class:`InvalidParameterError` if it is missing or malformed.
+    """
     expected = "a readable file with one JSON object"
     table = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
     if not isinstance(table, dict):
@@ -135,7 +138,10 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
 
 
 def _check_adapter(adapter: dict[str, Any]) -> None:
-    """Raise an error for a malformed configuration, or one that trains more than ``B A`` of linear layers."""
+    """Raise :class:`InvalidParameterError` for a configuration other than plain LoRA.
+
+    Plain LoRA trains only ``B A`` of linear layers.
+    """
     settings = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
     kind, task, start = settings["peft_type"], settings["task_type"], settings["init_lora_weights"]
     if str(kind).upper() != "LORA":

@@ -1,6 +1,7 @@
-"""Provide a ``Trainer`` of transformers with differentially private training (extras ``torch`` and ``peft``).
+"""Provide a ``Trainer`` of transformers for differentially private training.
 
-Importing this module loads neither torch nor transformers. The class is loaded at its first use.
+It needs the extras ``torch`` and ``peft``. Importing this module loads neither torch nor transformers. The class is
+loaded at its first use.
 """
 
 from privproj.lazy import lazy_names

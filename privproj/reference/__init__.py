@@ -1,4 +1,4 @@
-"""Compute the quantities of privproj in mpmath at any precision: slow, and independent of its kernels.
+"""Compute reference values in mpmath at any precision, independently of privproj.
 
 Each formula has three implementations that share no code: floats with an outward margin, ball arithmetic in the feature
 that certifies, and mpmath at any precision here.
@@ -38,7 +38,7 @@ A file may define any of ``DELTAS``, ``EPSILONS``, ``OTHER_QUANTITIES``, ``COARS
 
 
 def _collected(name: str) -> dict[str, Any]:
-    """Return the entries of one table in all files of references."""
+    """Return the entries of one table from all modules of references."""
     return {key: value for family in FAMILIES for key, value in getattr(family, name, {}).items()}
 
 
@@ -51,10 +51,10 @@ LOOSE: dict[str, float] = _collected("LOOSE")  # start of a setting -> allowed r
 
 
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
-    """Return the reference for ``privproj.evaluate(quantity, **parameters)``, confirmed by a higher precision.
+    """Return the reference value of ``privproj.evaluate(quantity, **parameters)``.
 
-    ``digits`` is the number of confirmed decimal digits, by default :func:`reference_digits`. Raises
-    :class:`ArithmeticError` if the precisions never agree.
+    ``digits`` is the number of decimal digits on which two precisions agree, by default :func:`reference_digits`.
+    Raises :class:`ArithmeticError` if no two precisions agree.
     """
     name, _, target = quantity.rpartition(".")
     aim = digits or reference_digits(quantity, parameters)
@@ -64,9 +64,10 @@ def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
 
 
 def parameters_of(quantity: str) -> set[str] | None:
-    """Return the parameters that :func:`value` takes for this quantity; None if there is no reference.
+    """Return the names of the parameters of :func:`value` for a quantity.
 
-    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``. A reference for the other one is inverted.
+    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``. If only the reference for the other one
+    exists, it is inverted. The result is None if there is no reference.
     """
     name, _, target = quantity.rpartition(".")
     direct, inverse = (DELTAS, EPSILONS) if target == "delta" else (EPSILONS, DELTAS)
@@ -75,7 +76,7 @@ def parameters_of(quantity: str) -> set[str] | None:
 
 
 def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
-    """Return the number of decimal digits of :func:`value` for this quantity at these parameters."""
+    """Return the number of decimal digits of :func:`value` at these parameters."""
     name = quantity.rpartition(".")[0]
     if "t" in parameters:
         return 50
@@ -84,7 +85,10 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
 
 
 def _evaluate_once(name: str, requested: str, parameters: dict[str, Real]) -> Real:
-    """Return the value at the current precision, by inversion if the reference has the other direction."""
+    """Return the value at the current precision.
+
+    If the reference computes delta from epsilon and epsilon is requested, or the reverse, it is inverted.
+    """
     if f"{name}.{requested}" in OTHER_QUANTITIES:
         return OTHER_QUANTITIES[f"{name}.{requested}"](**parameters)
     if "t" in parameters:

@@ -17,11 +17,11 @@ MOST_HALVINGS = 14  # halvings of the trapezoidal rule before ArithmeticError
 
 
 def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
-    """Return ``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one maximum, by sums ``h sum f(t0 + h j)``.
+    """Return ``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one maximum.
 
-    The error of these trapezoidal sums decays like ``e^(-c/h)``, so halving ``h`` squares it. ``h`` is halved until two
-    sums agree to half of the digits. The maximum is searched from ``start`` in steps of ``step``. Raises
-    :class:`ArithmeticError` if the sums do not agree.
+    The integral is a trapezoidal sum ``h sum_j f(t0 + h j)``, whose error decays like ``e^(-c/h)``, so halving ``h``
+    squares it. ``h`` is halved until two sums agree to half of the digits. The maximum is searched from ``start`` in
+    steps of ``step``. Raises :class:`ArithmeticError` if the sums do not agree.
     """
     top, width = _find_hill(f, mp.mpf(start), mp.mpf(step))
     right, left = _find_negligible(f, top, width), _find_negligible(f, top, -width)
@@ -37,7 +37,10 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
 
 
 def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
-    """Return an approximation of the maximum, and a step over which ``f`` decreases by about a factor e from there."""
+    """Return the approximate maximizer of ``f`` and the width of the maximum.
+
+    At this distance from the maximizer ``f`` has decreased by about a factor e.
+    """
     with mp.workdps(20):
         top, value = start, f(start)
         while step > mp.mpf(10) ** -30:
@@ -53,7 +56,10 @@ def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
 
 
 def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
-    """Return a point beyond ``top``, in the direction of ``stride``, at which ``f`` is negligible (checked twice)."""
+    """Return a point beyond ``top`` at which ``f`` is negligible.
+
+    ``stride`` has the direction and the first step of the search. ``f`` is negligible at two successive points.
+    """
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
         stride *= mp.mpf(5) / 4
@@ -76,14 +82,18 @@ def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
 
 
 def integrate_above(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """Return ``int_cut^inf f(t) dt`` as :func:`integrate_below` of the reflected function."""
+    """Return ``int_cut^inf f(t) dt`` for an ``f`` that decays exponentially to the right.
+
+    ``scale`` is about the distance over which ``f`` varies.
+    """
     return integrate_below(lambda t: f(-t), -cut, scale)
 
 
 def find_root(f: Function, start: Real, step: Real = 1) -> Real:
-    """Return the point at which a monotone ``f`` changes sign, searched outward from ``start``, to nearly all digits.
+    """Return the root of a monotone ``f``, to nearly all digits.
 
-    Raises :class:`ArithmeticError` if there is none up to a step of 1e9.
+    The root is bracketed by growing steps from ``start``. Raises :class:`ArithmeticError` if ``f`` does not change sign
+    within steps of up to 1e9.
     """
     a, fa = mp.mpf(start), f(mp.mpf(start))
     step = mp.mpf(step)
@@ -100,9 +110,10 @@ def find_root(f: Function, start: Real, step: Real = 1) -> Real:
 
 
 def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
-    """Return the root of ``f`` between ``a`` and ``b``, to nearly all digits, by the Illinois method and bisections.
+    """Return the root of ``f`` between ``a`` and ``b``, to nearly all digits.
 
-    ``fa`` and ``fb`` are the values there, of different sign. Every fourth step is a bisection.
+    ``fa`` and ``fb`` are ``f(a)`` and ``f(b)``, which have different signs. The Illinois method is used, and every
+    fourth step is a bisection.
     """
     close = mp.mpf(10) ** (3 - mp.mp.dps)
     for step in range(2000):
@@ -119,9 +130,10 @@ def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
 
 
 def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
-    """Return ``(x, f(x))`` at the least ``f`` on ``[low, high]``, by a scan, golden sections and Newton's method.
+    """Return ``(x, f(x))`` at the minimum of ``f`` on ``[low, high]``.
 
-    Newton's method uses differences. It ends when ``x`` has nearly half of the digits, so that ``f(x)`` has nearly all.
+    The methods are a scan of ``points`` intervals, golden sections, and Newton's method with differences. Newton's
+    method ends when ``x`` has nearly half of the digits, so that ``f(x)`` has nearly all.
     """
     low, high = mp.mpf(low), mp.mpf(high)
     with mp.workdps(20):
@@ -134,7 +146,10 @@ def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[
 
 
 def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
-    """Return a bracket of at most this width around a minimum in ``[a, b]``, by golden sections."""
+    """Return a bracket of a minimum in ``[a, b]`` of length at most ``width``.
+
+    It is found by golden sections.
+    """
     share = (mp.sqrt(5) - 1) / 2
     x, y = b - share * (b - a), a + share * (b - a)
     fx, fy = f(x), f(y)
@@ -151,7 +166,10 @@ def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, R
 
 
 def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
-    """Return the minimizer near ``[a, b]``, by Newton's method with differences of a decreasing step."""
+    """Return the minimizer near ``[a, b]``, between ``low`` and ``high``.
+
+    Newton's method is used, with differences of a decreasing step.
+    """
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
     for _ in range(40):
@@ -170,10 +188,11 @@ def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Rea
 
 
 def evaluate_until_settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
-    """Return ``value()`` at increasing precision until two precisions agree to ``digits`` decimal digits.
+    """Return ``value()`` once two precisions agree to ``digits`` decimal digits.
 
-    The first precision has ``extra`` more digits. Each later one has ``grown`` more, twice as many more, and so on.
-    Raises :class:`ArithmeticError` if they never agree.
+    The first precision has ``extra`` more digits than ``digits``. The later ones have ``extra + grown``,
+    ``extra + 2 grown``, ``extra + 4 grown`` more digits, and so on. Raises :class:`ArithmeticError` if no two
+    successive ones agree.
     """
     with mp.workdps(digits + extra):
         last = value()

@@ -1,4 +1,4 @@
-"""Convert Renyi curves, apply composition and sampling rules, and invert profiles, in mpmath."""
+"""Compose and subsample releases, convert Renyi curves, and invert profiles in mpmath."""
 
 import mpmath as mp
 
@@ -6,25 +6,31 @@ from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
-    """Return the sensitivity ``sqrt(T (1/z^2 + 1/(2 S)^2))`` of ``T`` Gaussian releases with noise multiplier ``z``.
+    """Return the sensitivity over noise of ``steps`` Gaussian releases as one release.
 
-    ``S`` is the standard deviation of the noise on a count that changes by 1/2 (C31); without a count it is
-    ``sqrt(T) / z``.
+    It is ``sqrt(T (1/z^2 + 1/(2 S)^2))`` for ``T`` steps and the noise multiplier ``z``. ``S`` is the standard
+    deviation of the noise on a count of sensitivity 1/2 in each release (C31: adaptive clipping). Without a count it is
+    ``sqrt(T)/z``.
     """
     return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + adaptive_count_shift(adaptive_clipping_sigma)))
 
 
 def adaptive_count_shift(adaptive_clipping_sigma: Real) -> Real:
-    """Return ``1/(2 S)^2``, the squared sensitivity of a count that changes by 1/2, in units of its noise (C31)."""
+    """Return ``1/(2 S)^2``, the squared sensitivity over noise of the clipping count.
+
+    The count has sensitivity 1/2, and its noise has the standard deviation ``S`` (C31: adaptive clipping).
+    """
     return (2 * mp.mpf(adaptive_clipping_sigma)) ** -2
 
 
 def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
-    """Return delta of one Poisson-subsampled release at rate ``q``, ``eps >= 0``: the larger direction (C17).
+    """Return delta of one Poisson-subsampled release at ``eps >= 0`` and rate ``q``.
 
-    ``profile`` is that of the release without sampling, for positive and negative ``eps``. The directions are ``q
-    delta_0(ln(1 + (e^eps - 1)/q))`` (remove) and ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` (add,
-    0 unless ``eps < -ln(1-q)``).
+    It is the larger one of both directions (C17: subsampling). ``profile`` is the profile ``delta_0`` of the release
+    without sampling, for positive and negative ``eps``. The directions are
+
+    * remove: ``q delta_0(ln(1 + (e^eps - 1)/q))``,
+    * add: ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` for ``eps < -ln(1-q)``, else 0.
     """
     eps, q = mp.mpf(eps), mp.mpf(q)
     if q == 1:
@@ -35,9 +41,10 @@ def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
 
 
 def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the least delta of a Renyi curve at ``eps``, over orders ``low <= alpha < high`` (C15).
+    """Return the smallest delta of a Renyi curve at ``eps``.
 
-    ``divergence(alpha)`` is the curve of the whole run (Canonne, Kamath, Steinke 2020).
+    The minimum is over orders ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi
+    accounting; conversion of Canonne, Kamath, Steinke 2020).
     """
     eps = mp.mpf(eps)
 
@@ -49,9 +56,10 @@ def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real 
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the least ``eps`` of a Renyi curve at delta, over orders ``low <= alpha < high`` (C15).
+    """Return the smallest ``eps`` of a Renyi curve at ``delta``.
 
-    ``divergence(alpha)`` is the curve of the whole run (Canonne, Kamath, Steinke 2020).
+    The minimum is over orders ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi
+    accounting; conversion of Canonne, Kamath, Steinke 2020).
     """
     log_delta = mp.log(mp.mpf(delta))
 
@@ -63,7 +71,11 @@ def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: R
 
 
 def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
-    """Return the least ``objective(alpha)``, with ``alpha = low + e^s`` or ``low + (high - low)/(1 + e^-s)``."""
+    """Return the minimum of ``objective(alpha)`` over orders ``low < alpha < high``.
+
+    The search variable ``s`` is real, with ``alpha = low + e^s`` or, for a finite ``high``,
+    ``alpha = low + (high - low)/(1 + e^-s)``.
+    """
 
     def at(s: Real) -> Real:
         with mp.workdps(mp.mp.dps + (20 if mp.isinf(high) else 45)):
@@ -74,7 +86,10 @@ def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """Return :func:`delta_from_renyi` over integers ``alpha >= 2``, by doubling and ternary search."""
+    """Return the smallest delta of a Renyi curve at ``eps`` over integers ``alpha >= 2``.
+
+    The order is found by doubling and ternary search.
+    """
 
     def objective(alpha: int) -> Real:
         a = mp.mpf(alpha)
@@ -91,9 +106,10 @@ def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
 
 
 def sampled_divergence(log_moment: Function, q: Real) -> Function:
-    """Return the Renyi curve of one Poisson-subsampled release at rate ``q``, for integer orders (C15).
+    """Return the Renyi curve of one Poisson-subsampled release, for integer orders.
 
-    ``log_moment(j)`` is the log of the moment of order ``j`` without sampling.
+    ``q`` is the sampling rate. ``log_moment(j)`` is the logarithm of the moment of order ``j`` without sampling (C15:
+    Renyi accounting).
     """
     q, moments = mp.mpf(q), {}
 
@@ -112,10 +128,10 @@ def sampled_divergence(log_moment: Function, q: Real) -> Function:
 
 
 def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
-    """Return the ``eps`` of a ``(rho, omega)``-tCDP release at delta; ``omega = inf`` is ``rho``-zCDP.
+    """Return ``eps`` at ``delta`` of a ``(rho, omega)``-tCDP release.
 
-    It is ``rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else ``rho omega +
-    ln(1/delta)/(omega-1)``.
+    ``omega = inf`` is ``rho``-zCDP. The result is ``rho + 2 sqrt(rho ln(1/delta))`` if
+    ``ln(1/delta) <= (omega-1)^2 rho``, else ``rho omega + ln(1/delta)/(omega-1)``.
     """
     reach = -mp.log(mp.mpf(delta))
     if reach <= (omega - 1) ** 2 * rho:
@@ -124,7 +140,10 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 
 
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
-    """Return the delta of a ``(rho, omega)``-tCDP release at ``eps``, the inverse of :func:`concentrated_epsilon`."""
+    """Return delta at ``eps`` of a ``(rho, omega)``-tCDP release.
+
+    It is the inverse of :func:`concentrated_epsilon`.
+    """
     eps = mp.mpf(eps)
     if eps <= rho:
         return mp.mpf(1)
@@ -138,17 +157,21 @@ def basic_composition(epsilon: Real, steps: int) -> Real:
 
 
 def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
-    """Return the epsilon of ``k = steps`` releases by advanced composition, for a further ``slack`` of delta."""
+    """Return epsilon of ``steps`` releases by advanced composition.
+
+    ``epsilon`` is that of one release, and ``slack`` is a further delta.
+    """
     eps, grown = mp.mpf(epsilon), mp.exp(mp.mpf(epsilon))
     # eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)
     return eps * mp.sqrt(2 * steps * mp.log(1 / mp.mpf(slack))) + steps * eps * (grown - 1) / (grown + 1)
 
 
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
-    """Return the ``eps`` of ``T`` releases of ``rule(delta) = eps < limit``, by basic or by advanced composition.
+    """Return ``eps`` at ``delta`` of ``steps`` releases, by basic or advanced composition.
 
-    Basic composition is at ``delta/T``. Advanced composition is at ``d' = share delta`` and ``delta_i = (1 - share)
-    delta / T``, with the best share. The smaller one is returned.
+    ``rule(delta)`` is ``eps`` of one release, valid below ``limit``. For ``T`` steps, basic composition uses the rule
+    at ``delta/T``. Advanced composition uses it at ``(1 - share) delta/T``, with the slack ``share delta`` at the best
+    ``share``. The smaller result is returned.
     """
     delta = mp.mpf(delta)
     if steps == 1:
@@ -167,7 +190,10 @@ def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf)
 
 
 def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
-    """Return the ``eps`` at which a decreasing ``profile(eps)`` is ``delta``; 0 if it starts below."""
+    """Return the ``eps >= 0`` at which a decreasing ``profile(eps)`` equals ``delta``.
+
+    The result is 0 if ``profile(0) <= delta``.
+    """
     delta = mp.mpf(delta)
     if profile(mp.mpf(0)) <= delta:
         return mp.mpf(0)
@@ -175,7 +201,7 @@ def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
 
 
 def delta_of_rule(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
-    """Return the ``delta`` at which a decreasing ``rule(delta)`` is ``eps``, searched in ``ln ln(1/delta)``."""
+    """Return the ``delta`` at which a decreasing ``rule(delta)`` equals ``eps``."""
     eps = mp.mpf(eps)
 
     def excess(s: Real) -> Real:

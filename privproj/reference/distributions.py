@@ -1,5 +1,8 @@
-"""Compute ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a random squared sensitivity ``X`` (C4, C5).
+"""Compute profiles for a random squared sensitivity ``X``, at any precision.
 
+``E[h_eps(X)]`` is the profile for differences of rank one (C4: random sensitivity), and ``min_p E[g_p(X)]`` a bound for
+any rank (C5). ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise. ``g_p`` is a convex function
+above ``h_eps``: it equals ``h_eps`` up to a crossing, and the tangent of ``h_eps`` at ``p`` beyond it.
 :mod:`privproj.distributions.squared_sensitivity` and :mod:`privproj.distributions.mixture_profile` (floats) and the
 ball arithmetic of certificates compute the same independently.
 """
@@ -15,11 +18,11 @@ from privproj.reference.special import beta_tail, gamma_upper, gaussian_delta, n
 
 @dataclass(frozen=True)
 class ReferenceDistribution:
-    """A positive ``X`` as a function of a coordinate ``t`` whose density is smooth with one maximum.
+    """The distribution of a positive ``X``, as a function of a real coordinate ``t``.
 
-    * ``density(t)``: the density of ``t``.
-    * ``value(t)``: ``X`` at ``t``; it increases.
-    * ``coordinate(x)``: its inverse, the ``t`` at which ``X`` is ``x``.
+    * ``density(t)``: the density of ``t``, smooth with one maximum.
+    * ``value(t)``: ``X`` at ``t``, an increasing function.
+    * ``coordinate(x)``: the ``t`` at which ``X`` is ``x``.
     * ``hill``: ``(center, width)`` of the distribution of ``t``.
     * ``tail(x)``: ``P(X > x)``.
     * ``moment(x)``: ``E[X; X > x]``.
@@ -37,24 +40,30 @@ class ReferenceDistribution:
 
 @lru_cache(maxsize=4000)
 def _log_beta(a: Real, b: Real, prec: int) -> Real:
-    """Return ``ln Beta(a, b)`` at this precision in bits, which is part of the key of the cache."""
+    """Return ``ln Beta(a, b)``; ``prec``, the precision in bits, is part of the cache key."""
     return mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
 
 
 @lru_cache(maxsize=4000)
 def log_gamma(a: Real, prec: int) -> Real:
-    """Return ``ln Gamma(a)`` at this precision in bits, which is part of the key of the cache."""
+    """Return ``ln Gamma(a)``; ``prec``, the precision in bits, is part of the cache key."""
     return mp.loggamma(a)
 
 
 def beta_density(a: Real, b: Real, t: Real) -> Real:
-    """Return the density ``B^a (1-B)^b / Beta(a, b)`` of ``t = ln(B/(1-B))``, ``B ~ Beta(a, b)``."""
+    """Return the density of ``t = ln(B/(1-B))`` for ``B ~ Beta(a, b)``.
+
+    It is ``B^a (1-B)^b / Beta(a, b)``.
+    """
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         return mp.exp(-a * mp.log(1 + mp.exp(-t)) - b * mp.log(1 + mp.exp(t)) - _log_beta(a, b, mp.mp.prec))
 
 
 def gamma_density(a: Real, t: Real) -> Real:
-    """Return the density ``U^a e^-U / Gamma(a)`` of ``t = ln U``, ``U ~ Gamma(a)``; 0 far above its maximum."""
+    """Return the density of ``t = ln U`` for ``U ~ Gamma(a)``.
+
+    It is ``U^a e^-U / Gamma(a)``, and 0 is returned far above its maximum.
+    """
     if t > mp.log(a + 1) + 20:
         return mp.mpf(0)
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a))):
@@ -62,7 +71,10 @@ def gamma_density(a: Real, t: Real) -> Real:
 
 
 def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale B``, ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B/(1-B))`` (C7)."""
+    """Return the distribution of ``X = scale B`` for ``B ~ Beta(a, b)``.
+
+    The coordinate is ``t = ln(B/(1-B))``. This is the squared sensitivity of M2 (C7: distributions).
+    """
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
     return ReferenceDistribution(
         density=lambda t: beta_density(a, b, t),
@@ -77,7 +89,10 @@ def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
 
 
 def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X + shift``, in the coordinate of ``X`` (C31)."""
+    """Return the distribution of ``X + shift``, in the coordinate of ``X``.
+
+    ``shift`` is the squared sensitivity of the count for adaptive clipping (C31).
+    """
     shift = mp.mpf(shift)
     if not shift:
         return distribution
@@ -97,7 +112,10 @@ def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> Re
 
 
 def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln U`` (C7)."""
+    """Return the distribution of ``X = scale U`` for ``U ~ Gamma(a)``.
+
+    The coordinate is ``t = ln U``. This is the squared sensitivity of a public sketch (C7: distributions).
+    """
     a, scale = mp.mpf(a), mp.mpf(scale)
     return ReferenceDistribution(
         density=lambda t: gamma_density(a, t),
@@ -111,31 +129,44 @@ def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
 
 
 def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
-    """Return ``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``; in floats it is ``log_gaussian_delta_at``."""
+    """Return ``h_eps(x)``, the Gaussian delta at sensitivity ``sqrt(x)`` over noise.
+
+    In floats it is ``log_gaussian_delta_at``.
+    """
     return gaussian_delta(eps, mp.sqrt(x))
 
 
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
-    """Return ``h_eps'(x) = phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``."""
+    """Return the derivative of ``h_eps(x)``, the Gaussian delta at sensitivity ``sqrt(x)``.
+
+    It is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
+    """
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)
 
 
 def _inflection_point(eps: Real) -> Real:
-    """Return ``x0 = 2 (sqrt(1 + eps^2) - 1)``, with enough digits for the difference."""
+    """Return the inflection point ``2 (sqrt(1 + eps^2) - 1)`` of ``h_eps``.
+
+    The Gaussian delta ``h_eps(x)`` at sensitivity ``sqrt(x)`` is convex below and concave above this point. Guard
+    digits make up for the cancellation.
+    """
     with mp.workdps(2 * mp.mp.dps + 20):
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
 
 
 def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return ``E[h_eps(X)]``, delta of a rank-one difference (C4)."""
+    """Return ``E[h_eps(X)]``, delta of a rank-one difference (C4: random sensitivity).
+
+    ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise.
+    """
     return integrate_line(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)), *distribution.hill
     )
 
 
 def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: Real) -> Real:
-    """Return ``E[h_eps(X); X <= cut]``."""
+    """Return ``E[h_eps(X); X <= cut]`` for the Gaussian delta ``h_eps(x)``."""
     return integrate_below(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)),
         distribution.coordinate(cut),
@@ -144,10 +175,10 @@ def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: R
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the ``c < x0`` at which the tangent of ``h_eps`` at ``p`` meets ``h_eps``.
+    """Return the point below the inflection at which a tangent of ``h_eps`` meets it.
 
-    ``h_eps`` is :func:`gaussian_delta_of_square`, and ``p >= x0`` (:func:`_inflection_point`). The result is 0 if
-    the tangent is never below ``h_eps``.
+    ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise. The tangent is that at ``p``, which is at
+    least the inflection point. The result is 0 if the tangent is never below ``h_eps``.
     """
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
@@ -163,7 +194,10 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 
 
 def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
-    """Return ``E[g_p(X)]``, where ``g_p`` is ``h`` up to the crossing ``c`` and the tangent at ``p`` above."""
+    """Return ``E[g_p(X)]`` for a convex function ``g_p`` above the Gaussian delta ``h_eps``.
+
+    ``g_p`` equals ``h_eps`` up to the point where the tangent of ``h_eps`` at ``p`` crosses it, and the tangent beyond.
+    """
     c = _tangent_crossing(eps, p)
     tail, moment = distribution.tail(c), distribution.moment(c)
     # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c))
@@ -176,9 +210,11 @@ def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) 
 
 
 def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return ``min over p >= x0 of E[g_p(X)]``, delta of a difference of any rank (C5).
+    """Return ``min_p E[g_p(X)]``, a bound on delta for differences of any rank.
 
-    The minimum is at ``p = E[X | X > c(p)]``, which is computed to half of the digits; ``E[g_p]`` then has nearly all.
+    ``g_p`` is the convex function of :func:`_expected_majorant`, and ``p`` is at least the inflection point. The
+    minimum is at ``p = E[X | X > c(p)]``, where ``c(p)`` is the crossing of the tangent at ``p``. This ``p`` is
+    computed to half of the digits; then ``E[g_p(X)]`` has nearly all. See C5 (any rank) in docs/proofs.md.
     """
     eps, start = mp.mpf(eps), _inflection_point(eps)
     if distribution.supremum <= start:
@@ -201,7 +237,10 @@ def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
-    """Return the root of a decreasing ``excess`` between ``low`` and ``high``, which may be infinite."""
+    """Return the root of a decreasing ``excess`` between ``low`` and ``high``.
+
+    If ``high`` is infinite, the search starts at ``first``.
+    """
     if mp.isinf(high):
         return find_root(excess, first, mp.mpf(1) / 4)
     low = low + (high - low) * mp.mpf(10) ** -12

@@ -1,4 +1,4 @@
-"""References for the Gaussian mechanism (C3), in mpmath."""
+"""References for the Gaussian mechanism (C3: Gaussian profile), in mpmath."""
 
 import mpmath as mp
 
@@ -15,31 +15,45 @@ def analytic(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``T`` Gaussian releases, ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, ``mu = sqrt(T)/z``.
+    """Return delta of ``steps`` Gaussian releases by the Gaussian profile.
 
-    One release may be Poisson-subsampled at ``sampling_rate``. With a count ``mu`` is that of both (C31).
+    It is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with ``mu = sqrt(T)/z`` for ``T`` steps and the noise
+    multiplier ``z``. One release may be Poisson-subsampled at ``sampling_rate``. With ``adaptive_clipping_sigma``,
+    ``mu`` is that of the sums and counts jointly (C31: adaptive clipping).
     """
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
 
 
 def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return delta of ``T`` Gaussian releases by Dong, Roth, Su, Corollary 2.13: the formula of :func:`analytic`."""
+    """Return delta of ``steps`` Gaussian releases by Dong, Roth, Su, Corollary 2.13.
+
+    The formula is that of :func:`analytic`.
+    """
     return analytic(epsilon, noise_multiplier, steps)
 
 
 def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
-    """Return ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, the two-sided tail of one Gaussian release."""
+    """Return the two-sided tail of one Gaussian release, an upper bound on delta.
+
+    It is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` with ``mu = 1/z`` for the noise multiplier ``z``.
+    """
     return two_sided(epsilon, gaussian_mu(noise_multiplier))
 
 
 def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
-    """Return ``eps = mu sqrt(2 ln(constant/delta))`` of one Gaussian release."""
+    """Return ``eps = mu sqrt(2 ln(constant/delta))`` of one Gaussian release.
+
+    ``mu`` is ``1/z``, with the noise multiplier ``z``.
+    """
     return gaussian_mu(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
 
 
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
-    """Return ``eps`` by the rule with this constant, proved for ``eps < 1``, composed over ``steps``."""
+    """Return ``eps`` of ``steps`` Gaussian releases by the rule with this constant.
+
+    The rule ``eps = sqrt(2 ln(constant/delta))/z`` is proved for ``eps < 1``, so only such values are composed.
+    """
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
     )
@@ -51,7 +65,10 @@ def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
 
 
 def _divergence(noise_multiplier: Real, steps: int, adaptive_clipping_sigma: Real = mp.inf) -> Function:
-    """Return the Renyi curve ``D(alpha) = T alpha mu^2/2`` of ``T`` Gaussian releases."""
+    """Return the Renyi curve of ``steps`` Gaussian releases.
+
+    It is ``D(alpha) = alpha mu^2/2``, with ``mu`` that of the whole run.
+    """
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return lambda alpha: alpha * mu**2 / 2
 
@@ -63,9 +80,10 @@ def rdp(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``T`` Gaussian releases by their Renyi curve at its best order.
+    """Return delta of ``steps`` Gaussian releases by their Renyi curve.
 
-    With Poisson sampling it is the best integer order, with the moments ``log_moment(j) = j (j-1) mu^2/2``.
+    The order is the best one. With Poisson sampling it is the best integer order, and the logarithm of the moment of
+    order ``j`` without sampling is ``j (j-1) mu^2/2``, with ``mu`` that of one release.
     """
     if sampling_rate == 1:
         return composition.delta_from_renyi(_divergence(noise_multiplier, steps, adaptive_clipping_sigma), epsilon)
@@ -75,17 +93,23 @@ def rdp(
 
 
 def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return ``eps`` of ``T`` Gaussian releases by their Renyi curve at its best order."""
+    """Return ``eps`` of ``steps`` Gaussian releases by their Renyi curve at its best order."""
     return composition.epsilon_from_renyi(_divergence(noise_multiplier, steps), delta)
 
 
 def zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return delta of ``T`` Gaussian releases by ``rho``-zCDP, ``rho = T mu^2/2``."""
+    """Return delta of ``steps`` Gaussian releases by ``rho``-zCDP.
+
+    ``rho = T/(2 z^2)`` for ``T`` steps and the noise multiplier ``z``.
+    """
     return composition.concentrated_delta(gaussian_mu(noise_multiplier, steps) ** 2 / 2, epsilon)
 
 
 def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return ``eps = rho + 2 sqrt(rho ln(1/delta))`` of ``T`` Gaussian releases, ``rho = T mu^2/2``."""
+    """Return ``eps = rho + 2 sqrt(rho ln(1/delta))`` of ``steps`` Gaussian releases.
+
+    ``rho = T/(2 z^2)`` for ``T`` steps and the noise multiplier ``z``.
+    """
     return composition.concentrated_epsilon(gaussian_mu(noise_multiplier, steps) ** 2 / 2, delta)
 
 

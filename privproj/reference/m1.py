@@ -1,4 +1,7 @@
-"""Compute references for M1 (projection first, then noise) in mpmath."""
+"""Compute references for M1 in mpmath.
+
+M1 multiplies by a random Wishart matrix of dimension ``d`` and rank ``r``, and then adds noise.
+"""
 
 from functools import lru_cache
 
@@ -22,9 +25,10 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 @lru_cache(maxsize=64)
 def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
-    """Return pairs ``(B^(-1/2), weight B^(-(a+b)/2))`` at the nodes of the trapezoidal rule over ``t = ln(B/(1-B))``.
+    """Return quadrature nodes ``(B^(-1/2), weight B^(-(a+b)/2))`` for ``B ~ Beta(a, b)``.
 
-    The rule is fine enough for ``ln N`` as well.
+    They are those of the trapezoidal rule over ``t = ln(B/(1-B))``, fine enough for the density of ``ln N`` in
+    :func:`_energy_density` too.
     """
     width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
     step, center, nodes = width * 9 / digits, mp.log(a / b), []
@@ -39,10 +43,11 @@ def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
 
 
 def _energy_density(a: Real, b: Real, y: Real) -> Real:
-    """Return the density of ``y = ln(B N^2)``, ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` independent.
+    """Return the density of ``y = ln(B N^2)``.
 
-    It is ``sum over B of weight f((y - ln B)/2)/2``, where ``f``, the density of ``ln N``, is ``(N/2)^(a+b) e^(-N/2) /
-    Gamma(a+b)`` at ``N = e^(y/2) B^(-1/2)``.
+    ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` are independent. The density is the sum over nodes ``B`` of
+    ``weight f((y - ln B)/2)/2``. ``f`` is the density of ``ln N``: ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)`` at
+    ``N = e^(y/2) B^(-1/2)``.
     """
     # N/2 = (e^(y/2)/2) B^(-1/2): all nodes share its power a + b except for B^(-(a+b)/2), which is in the weights.
     n, half = a + b, mp.exp(y / 2) / 2
@@ -52,10 +57,11 @@ def _energy_density(a: Real, b: Real, y: Real) -> Real:
 
 
 def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale U (U + Y)/r^2``, ``U ~ chi2_first``, ``Y ~ chi2_second`` independent (C7).
+    """Return the distribution of ``X = scale U (U + Y)/r^2`` (C7: distributions).
 
-    It is that of ``scale B N^2/r^2``, ``B ~ Beta(first/2, second/2)`` and ``N ~ chi2_(first+second)``. Tails and
-    moments are quadratures over ``y = ln(B N^2)``. In floats it is
+    ``U`` and ``Y`` are independent chi-square variables with ``first`` and ``second`` degrees of freedom. Equivalently
+    ``X = scale B N^2/r^2`` with ``B ~ Beta(first/2, second/2)`` and ``N`` chi-square with ``first + second`` degrees of
+    freedom. Tails and moments are quadratures over ``y = ln(B N^2)``. In floats it is
     :class:`privproj.distributions.densities.ProjectedEnergy`.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
@@ -85,27 +91,41 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 
 
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``E[h_eps(mu^2 U (U + Y)/r^2)]``, ``U ~ chi2_r``, ``Y ~ chi2_(d-1)``: a rank-one difference (C4, C7)."""
+    """Return delta of M1 for a difference of rank one and a known projection.
+
+    It is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over
+    noise and ``mu = 1/z``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of
+    freedom. See C4 (random sensitivity) and C7 (distributions) in docs/proofs.md.
+    """
     return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``min_p E[g_p(mu^2 X)]`` (C5) with ``X`` of :func:`known_projection_rank1`: a difference of any rank."""
+    """Return the bound on delta of M1 for differences of any rank.
+
+    It is :func:`any_rank_delta` of the squared sensitivity in :func:`known_projection_rank1`. See C5 (any rank) in
+    docs/proofs.md.
+    """
     return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def _norm_radius(dim: int, rank: int) -> Function:
-    """Return the radius ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0`` (C16)."""
+    """Return ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0``.
+
+    The operator norm of the Wishart matrix of M1 exceeds it with probability at most ``d0``. See C16 (good events) in
+    docs/proofs.md.
+    """
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
 
 def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
-    """Return delta of a run by the norm of the projection (C16).
+    """Return delta of a run of M1 by the operator norm of its Wishart matrix.
 
-    It is ``min over d0 of T d0 + delta_gauss(eps; mu sqrt(T) radius)``. ``split`` is a parameter of the bound and
-    ignored; delta is always at the best split.
+    It is the minimum over ``d0`` of ``T d0 + G(eps; mu sqrt(T) radius)``, for ``T`` steps, the Gaussian profile ``G``,
+    ``mu = 1/z`` and the bound ``radius`` on the norm, which fails with probability ``d0``. ``split`` is not used. See
+    C16 (good events) in docs/proofs.md.
     """
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -118,7 +138,11 @@ def operator_norm_epsilon(
 
 
 def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``delta_1 = d0 = delta/2`` and ``R`` at ``d0`` (Equation 5)."""
+    """Return ``eps`` of M1 by the operator norm, as published (Equation 5).
+
+    It is ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``mu = 1/z`` and ``delta_1 = delta/2``. ``R`` is the bound on the
+    operator norm, which fails with probability ``delta/2``.
+    """
     half = mp.mpf(delta) / 2
     radius = (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(2 * mp.log(1 / half))) ** 2 / rank
     return mp.sqrt(2 * mp.log(mp.mpf("1.25") / half)) * radius * gaussian_mu(noise_multiplier)
@@ -127,14 +151,17 @@ def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: 
 def secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
-    """Return ``E[h_eps(shift^2)]``, delta of a vector release whose projection stays secret (C8).
+    """Return delta of a vector release of M1 with a secret projection.
 
-    The shift is ``S (c + xi)``, ``xi ~ N(0, 1)``. With ``g ~ chi2_r/r``, ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s``
+    It is ``E[h_eps(shift^2)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise. The
+    shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``. With ``g`` chi-square over its ``r`` degrees of freedom, the
+    misalignment ``m``, ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and ``tau^2 = sigma^2 + g/r``,
 
-        S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,  tau^2 = sigma^2 + g/r
+        S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
 
     and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` if both signs
     matter, otherwise over ``xi`` and ``ln g``. In floats it is :class:`privproj.distributions.densities.SecretShift`.
+    See C8 (secret projection) in docs/proofs.md.
     """
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
@@ -169,7 +196,7 @@ def secret_projection(
 
 
 def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """Return the shift ``beta = |kappa b - kappa' b'|`` of residuals with norms ``kappa``, ``kappa'``."""
+    """Return the distance of two residuals with these norms and this misalignment."""
     # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
@@ -184,9 +211,11 @@ def residual(
     residual_norm: Real = 1,
     other_residual_norm: Real | None = None,
 ) -> Real:
-    """Return delta of the residual of one differing column (C13), the vector Wishart profile at ``(d-k, r-k)``.
+    """Return delta of the residual of one differing column of M1.
 
-    The norms of the residuals may differ; their ratio is that of the Wishart pair.
+    The residual is the part orthogonal to the span of the other columns, of dimension ``k = span_dim``. Its delta is
+    that of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``. The norms of the two residuals may
+    differ. See C13 (one changed column) in docs/proofs.md.
     """
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
@@ -204,10 +233,11 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return delta of one differing column if only one of its two losses is nonzero (C13).
+    """Return delta of one differing column of M1 if one of its two losses is zero.
 
-    For ``k = 0`` it is the residual. Within the span and without a residual, or for ``r <= k``, it is ``E[h_eps(|C
-    x|^2/sigma^2)]`` with ``|C x|^2`` as ``X_r (X_r + Y_(d-1))/r^2``, of squared norm ``mu^2``.
+    One loss is that of the residual, the part orthogonal to the span of the other columns (dimension ``k = span_dim``).
+    It is the only one for ``k = 0``. The other one is the only one if ``r <= k`` or if the residuals are equal. Its
+    squared sensitivity is that of :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
     """
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
@@ -216,10 +246,13 @@ def column_exact(
 
 
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the largest loss of the residual over corners, or 0, outside events of ``delta_T + delta_W`` (C13).
+    """Return the largest loss of the residual outside an event of small probability.
 
-    ``A_-+ = cos th -+ t sin th`` (``A_+`` at the worst angle up to the assumed one), ``w_-+`` are the quantiles at
-    ``delta_W/2``, and both signs of ``ln tau`` are used.
+    The probability is ``delta_t + delta_w``. The result is the largest value, at least 0, of
+    ``p ln A - q tau + (W/2)(e^tau/A - 1)`` over corners of intervals of ``A`` and ``W``. ``tau`` is ``log_tau`` or
+    ``-log_tau``, ``p = (d - r + 1)/2``, and ``q = (d + r - 2k - 1)/2``. The interval of ``W`` ends at its quantiles for
+    ``delta_w/2``. That of ``A`` covers all angles up to the assumed one. The result is infinite if ``A`` may be
+    negative. See C13 (one changed column) in docs/proofs.md.
     """
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
@@ -230,7 +263,7 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
         return mp.inf
     ends = [chi2_quantile(2 * q, delta_w / 2, upper) for upper in (False, True)]
     losses = (
-        # p ln A - q ln tau + (W/2)(tau/A - 1)
+        # p ln A - q tau + (W/2)(e^tau/A - 1)
         p * mp.log(a) - q * tau + w / 2 * (mp.exp(tau) / a - 1)
         for a in (low, high)
         for w in ends
@@ -240,7 +273,12 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 
 
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
-    """Return the shift that is exceeded with probability at most ``part`` in each of two or three events (C13)."""
+    """Return a bound on the shift of a differing column, in units of the noise.
+
+    ``alpha`` and ``beta`` are the shifts in the span of the other columns and orthogonal to it. The bound fails only if
+    one of two (``r <= k``) or three events occurs, each of probability at most ``part``. See C13 (one changed column)
+    in docs/proofs.md.
+    """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
         # (1/r)(sqrt d + sqrt r + t)(sqrt r + t) sqrt(alpha^2 + beta^2), t = sqrt(2 ln(1/part))
@@ -261,9 +299,11 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps_R + eps_C`` of one differing column (C13), at ``delta_T = delta_W = share delta/2`` and ``delta_C``.
+    """Return ``eps`` of one differing column of M1, the sum of two parts.
 
-    ``delta_C`` is half of the rest. The other half of the rest goes to the events of the shift in equal parts.
+    ``split`` is the fraction of delta for the loss of the residual, half of it for each of its two quantiles. Half of
+    the rest is the delta of the Gaussian part. The other half is for the events in which the bound on the shift fails.
+    See C13 (one changed column) in docs/proofs.md.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
@@ -290,10 +330,11 @@ def column_published(
     residual_norm: Real = 1,
     changed_columns: int = 1,
 ) -> Real:
-    """Return the published ``eps`` of differing columns, for comparison; it is not a bound for ``r > k`` (C13).
+    """Return the published ``eps`` of differing columns, for comparison only.
 
-    ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal parts, and ``m = min(k, r)``. ``c`` columns are a chain of
-    equal links with ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``, and ``eps = c eps_i``.
+    It is not a bound for ``r > k``, where ``k = span_dim``. ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal
+    parts. For ``c`` differing columns it is ``c eps_i``, by a chain of equal links with
+    ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``. See C13 (one changed column) in docs/proofs.md.
     """
     has_residual = rank > span_dim
     m = mp.sqrt(min(span_dim, rank))
@@ -330,7 +371,10 @@ def residual_published(
     span_dim: int,
     split: Real = "even",
 ) -> Real:
-    """Return ``eps`` of Theorem 1 in ``d - k`` dimensions at rank ``r - k`` (Lemma 2), for the residual part alone."""
+    """Return ``eps`` of the residual of one differing column, as published (Lemma 2).
+
+    It is Theorem 1 in dimension ``d - k`` at rank ``r - k``, where ``k = span_dim``.
+    """
     return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 
 

@@ -1,4 +1,8 @@
-"""Compute references for M2 (noise, then a projection with ``B ~ Beta(r/2, (d-r)/2)``) in mpmath."""
+"""Compute references for M2 in mpmath.
+
+M2 adds noise and then projects ``d`` dimensions to a random subspace of dimension ``r``. The squared norm of a
+projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``.
+"""
 
 from itertools import pairwise
 
@@ -21,7 +25,12 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 def _captured_distribution(
     dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real
 ) -> ReferenceDistribution:
-    """Return the distribution of ``X = mu^2 B``, the squared sensitivity of rank one (C7), with a count (C31)."""
+    """Return the distribution of the squared sensitivity ``X`` for rank one.
+
+    It is ``X = mu^2 B`` with ``mu = 1/z`` and ``B ~ Beta(r/2, (d-r)/2)``, for the noise multiplier ``z``, the rank
+    ``r`` and the dimension ``d``. A count for adaptive clipping adds a constant (C31). See C7 (distributions) in
+    docs/proofs.md.
+    """
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
 
@@ -29,7 +38,11 @@ def _captured_distribution(
 def exact_rank1(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real = mp.inf
 ) -> Real:
-    """Return ``E[h_eps(mu^2 B)]`` (C4), delta of a rank-one difference; the Gaussian profile for ``r = d``."""
+    """Return delta of M2 for a difference of rank one, ``E[h_eps(mu^2 B)]``.
+
+    ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise, ``mu = 1/z``, and
+    ``B ~ Beta(r/2, (d-r)/2)``. For ``r = d`` it is the Gaussian profile. See C4 (random sensitivity) in docs/proofs.md.
+    """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
     return expected_delta(epsilon, _captured_distribution(dim, rank, noise_multiplier, adaptive_clipping_sigma))
@@ -43,9 +56,11 @@ def rank_free(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of one release for a difference of any rank, ``min_p E[g_p(mu^2 B)]`` (C5, :func:`any_rank_delta`).
+    """Return the bound on delta of one release of M2 for differences of any rank.
 
-    Below a sampling rate of 1 it is amplified by Poisson sampling (C17).
+    It is :func:`any_rank_delta` of the squared sensitivity ``mu^2 B``, with ``mu = 1/z`` and
+    ``B ~ Beta(r/2, (d-r)/2)``. Below a sampling rate of 1 it is amplified by Poisson sampling (C17: subsampling). See
+    C5 (any rank) in docs/proofs.md.
     """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
@@ -60,12 +75,16 @@ def rank_free(
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
-    """Return ``E[h_eps(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)``: :func:`exact_rank1` in terms of ``mu``."""
+    """Return :func:`exact_rank1` at ``mu``, the sensitivity over noise."""
     return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
-    """Return ``G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)`` at a given ``tau`` (C16)."""
+    """Return the bound ``G(eps; mu sqrt(tau)) + k P(B > tau)`` on delta (C16: good events).
+
+    ``B ~ Beta(r/2, (d-r)/2)``, and ``k`` is the rank of the difference. ``G`` is the Gaussian profile at sensitivity
+    ``mu sqrt(tau)`` if ``sharp``, else the two-sided tail.
+    """
     profile = gaussian_delta if sharp else two_sided
     half = mp.mpf(1) / 2
     tail = beta_tail(rank * half, (dim - rank) * half, tau) if tau < 1 else 0
@@ -73,9 +92,9 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
 
 
 def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool, tau: Real | None = None) -> Real:
-    """Return :func:`beta_tail_bound` at ``tau``, or the least one over ``tau`` for None.
+    """Return :func:`beta_tail_bound` at ``tau``; None takes the minimum over ``tau``.
 
-    It is at ``tau = 1``, or where the derivative in ``s = ln(tau/(1-tau))`` becomes positive.
+    The minimum is at ``tau = 1``, or where the derivative with respect to ``s = ln(tau/(1-tau))`` becomes positive.
     """
     if tau is not None:
         return beta_tail_bound(eps, mu, dim, rank, k, mp.mpf(tau), sharp)
@@ -95,7 +114,10 @@ def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bo
 
 
 def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
-    """Return ``dG/dm`` of the Gaussian term: of the profile (``sharp``), or of the two-sided tail."""
+    """Return the derivative of the Gaussian term with respect to its sensitivity ``m``.
+
+    The term is the Gaussian profile if ``sharp``, else the two-sided tail.
+    """
     # phi(m/2 - eps/m), or (1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)
     near = normal_density(m / 2 - eps / m)
     if sharp:
@@ -105,7 +127,10 @@ def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
 
 
 def _turning_points(derivative: Function, center: Real, width: Real, count: int = 500) -> list[Real]:
-    """Return the points at which ``derivative`` becomes positive, on a grid that is finest around ``center``."""
+    """Return the points at which ``derivative`` becomes positive.
+
+    They are searched on a grid that is finest around ``center``.
+    """
     most = mp.asinh(150 / width)
     grid = [center + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
     with mp.workdps(20):
@@ -117,21 +142,31 @@ def _turning_points(derivative: Function, center: Real, width: Real, count: int 
 def beta_tail_published(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return ``T(eps; mu sqrt(tau)) + k P(B > tau)`` at ``tau`` or at the best one, ``T`` the two-sided tail (C16)."""
+    """Return the bound ``T(eps; mu sqrt(tau)) + k P(B > tau)`` on delta (C16: good events).
+
+    ``T`` is the two-sided Gaussian tail, ``mu = 1/z``, ``k`` is the rank of the difference, and
+    ``B ~ Beta(r/2, (d-r)/2)``. If ``tau`` is None, it is the best one.
+    """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False, tau=tau)
 
 
 def beta_tail_sharp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return ``delta_gauss(eps; mu sqrt(tau)) + k P(B > tau)`` at ``tau`` or at the best one (C16)."""
+    """Return the bound ``G(eps; mu sqrt(tau)) + k P(B > tau)`` on delta (C16: good events).
+
+    ``G`` is the Gaussian profile, ``mu = 1/z``, ``k`` is the rank of the difference, and ``B ~ Beta(r/2, (d-r)/2)``. If
+    ``tau`` is None, it is the best one.
+    """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True, tau=tau)
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
-    """Return delta of a run by a good event, ``min_tau T k P(B > tau) + delta_gauss(eps; mu sqrt(T tau))`` (C16).
+    """Return the bound on delta of a run of M2 by a good event.
 
-    It is that of ``good-event`` and, if every record is in every batch, of ``good-event-q``.
+    It is the minimum over ``tau`` of ``T k P(B > tau) + G(eps; mu sqrt(T tau))``, for ``T`` steps and the rank ``k`` of
+    the difference. ``G`` is the Gaussian profile, ``mu = 1/z``, and ``B ~ Beta(r/2, (d-r)/2)``. Without sampling, the
+    bounds ``good-event`` and ``good-event-q`` have this value. See C16 (good events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -139,7 +174,11 @@ def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, chang
 def _good_event_split(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, split: Real, steps: int = 1
 ) -> Real:
-    """Return ``eps`` with ``T k P(B > tau) = split delta`` and the rest of delta for the Gaussian run at ``tau``."""
+    """Return ``eps`` at ``delta`` of the good-event bound, for a given split of delta.
+
+    ``split`` is the fraction of delta for ``T k P(B > tau)``, and "even" is one half. The rest is for the Gaussian run
+    at ``tau``. The symbols are those of :func:`good_event`.
+    """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)
     odds = find_root(lambda s: mp.log(beta_tail(a, b, 1 / (1 + mp.exp(-s))) / bad), mp.log(a / b))
@@ -148,7 +187,10 @@ def _good_event_split(
 
 
 def _log_moment(dim: int, rank: int, c: Real) -> Real:
-    """Return ``ln E[e^(c B)] = ln 1F1(r/2; d/2; c)``, by quadrature if the series is long."""
+    """Return ``ln E[e^(c B)]`` for ``B ~ Beta(r/2, (d-r)/2)``.
+
+    It is the logarithm of ``1F1(r/2; d/2; c)``, or a quadrature if that series is long.
+    """
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
         return mp.log(mp.hyp1f1(a, a + b, c))
@@ -167,10 +209,11 @@ def mixture_rdp(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``T`` releases by their Renyi curve (C15), at its best order.
+    """Return delta of ``steps`` releases of M2 by their Renyi curve.
 
-    The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. With Poisson sampling it is a
-    binomial mixture of these moments, at integer orders.
+    The order is the best one. The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)`` with
+    ``mu = 1/z``. With Poisson sampling it is a binomial mixture of such moments, at integer orders. See C15 (Renyi
+    accounting) in docs/proofs.md.
     """
     mu, count = gaussian_mu(noise_multiplier), composition.adaptive_count_shift(adaptive_clipping_sigma)
 
@@ -192,7 +235,10 @@ def unprojected_delta(
     rank: int = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``T`` releases without a projection: the plain Gaussian profile."""
+    """Return delta of ``steps`` releases without a projection, the Gaussian profile.
+
+    ``dim`` and ``rank`` are not used.
+    """
     return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma))
 
 

@@ -1,4 +1,4 @@
-"""References for public Gaussian sketches (C4, C5), in mpmath."""
+"""References for public Gaussian sketches in mpmath (C4: random sensitivity; C5: any rank)."""
 
 import mpmath as mp
 
@@ -10,20 +10,29 @@ from privproj.reference.special import gaussian_delta
 
 
 def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``E[h_eps(mu^2 chi2_r / r)]``, delta of a public sketch for a change of rank one (C4, C7)."""
+    """Return delta of a public sketch for a difference of rank one.
+
+    It is ``E[h_eps(mu^2 Y/r)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise,
+    ``mu = 1/z``, and ``Y`` is chi-square with ``r`` degrees of freedom. See C4 (random sensitivity) and C7
+    (distributions) in docs/proofs.md.
+    """
     return expected_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``min_p E[g_p(mu^2 chi2_r / r)]``, delta of a public sketch for a change of any rank (C5, C7)."""
+    """Return the bound on delta of a public sketch for differences of any rank.
+
+    It is :func:`any_rank_delta` of the squared sensitivity ``mu^2 Y/r``, where ``mu = 1/z``, and ``Y`` is chi-square
+    with ``r`` degrees of freedom. See C5 (any rank) and C7 (distributions) in docs/proofs.md.
+    """
     return any_rank_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
-    """Return ``min over d0 of  n d0 + delta_gauss(eps; mu radius(ln d0))``, searched in ``ln ln(1/d0)`` (C16).
+    """Return the smallest ``n d0 + G(eps; mu radius(ln d0))`` over ``d0`` (C16: good events).
 
-    ``radius(ln d0)`` is the factor of the shift that is exceeded with probability at most ``d0``. ``n = count`` is how
-    often it may be exceeded.
+    ``G`` is the Gaussian profile. ``radius(ln d0)`` is a factor of the sensitivity that is exceeded with probability at
+    most ``d0``, and ``n = count`` is the number of times that it can be exceeded.
     """
 
     def total(s: Real) -> Real:
@@ -34,26 +43,38 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """Return ``eps`` where ``n d0 = split delta``, and ``delta_gauss(eps; mu radius(ln d0))`` is the rest of delta."""
+    """Return the ``eps`` at which ``n d0 + G(eps; mu radius(ln d0))`` equals ``delta``.
+
+    ``d0`` is given by ``n d0 = split delta``, and "even" is one half. ``G`` is the Gaussian profile, and ``n = count``.
+    The ``radius`` is that of :func:`least_over_radius`.
+    """
     share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
     shift = mu * radius(mp.log(share * delta / count))
     return composition.epsilon_of_profile(lambda eps: gaussian_delta(eps, shift), (1 - share) * delta)
 
 
 def _radius(rank: int) -> Function:
-    """Return the radius ``1 + sqrt(2 ln(1/d0)/r)`` of a public sketch as a function of ``ln d0`` (C16)."""
+    """Return the factor ``1 + sqrt(2 ln(1/d0)/r)`` as a function of ``ln d0``.
+
+    A public sketch of rank ``r`` lengthens a difference by more than this factor with probability at most ``d0``. See
+    C16 (good events) in docs/proofs.md.
+    """
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
 def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """Return delta of a public sketch by its norm, at the best ``d0`` (C16)."""
+    """Return delta of a public sketch by a bound on its norm, at the best ``d0``.
+
+    ``d0`` is the probability that the bound on the norm fails. ``split`` is not used. See C16 (good events) in
+    docs/proofs.md.
+    """
     return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
 def _operator_norm_epsilon(
     delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a public sketch by its norm, at a given split of delta."""
+    """Return ``eps`` of a public sketch by a bound on its norm, at a split of delta."""
     return epsilon_at_split(_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 

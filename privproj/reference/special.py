@@ -1,6 +1,7 @@
-"""Compute normal, Beta and chi-square distributions at any precision, by series of positive terms and guard digits.
+"""Compute normal, Beta and chi-square distributions at any precision.
 
-:mod:`privproj.numerics.special` has the same functions in floats, the certificates have them in ball arithmetic.
+The methods are series of positive terms, and guard digits. :mod:`privproj.numerics.special` has the same functions in
+floats, and the certificates have them in ball arithmetic.
 """
 
 import mpmath as mp
@@ -14,12 +15,16 @@ def normal_tail(x: Real) -> Real:
 
 
 def normal_density(x: Real) -> Real:
-    """Return ``phi(x)``, the density of the normal distribution."""
+    """Return the density of the standard normal distribution at ``x``."""
     return mp.exp(-(mp.mpf(x) ** 2) / 2) / mp.sqrt(2 * mp.pi)
 
 
 def gaussian_delta(eps: Real, mu: Real) -> Real:
-    """Return ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3), with guard digits for the cancellation."""
+    """Return the Gaussian profile at ``eps`` for sensitivity over noise ``mu``.
+
+    It is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3: Gaussian profile), computed with guard digits for the
+    cancellation.
+    """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     if mu == 0:
         return mp.mpf(0)
@@ -29,7 +34,10 @@ def gaussian_delta(eps: Real, mu: Real) -> Real:
 
 
 def two_sided(eps: Real, mu: Real) -> Real:
-    """Return ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, which bounds :func:`gaussian_delta` (C3)."""
+    """Return ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)``, a bound on the Gaussian profile.
+
+    It is the probability that the absolute loss exceeds ``eps`` (C3: Gaussian profile).
+    """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     return normal_tail(eps / mu - mu / 2) + normal_tail(eps / mu + mu / 2)
 
@@ -37,7 +45,8 @@ def two_sided(eps: Real, mu: Real) -> Real:
 def beta_lower(a: Real, b: Real, x: Real) -> Real:
     """Return ``I_x(a, b) = P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``.
 
-    It is ``x^a (1-x)^b / (a Beta(a, b)) * 2F1(1, a+b; a+1; x)``, a series of positive terms in fixed-point integers.
+    It is ``x^a (1-x)^b / (a Beta(a, b))`` times the hypergeometric series ``2F1(1, a+b; a+1; x)``, whose terms are
+    positive. The series is added in fixed-point integers.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     bits = mp.mp.prec + 40
@@ -52,16 +61,20 @@ def beta_lower(a: Real, b: Real, x: Real) -> Real:
 
 
 def _beta_front(a: Real, b: Real, x: Real) -> Real:
-    """Return ``x^a (1-x)^b / Beta(a, b)``; the cancellation in its logs loses ``log10(a + b)`` digits."""
+    """Return ``x^a (1-x)^b / Beta(a, b)``, where ``Beta(a, b)`` is the Beta function.
+
+    Guard digits make up for the ``log10(a + b)`` digits that cancel between the logarithms.
+    """
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         front = mp.loggamma(a + b) - mp.loggamma(a) - mp.loggamma(b)
         return mp.exp(a * mp.log(x) + b * mp.log(1 - x) + front)
 
 
 def beta_tail(a: Real, b: Real, x: Real) -> Real:
-    """Return ``P(Beta(a, b) > x)``, by the series for ``1 - B`` if it is short, otherwise by the series for ``B``.
+    """Return ``P(Beta(a, b) > x)``, for integers ``2a`` and ``2b``.
 
-    The second is a complement, computed with as many guard digits as it loses by Chernoff's bound.
+    It is the series for ``1 - Beta(a, b)`` if that is short, else one minus the series for ``Beta(a, b)``. The
+    difference is computed with the guard digits that it loses by Chernoff's bound.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     if x <= 0:
@@ -77,16 +90,18 @@ def beta_tail(a: Real, b: Real, x: Real) -> Real:
 
 
 def _power_front(a: Real, x: Real) -> Real:
-    """Return ``x^a e^-x / Gamma(a+1)``; the cancellation in its logs loses ``log10(a + x)`` digits."""
+    """Return ``x^a e^-x / Gamma(a+1)``.
+
+    Guard digits make up for the ``log10(a + x)`` digits that cancel between the logarithms.
+    """
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + abs(a) + x))):
         return mp.exp(a * mp.log(x) - x - mp.loggamma(a + 1))
 
 
 def gamma_lower(a: Real, x: Real) -> Real:
-    """Return ``P(a, x)``, the distribution function of ``Gamma(a)``.
+    """Return ``P(a, x)``, the distribution function of a Gamma variable with shape ``a``.
 
-    Up to ``a + 1`` it is a series of positive terms in fixed-point integers, beyond it the complement of
-    :func:`gamma_upper`.
+    For ``x <= a + 1`` it is a series of positive terms in fixed-point integers, else one minus :func:`gamma_upper`.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -106,10 +121,10 @@ def gamma_lower(a: Real, x: Real) -> Real:
 
 
 def gamma_upper(a: Real, x: Real) -> Real:
-    """Return ``Q(a, x) = 1 - P(a, x)``, for an integer ``2a``.
+    """Return ``Q(a, x)``, the upper tail of a Gamma variable with shape ``a``.
 
-    Beyond ``a + 1`` it is a sum that ends at ``Q(1, x) = e^-x`` or ``Q(1/2, x) = erfc(sqrt x)``. Up to ``a + 1`` it is
-    the complement of :func:`gamma_lower`.
+    ``2a`` must be an integer. For ``x > a + 1`` it is a finite sum that ends at ``Q(1, x) = e^-x`` or
+    ``Q(1/2, x) = erfc(sqrt x)``. Otherwise it is one minus :func:`gamma_lower`.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -142,14 +157,17 @@ def chi2_above(degrees: Real, x: Real) -> Real:
 
 
 def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
-    """Return the ``w`` with ``P(chi2 > w) = share`` (``upper``), or ``P(chi2 <= w) = share``."""
+    """Return the ``w`` at which a tail of a chi-square variable ``X`` equals ``share``.
+
+    The tail is ``P(X > w)`` if ``upper``, else ``P(X <= w)``.
+    """
     tail, target = (chi2_above if upper else chi2_below), mp.log(share)
     deviation = mp.sqrt(mp.mpf(2) / degrees)
     return mp.exp(find_root(lambda s: mp.log(tail(degrees, mp.exp(s))) - target, mp.log(degrees), deviation))
 
 
 def student_quantile(degrees: int, share: Real) -> Real:
-    """Return the ``t`` with ``P(|T| > t) = share``, ``T`` of Student's t distribution."""
+    """Return the ``t`` with ``P(|T| > t) = share`` for Student's t distribution."""
     half, target = mp.mpf(1) / 2, mp.log(share)
 
     # P(|T| > t) = P(Beta(1/2, r/2) > t^2/(r + t^2)), s = ln(t^2/r)

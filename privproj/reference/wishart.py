@@ -1,7 +1,10 @@
-"""Compute references for the vector Wishart mechanism in mpmath: its exact profile, and bounds by quantiles.
+"""Compute references for the vector Wishart mechanism in mpmath.
 
-:mod:`privproj.distributions.wishart_loss` has the exact profile in floats, the certificates have it in ball arithmetic.
-Here it is the mean over ``A`` of the conditional hockey-stick divergence of a pair given ``A`` (C9, C12).
+They are its exact profile, and bounds by quantiles. :mod:`privproj.distributions.wishart_loss` has the exact profile in
+floats, and the certificates have it in ball arithmetic. Here it is the mean over ``A`` of the hockey-stick divergence
+of a pair given ``A`` (C9: equal norms; C12: unequal norms). ``A = (v' . Y)/(v . Y)`` for the release ``Y`` and the
+neighboring vectors ``v``, ``v'``. ``d`` is the dimension, ``r`` the rank, ``rho`` the alignment and ``m = 1 - rho`` the
+misalignment.
 """
 
 import mpmath as mp
@@ -21,11 +24,16 @@ from privproj.reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the divergence ``g(A)`` of a pair with norm ratio ``kappa``, given ``A = kappa e^-x`` (C9, C12).
+    """Return the hockey-stick divergence of a pair with norm ratio ``kappa``, given ``A``.
 
-    With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2`` and ``w = (eps - b)/c`` it
-    is ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))`` for ``A < kappa`` (``w <= 0``: ``1 - e^eps W``), with ``P`` for
-    ``A > kappa`` (``w <= 0``: 0). ``W = E e^-L = e^-b (A/kappa)^(n/2)``, which is ``A^(r-1)`` for ``kappa = 1``.
+    ``A = kappa e^-x`` is the ratio of the release's components along the two vectors (C9: exact profile; C12: unequal
+    norms). With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``,
+    ``w = (eps - b)/c`` and ``W = e^-b (A/kappa)^(n/2)`` it is
+
+    * for ``A < kappa``: ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))``, and ``1 - e^eps W`` if ``w <= 0``;
+    * for ``A > kappa``: the same with ``P`` for ``Q``, and 0 if ``w <= 0``.
+
+    ``P`` and ``Q`` are the regularized incomplete gamma functions, lower and upper.
     """
     with mp.workdps(mp.mp.dps + 20 + int(2 * max(mp.mpf(0), -mp.log10(abs(x))))):
         n, log_a = mp.mpf(rank + dim - 1), log_kappa - x
@@ -37,9 +45,11 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 
 
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
-    """Return delta of one pair, ``P(A <= 0) + E_T[g(A); A > 0]``, ``A = rho + sqrt(1-rho^2) T/sqrt(r)`` (C9, C12).
+    """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]``.
 
-    The integral is over ``y = |ln A - ln kappa|``, split at the zeros of ``w`` and of the argument of ``ln``.
+    ``g(A)`` is :func:`_conditional_gain`, and ``A = rho + sqrt(1-rho^2) T/sqrt(r)`` with ``T`` of Student's t
+    distribution. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of ``w``. See C9 (exact
+    profile) and C12 (unequal norms) in docs/proofs.md.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -60,13 +70,19 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 
 
 def _infinite_part(rank: int, m: Real) -> Real:
-    """Return ``P(A <= 0) = P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1`` (C9)."""
+    """Return ``P(A <= 0)``, the probability of an infinite loss.
+
+    It is ``P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1``. See C9 (exact profile) in docs/proofs.md.
+    """
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
     return half if m <= 1 else 1 - half
 
 
 def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
-    """Return the integral over ``x > 0`` and ``x < 0``, split at the zero of ``eps - b``, ``x = -eps'/a``."""
+    """Return the integral over ``x > 0`` and ``x < 0``, split at one more point.
+
+    This point is ``x = -shifted/a`` with ``a = (d+1-r)/2``, the zero of ``eps - b`` in :func:`_conditional_gain`.
+    """
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
     cuts = [mp.mpf(0)] if a == 0 or shifted == 0 else [mp.mpf(0), -shifted / a]
@@ -77,12 +93,18 @@ def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Rea
 
 
 def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
-    """Return ``int integrand dx`` over all ``x`` beyond ``cut``, ``x = cut + sign e^s``."""
+    """Return the integral over all ``x`` beyond ``cut``, in the direction of ``sign``.
+
+    The substitution is ``x = cut + sign e^s``.
+    """
     return integrate_line(lambda s: integrand(cut + sign * mp.exp(s)) * mp.exp(s), start)
 
 
 def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
-    """Return the integral between the two cuts for ``x`` above 0; below 0 the divergence is 0."""
+    """Return the integral between the two cuts, of which one is 0.
+
+    It is 0 if the other is negative, because the divergence is 0 there.
+    """
     low, high = min(cuts), max(cuts)
     if low == high or high <= 0:
         return mp.mpf(0)
@@ -95,10 +117,11 @@ def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
 
 
 def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
-    """Return delta of the worst pair (C10, C12): with equal norms, the pair at the assumed misalignment.
+    """Return delta of the worst pair of vectors.
 
-    With norms in a ratio ``norm_ratio`` it is the largest over some better aligned pairs, in both directions: a lower
-    bound of the worst pair's.
+    With equal norms, the worst pair is that at the assumed misalignment. With a ``norm_ratio`` above 1, the result is
+    the largest delta over some pairs of at most this misalignment, in both directions: a lower bound on the worst
+    delta. See C10 (monotone in the alignment) and C12 (unequal norms) in docs/proofs.md.
     """
     if dim == 1:
         return mp.mpf(0)
@@ -109,19 +132,30 @@ def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_rat
 
 
 def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
-    """Return the largest :func:`_pair_delta` over the misalignments ``m (j/8)^2``, ``j = 0 .. 8``."""
+    """Return the largest :func:`_pair_delta` over the misalignments ``m (j/8)^2``.
+
+    ``j`` is from 0 to 8.
+    """
     m = mp.mpf(misalignment)
     return max(_pair_delta(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
 
 
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
-    """Return ``a_-+ = rho -+ sqrt(1-rho^2) t/sqrt(r)``, where ``P(|T| > t) = delta_T`` (C11)."""
+    """Return the interval ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` that contains ``A``.
+
+    ``A`` is outside with probability ``delta_t``: ``P(|T| > t) = delta_t`` for ``T`` of Student's t distribution. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md.
+    """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
 
 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the loss of Theorem 1 outside events of ``delta_T + delta_W`` (C11, ``quantile``)."""
+    """Return a bound on the loss outside an event of probability ``delta_t + delta_w``.
+
+    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). It is infinite if
+    ``A``, the ratio of the release's components along the two vectors, may be negative.
+    """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
         return mp.inf
@@ -131,10 +165,11 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 
 
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the largest loss outside events of probability ``delta_T + delta_W`` (C11, ``quantile-sharp``).
+    """Return the largest loss outside an event of probability ``delta_t + delta_w``.
 
-    It is the largest ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` over ``a_- <= A <= a_+`` and ``W <= w`` or ``w_- <= W <=
-    w_+``.
+    It is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem): the largest
+    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` over an interval of ``A`` and an interval of the chi-square variable ``W``,
+    which is one-sided or two-sided, whichever gives the smaller loss. It is infinite if ``A`` may be negative.
     """
     low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
@@ -146,14 +181,21 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 
 
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
-    """Return the largest loss at a corner or at ``A = 1``: it is linear in ``W``, convex or monotone in ``1/A``."""
+    """Return the largest loss over intervals of ``A`` and ``W``.
+
+    It is attained at a corner or at ``A = 1``: the loss is linear in ``W``, and convex or monotone in ``1/A``. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
+    """
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
     return max(a * mp.log(x) + w / 2 * (1 / x - 1) for x in inside for w in ends_of_w)
 
 
 def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return ``eps`` with ``delta_T = split delta`` and the rest for ``delta_W``, or at the best split."""
+    """Return ``loss`` at ``delta_t = split delta`` and ``delta_w`` the rest of delta.
+
+    "even" is one half, and "optimal" is the split with the smallest loss.
+    """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
 
     def at(odds: Real) -> Real:
@@ -166,31 +208,45 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Return ``eps`` by Theorem 1 (C11) at a split of delta, composed over ``steps``."""
+    """Return ``eps`` by Theorem 1 of arXiv 2601.21719 at a split of delta.
+
+    Several steps are composed by basic or advanced composition. See C11 (quantile bounds, early theorem) in
+    docs/proofs.md.
+    """
     return composition.composed_rule(
         lambda part: _loss_at_split(published_loss, part, dim, rank, misalignment, split), delta, steps
     )
 
 
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return ``eps`` as the largest loss within the quantiles (C11), at a split of delta."""
+    """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
+
+    It is the largest loss for which the two random variables are within their quantiles. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
+    """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the loss of the early theorem at ``t`` and ``R = radius`` (C11).
+    """Return the loss of the bound ``early`` at its parameters ``t`` and ``R``.
 
-    The cosine in it is that of the assumed angle, or 1 if a better aligned pair reaches ``theta_R``, ``cos theta_R =
-    t/R``. With ``theta <= theta_R`` the logarithm is ``ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2 - 1))``.
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. The loss is
+    ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``,
+    ``R = radius`` and the misalignment ``m``. ``theta`` is the assumed angle, or ``theta_R`` if that is smaller,
+    because better aligned pairs are included. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
-    # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 (1-rho))/(2 t^2)
+    # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)
     growth = mp.log(radius / t * mp.cos(min(angle, best) - best))
     return abs(mp.mpf(dim - rank - 1)) / 2 * max(growth, 0) + radius**3 * mp.sqrt(2 * m) / (2 * t**2)
 
 
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
-    """Return the bound of ``P(S <= t or S' <= t)`` in the early theorem, for ``eta`` (C11)."""
+    """Return a bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
+
+    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors, and ``eta`` is a parameter of
+    the bound. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
     p, q = normal_tail(-z), chi2_below(rank, t + eta)
@@ -198,7 +254,11 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 
 
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
-    """Return ``P(S <= t or S' <= t)`` of the early theorem, by quadrature over ``ln X`` (C11)."""
+    """Return ``P(S <= t or S' <= t)`` for the bound ``early-exact-tail``, by quadrature.
+
+    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
+    """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
     def integrand(s: Real) -> Real:
@@ -210,7 +270,10 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 
 
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
-    """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)``, the published tail of ``|Z|_op^2``."""
+    """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)`` with ``R = radius``.
+
+    It is the published bound on the tail of the squared operator norm of a Gaussian matrix.
+    """
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
 
@@ -224,13 +287,21 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``delta`` of the early theorem for ``t``, ``eta`` and ``R``; it does not depend on ``epsilon``."""
+    """Return delta of the bound ``early`` at its parameters ``t``, ``eta`` and ``R``.
+
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. Its delta does not depend on ``epsilon``. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
+    """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return the least loss over ``t`` with ``tail(t) < delta``, where ``R`` uses the rest of delta."""
+    """Return the smallest loss of the bound ``early`` at ``delta``.
+
+    The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` uses the rest of delta. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
+    """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
 
@@ -253,7 +324,11 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``eps`` of the early theorem for ``t`` and ``R``, or for the best ones at delta."""
+    """Return ``eps`` of the bound ``early`` at its parameters ``t`` and ``R``.
+
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. If ``t`` is None, the best parameters at ``delta``
+    are used. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    """
     m = mp.mpf(misalignment)
     if t is not None:
         return _early_loss(dim, rank, m, mp.mpf(t), mp.mpf(R))
@@ -265,12 +340,19 @@ def early(
 
 
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return ``eps`` of the early theorem with the exact mixed tail, at the best ``t`` and ``R``."""
+    """Return ``eps`` of the bound ``early-exact-tail``, at the best ``t`` and ``R``.
+
+    It is the bound ``early`` with the exact tail probability of its two components. See C11 (quantile bounds, early
+    theorem) in docs/proofs.md.
+    """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
 
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
-    """Return the increase of the alignment by the published preprocessing, which fails with probability ``beta``."""
+    """Return the increase of the alignment by the published preprocessing.
+
+    The increase fails with probability at most ``beta``.
+    """
     m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
     # (gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t), t = sqrt((2/d) ln(8/beta))
     t = mp.sqrt(mp.mpf(2) / dim * mp.log(8 / mp.mpf(beta)))

@@ -1,7 +1,7 @@
-"""The torch adapter: train with the computed sigma, and be able to prove what was spent (needs the extra ``torch``).
+"""Train torch models privately (needs the extra ``torch``).
 
-The names below are the public interface. Importing the package loads none of them and no torch, so that the command
-line can list the algorithms (:mod:`privproj.training.algorithms`) where torch is not installed.
+The names of the public API are loaded at their first use. Importing the package does not import torch, so the command
+line can list the algorithms (:mod:`privproj.training.algorithms`) without torch.
 """
 
 from privproj.lazy import lazy_names

@@ -1,7 +1,8 @@
-"""A clip that follows a quantile of the norms, told by a noisy count of the records that were not clipped.
+"""Adaptive clipping: the clipping norm follows a quantile of the gradient norms.
 
-Every release comes with a noisy count, accounted together with it as one release (claim C31, docs/proofs.md). What the
-clip becomes is a function of that count, and so post-processing. Source: arXiv 1905.03871.
+The method is from arXiv 1905.03871. Every release includes a noisy count of the records that were not clipped. The sum
+and the count are accounted as one release (C31: adaptive clipping, docs/proofs.md). The next clipping norm is a
+function of the noisy count, so it is post-processing.
 """
 
 import math
@@ -25,20 +26,23 @@ CLIP = number("a number from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping:
-    """How the clip follows a quantile of the norms of gradients: ``C <- C exp(-rate (b - quantile))``.
+    """Options of adaptive clipping: ``C <- C exp(-rate (b - quantile))``.
 
-    ``b`` is the noisy share of the expected batch that was not clipped. A clip above the quantile shrinks, one below it
-    grows. Each release has the noise ``z`` times the clip that it was made with. What is released is the sum of ``b_i -
-    1/2`` over the records of the batch, ``b_i`` being 1 for a record that was not clipped and else 0: one record there
-    or not moves it by 1/2, where a plain count moves by 1 and costs more (claim C31).
+    ``C`` is the clipping norm, which is updated after every release. ``b`` is the noisy number of records that were not
+    clipped, divided by the expected batch size. So ``C`` decreases while it is above the quantile of the gradient
+    norms, and increases while it is below. The noise of a release is relative to the ``C`` of that release.
+
+    The released count is the noisy sum of ``b_i - 1/2`` over the batch, where ``b_i`` is 1 if record ``i`` was not
+    clipped, else 0. One record more or less changes this sum by 1/2. It would change a plain count by 1, which needs
+    more noise (C31: adaptive clipping).
 
     Args:
-        target_quantile: The share of the records that the clip should leave as they are, above 0 and below 1.
-        learning_rate: The rate at which the log of the clip moves, above 0 and at most 10.
-        sigma: ``S``, the standard deviation of the noise on the count, in records, from 1e-12 to 1e12. None: a
-            twentieth of the expected batch, which is public.
-        least: The smallest clip, from 1e-20 to 1e12.
-        most: The largest clip, from ``least`` to 1e12.
+        target_quantile: The fraction of the records that should not be clipped, above 0 and below 1.
+        learning_rate: ``rate``, the step size for the logarithm of the clipping norm, above 0 and at most 10.
+        sigma: The standard deviation of the noise on the count, in records, from 1e-12 to 1e12. None: a twentieth of
+            the expected batch size, which is public.
+        least: The smallest clipping norm, from 1e-20 to 1e12.
+        most: The largest clipping norm, from ``least`` to 1e12.
 
     Raises:
         InvalidParameterError: A value is outside its range.
@@ -63,27 +67,29 @@ class AdaptiveClipping:
             raise InvalidParameterError("most", self.most, f"a number from {self.least:g} (least) to 1e12")
 
     def for_batches(self, expected_batch: float) -> "AdaptiveClipping":
-        """Return the same with its deviation: the one given, or a twentieth of the expected batch.
+        """Return these options with a value for ``sigma``.
+
+        If ``sigma`` is None, it becomes a twentieth of the expected batch size.
 
         Args:
-            expected_batch: The public divisor ``q N``, in records, above 0.
+            expected_batch: The public expected batch size ``q N``, in records, above 0.
 
         Returns:
-            A record whose ``sigma`` is a number.
+            Options whose ``sigma`` is a number.
         """
         # S = q N / 20
         return self if self.sigma is not None else replace(self, sigma=expected_batch / DEFAULT_BATCHES_OVER_SIGMA)
 
     def next_clip(self, clip: float, centred_count: float, expected_batch: float) -> float:
-        """Return the clip of the next release: post-processing of the noisy count of this one.
+        """Return the clipping norm of the next release from the count of this one.
 
         Args:
-            clip: The clip of this release, in the unit of the gradients.
+            clip: The clipping norm of this release, in the unit of the gradients.
             centred_count: The noisy sum of ``b_i - 1/2`` over the batch, in records.
-            expected_batch: The public divisor ``q N``, in records, above 0.
+            expected_batch: The public expected batch size ``q N``, in records, above 0.
 
         Returns:
-            The next clip, between ``least`` and ``most``.
+            The next clipping norm, between ``least`` and ``most``.
         """
         # C exp(-rate (b - quantile)),  b = count/(q N) + 1/2, on a log scale so that no step overflows
         share = centred_count / expected_batch + 0.5

@@ -1,7 +1,8 @@
-"""Batches as the plan says: Poisson, fixed-size or balls-in-bins sampling from a secret stream.
+"""Private batches: Poisson, fixed-size or balls-in-bins sampling, as planned.
 
-Every record is read and collated alone, with random numbers of its own. A training loop cannot look into a batch: only
-the private optimizer opens it, once, between drawing it and its release.
+Batches are drawn from a secret random stream. Every record is read and collated alone, with its own random numbers. A
+training loop cannot read the records of a batch. Only the private optimizer opens a batch, once, between its drawing
+and its release.
 """
 
 import itertools
@@ -43,10 +44,12 @@ from privproj.training.processes import Processes
 
 
 class Batch:
-    """Hold a batch of the private loader for ``optimizer.step_on``; its records are read in the loss function only.
+    """A batch of the private loader, to be passed to ``optimizer.step_on``.
+
+    Only the loss function can read its records.
 
     Args:
-        groups: The records, each collated alone, in groups that are computed together.
+        groups: The records, each collated alone, in groups that can be computed together.
 
     >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -77,10 +80,10 @@ class Batch:
 
 
 class BatchState:
-    """One batch at a time: whether it was taken in, and whether it was released.
+    """The state of the current batch of a loader: drawn, clipped and released.
 
-    The accountant counts releases of batches that the sampler drew, each record at most once. Every call out of order
-    raises :class:`InvalidParameterError`.
+    The accountant assumes that every batch that the sampler draws is released, with each record at most once. A call in
+    the wrong order raises :class:`InvalidParameterError`.
     """
 
     def __init__(self) -> None:
@@ -90,7 +93,7 @@ class BatchState:
         self.on_empty: Callable[[], None] = lambda: None
 
     def open(self, batch: Batch) -> None:
-        """Note that the sampler drew a batch."""
+        """Set the current batch, which the sampler has just drawn."""
         if self.batch is not None:
             expected = "called once for every batch, because empty batches are released too"
             remedy = "call step_on for each batch, and set its micro_batch_size to save memory"
@@ -99,7 +102,7 @@ class BatchState:
         self.on_open()
 
     def groups_of(self, batch: Any) -> list[Group]:
-        """Return the records of a batch that is to be taken in: the one that was drawn last."""
+        """Return the records of a batch, which must be the last one that was drawn."""
         if self.closed:
             remedy = "call make_private again with the same ledger"
             raise InvalidParameterError("optimizer", "one whose run is closed", "open", remedy)
@@ -113,7 +116,7 @@ class BatchState:
         return batch._groups
 
     def close(self) -> None:
-        """Note that the batch is released, which needs the gradients of all its records."""
+        """Mark the current batch as released; its gradients must have been computed."""
         if self.batch is None or not self.taken:
             after = "drawing a batch from the private loader" if self.batch is None else "backward_on of the batch"
             remedy = "call optimizer.step_on once for each batch"
@@ -128,7 +131,10 @@ WORKER_SETTINGS = (
 
 
 class BinSampler:
-    """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
+    """A sampler of balls-in-bins, which yields ``steps`` batches from number ``first`` on.
+
+    Batches are numbered through the run. Each epoch has ``batches`` of them. ``secret`` returns the secret of an epoch.
+    """
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
         self.secret, self.records, self.batches, self.first, self.steps = secret, records, batches, first, steps
@@ -142,38 +148,38 @@ class BinSampler:
             yield members[position % self.batches].tolist()
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the batch from 0 that each record picks in an epoch."""
+        """Return the batch, counted from 0, that each record picks in an epoch."""
         return pick_batches(self.secret(epoch), epoch, self.records, self.batches)
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the numbers of the records in each batch of an epoch, in their order."""
+        """Return the record numbers of each batch of an epoch, in ascending order."""
         picks = self.picks(epoch)
         ends = np.cumsum(np.bincount(picks, minlength=self.batches))[:-1]
         return np.split(np.argsort(picks, kind="stable"), ends)
 
 
 class PrivateLoader(BatchState):
-    """A data loader whose batches are drawn as the plan says; one pass over it is ``ceil(1/q)`` steps.
+    """A data loader that draws batches as planned; :func:`make_private` makes it.
 
-    With balls-in-bins a pass is an epoch of ``t`` batches, or what is left of the one that was begun, in a run before
-    too.
+    One pass over the loader is ``ceil(1/q)`` steps. With balls-in-bins a pass is an epoch of ``t`` batches, or the rest
+    of an epoch that was begun, possibly by an earlier process. After the planned number of steps the loader yields no
+    more batches.
 
-    :func:`make_private` makes it. It ends for good when the planned number of steps is released. Batches differ in
-    size, and each has to be released before the next is drawn. A batch without a record is released by the loader
-    itself, so that no model sees one; ``keeps_empty = True`` hands it out all the same, for loops that count batches. A
-    process may still get an empty share of a batch.
+    Batch sizes vary, and each batch must be released before the next one is drawn. The loader releases a batch without
+    records itself, so that no model receives one. For loops that count batches, set ``keeps_empty = True``: then such a
+    batch is yielded. With several processes, a process may receive an empty share of a batch.
 
     Args:
-        loader: The user's loader, for its data set, its way of joining records and its workers.
-        plan: The plan of the run, for the sampling and its rate.
-        streams: The secret random streams. Batches and their order are drawn from that of the sampler, and what reading
-            a record draws from that of forward passes.
-        secrets: What the batches of balls-in-bins are drawn from.
+        loader: The user's loader, whose dataset, ``collate_fn`` and worker settings are used.
+        plan: The plan of the run, with the sampling and its rate.
+        streams: The secret random streams. Batches and their order come from the stream of the sampler. Random numbers
+            for reading records come from the stream of the forward passes.
+        secrets: The secrets from which batches of balls-in-bins are drawn.
         done: Called without arguments; returns the number of releases made so far.
-        processes: The processes of the run; each gets its share of every batch.
+        processes: The processes of the run; each reads its share of every batch.
 
     Raises:
-        InvalidParameterError: The loader has a sampler of its own, repeats records, or has no data set with an index.
+        InvalidParameterError: The loader has its own sampler, repeats records, or has no dataset with an index.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -205,13 +211,13 @@ class PrivateLoader(BatchState):
         self.batch_size = batch_size_of(loader)
         self.settings = {name: getattr(loader, name) for name in WORKER_SETTINGS}
         self.join = loader.collate_fn
-        # Rows of tensors are cut where they lie: reading one record after the other would give the same numbers.
+        # Rows of tensors are indexed at once, which gives the same values as reading one record after another.
         plain = loader.collate_fn is default_collate and not (loader.num_workers or loader.pin_memory)
         self.columns = self.dataset.tensors if plain and type(self.dataset) is TensorDataset else None
 
     @property
     def dataset(self) -> Any:
-        """The data set that the plan was made for."""
+        """The dataset of the plan; assigning another one raises an error."""
         return self._dataset
 
     @dataset.setter
@@ -221,13 +227,20 @@ class PrivateLoader(BatchState):
 
     @property
     def batch_sampler(self) -> NoReturn:
-        """None that could be replaced, as Opacus' ``BatchMemoryManager`` does; raises :class:`AttributeError`."""
+        """The batch sampler, which does not exist: this raises :class:`AttributeError`.
+
+        Opacus' ``BatchMemoryManager`` would replace it.
+        """
         raise AttributeError(
             "a private loader draws its own batches. Use step_on(..., micro_batch_size=B) to save memory."
         )
 
     def __len__(self) -> int:
-        """Return the number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""
+        """Return the number of steps of the next pass.
+
+        It is ``ceil(1/q)``, or the rest of the epoch with balls-in-bins, and at most the steps that are left in the
+        plan.
+        """
         batches, done = self.plan.batches, self.done()
         # ceil(1/q) steps are one pass, and the t batches of an epoch.
         steps = math.ceil(1.0 / self.plan.sampling_rate) if batches is None else batches - done % batches
@@ -244,7 +257,7 @@ class PrivateLoader(BatchState):
             remedy = "call make_private again for other records"
             raise InvalidParameterError("data_loader", f"{len(self.dataset)} records", expected, remedy)
         if self.columns is None:
-            # Indices of a Subset, or a list, may be others by now.
+            # The indices of a Subset, or the entries of a list, may have changed.
             check_distinct(self.dataset)
         shares: deque[list[int]] = deque()
         batches = self._batches(self.sampler(steps), shares)
@@ -256,17 +269,17 @@ class PrivateLoader(BatchState):
             logical = shares.popleft()
             self._check_next(position, logical)
             self.open(batch)
-            # All processes go the same way, so that a loop makes as many turns in each.
+            # All processes decide alike, so that their loops make the same number of steps.
             if not logical and not self.keeps_empty:
                 self.on_empty()
             else:
                 yield batch
 
     def _check_next(self, position: int, logical: list[int]) -> None:
-        """Raise unless a batch is the next one of the run, and the same in all processes.
+        """Raise an error unless this is the next batch, and the same in all processes.
 
-        Every batch of balls-in-bins is released once: the number of releases says which one is next. And where one
-        process has drawn ahead of the others, a record could be in the shares of two.
+        With balls-in-bins every batch is released once, so the number of releases determines the next batch. If one
+        process had drawn ahead of the others, a record could be in the shares of two processes.
         """
         if self.plan.batches is not None and position != self.done():
             actual = f"batch {position + 1} after {self.done()} releases"
@@ -280,7 +293,7 @@ class PrivateLoader(BatchState):
                 raise InvalidParameterError("data_loader", "different batches", "the same in every process", remedy)
 
     def sampler(self, steps: int) -> Iterator[list[int]]:
-        """Draw fresh batches as the plan says, whole ones for all processes together.
+        """Draw fresh batches as planned, for all processes together.
 
         Args:
             steps: Number of batches.
@@ -298,12 +311,15 @@ class PrivateLoader(BatchState):
         for logical in drawn:
             if plan.max_batch_size is not None and len(logical) > plan.max_batch_size:
                 logical = drawn_from(logical, plan.max_batch_size, generator)
-            # Where a record stands in its batch says nothing of which others are in it. A run that is made to be
-            # repeated keeps the order.
+            # Batches are shuffled, so that the position of a record does not depend on which others are in the batch.
+            # With an insecure seed the order is not changed.
             yield logical if self.streams.is_insecure else drawn_from(logical, len(logical), generator)
 
     def _batches(self, sampler: Iterator[list[int]], shares: deque[list[int]]) -> Iterator[Batch]:
-        """Read this process's share of every batch; ``shares`` get the numbers of the whole batch."""
+        """Yield this process's share of every batch.
+
+        The record numbers of the whole batch are appended to ``shares``.
+        """
 
         def shared() -> Iterator[list[tuple[int, int]]]:
             for step, logical in enumerate(sampler):
@@ -326,13 +342,13 @@ class PrivateLoader(BatchState):
 
 
 class _RecordsAlone(Dataset):
-    """Reads records one by one: each is a batch of one, collated alone, with random numbers from a secret seed."""
+    """A dataset whose records are batches of one, each read with its own secret seed."""
 
     def __init__(self, dataset: Any, join: Callable[[list[Any]], Any], secret: str) -> None:
         self.dataset, self.join, self.secret = dataset, join, secret
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
-        # One record changes what is drawn for no other one.
+        # Random numbers for a record do not depend on other records.
         seed_record(self.secret, *key)
         record = self.dataset[key[1]]
         try:
@@ -345,7 +361,11 @@ class _RecordsAlone(Dataset):
 
 
 def check_loader(loader: DataLoader) -> None:
-    """Raise for data without an index, and for a loader that draws batches otherwise, which ours would replace."""
+    """Raise an error for a dataset without an index, or a loader with its own sampling.
+
+    The private loader would replace that sampling. Nested and sparse tensors are not supported either. The error is
+    :class:`InvalidParameterError`.
+    """
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore
         raise InvalidParameterError(
@@ -355,7 +375,7 @@ def check_loader(loader: DataLoader) -> None:
         remedy = "pad the tensors, or make them dense"
         raise InvalidParameterError("data_loader", "nested or sparse tensors", "a loader of dense tensors", remedy)
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    # Accelerate's is a random one with a seed.
+    # SeedableRandomSampler is Accelerate's random sampler with a seed.
     is_plain = type(sampler) in (RandomSampler, SequentialSampler) or type(sampler).__name__ == "SeedableRandomSampler"
     is_plain = is_plain and not getattr(sampler, "replacement", False)
     if not is_plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
@@ -365,5 +385,5 @@ def check_loader(loader: DataLoader) -> None:
 
 
 def batch_size_of(loader: DataLoader) -> int | None:
-    """Return the number of records in a batch of a loader, also with a batch sampler; None if it has none."""
+    """Return the batch size of a loader or of its batch sampler; None without one."""
     return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)

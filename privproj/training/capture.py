@@ -1,9 +1,10 @@
-"""One pass of a loss function over records that cannot see each other.
+"""Run a loss function on records under ``torch.vmap``, and capture their gradients.
 
-``torch.vmap`` calls the function for a batch of one record. In the module, an expanded view with one copy for each
-record stands in for every trained tensor, so that ordinary autograd gives the gradient of each record. The view takes
-no memory until an operation needs the copies. The operations in :data:`RULES` never do: they get the tensor itself, run
-once for all records, and keep the factors of the gradients. No layer is changed, and no layer needs to be known.
+``torch.vmap`` calls the loss function with a batch of one record, so records cannot see each other. In the module,
+every trained tensor is replaced by an expanded view with one copy for each record, so that autograd computes the
+gradient of each record. The view takes no memory until an operation needs the copies. The operations in :data:`RULES`,
+such as linear layers, do not need them: they receive the tensor itself, run once for all records, and store the factors
+of the gradients. Layers are not changed, and a new kind of layer needs no support.
 """
 
 import gc
@@ -69,19 +70,25 @@ PRINTED = {
 
 
 class Split(BaseException):
-    """Raised where records of a group take different branches; ``values`` has the truth value of each record."""
+    """The exception for records of a group that take different branches.
+
+    ``values`` has the truth value of the condition for each record.
+    """
 
     def __init__(self, values: list[bool]) -> None:
         super().__init__()
         self.values = values
 
     def parts(self) -> list[list[int]]:
-        """List the positions of the records that take each branch."""
+        """List the positions of the records that take each of the two branches."""
         return [[i for i, value in enumerate(self.values) if value is branch] for branch in (False, True)]
 
 
 class _Pass(TorchFunctionMode):
-    """What holds while a loss function runs: secret random numbers only, and no tensor outlives the pass."""
+    """One call of the loss function, in which calls of torch functions are intercepted.
+
+    It checks that random numbers come from a secret seed and that no computed tensor is still alive after the call.
+    """
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
@@ -90,7 +97,10 @@ class _Pass(TorchFunctionMode):
         self.is_running = True
 
     def check(self, func: Any, kwargs: dict[str, Any]) -> None:
-        """Raise if the function has set a seed, draws from its own generator, or replaces the data of a tensor."""
+        """Raise an error if the loss function sets a seed, uses a generator, or assigns data.
+
+        The assignment is one to the attribute ``data`` of a tensor. The error is :class:`InvalidParameterError`.
+        """
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
@@ -103,16 +113,19 @@ class _Pass(TorchFunctionMode):
         try:
             return self.intercept(func, args, kwargs or {})
         except BaseException as error:
-            # The program may catch it.
+            # The loss function may catch the error, so it is also stored.
             self.errors.append(error)
             raise
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch for the program."""
+        """Return the result of a torch function that the loss function calls."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """End the pass; raise errors that the program has caught although it must not."""
+        """End the pass; raise errors again that the loss function has caught.
+
+        An error of privproj or a :class:`Split` is always raised, and other errors if :meth:`check_caught` raises one.
+        """
         self.is_running = False
         errors, self.errors = self.errors, []
         for error in errors:
@@ -122,7 +135,10 @@ class _Pass(TorchFunctionMode):
             self.check_caught(error)
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise if records may go on in different ways after an error that the program has caught."""
+        """Raise an error if records may take different branches after this caught error.
+
+        A pass of one record raises nothing.
+        """
 
     def leaks(self) -> bool:
         """Return True if a tensor that was computed from records is still alive."""
@@ -132,7 +148,7 @@ class _Pass(TorchFunctionMode):
 
 
 class OneRecord(_Pass):
-    """A pass of one record by itself, for which no rule is needed."""
+    """A pass of a single record without ``vmap``."""
 
     def __init__(self, recorder: Any, inputs: list[Tensor]) -> None:
         super().__init__(recorder)
@@ -141,13 +157,13 @@ class OneRecord(_Pass):
         self.note(inputs)
 
     def note(self, out: Any) -> None:
-        """Note tensors and arrays that depend on the record."""
+        """Store references to tensors and arrays that were computed from the record."""
         for value in [out] if isinstance(out, np.ndarray) else _tensors(out):
             self.computed_tensors.append(ref(value))
             self.computed[id(value)] = self.computed_tensors[-1]
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch for the program."""
+        """Return the result of a torch function that the loss function calls."""
         self.check(func, kwargs)
         depends = any(
             (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
@@ -159,7 +175,7 @@ class OneRecord(_Pass):
         if depends:
             self.note(args[0] if func is Tensor.__setitem__ else out)
             if _writes(func, kwargs):
-                # What was written to may be a view of a tensor that the program keeps.
+                # The written tensor may be a view of a tensor that is still alive after the call.
                 storages = [tensor.untyped_storage() for tensor in _tensors((args[:1], out))]
                 self.computed_tensors += [ref(s) for s in storages if s.data_ptr() not in self.input_storages]
         return out
@@ -168,8 +184,9 @@ class OneRecord(_Pass):
 class AllRecords(_Pass):
     """A pass of all records of a group under ``vmap``.
 
-    ``copies`` maps the identity of each copy to its trained tensor. ``switch`` requires a gradient, with one row for
-    each record, and ``switches`` is the same as ``vmap`` hides it.
+    ``copies`` maps the identity of each copy to its trained tensor and parameter. ``switch`` has one empty row for each
+    record and requires a gradient, which connects captured operations to the backward pass. ``switches`` is ``switch``
+    as it is inside of ``vmap``.
     """
 
     def __init__(
@@ -180,7 +197,11 @@ class AllRecords(_Pass):
         self.plain: dict[int, ref[Tensor]] = {}
 
     def check_caught(self, error: BaseException) -> None:
-        """Divide a group where an operation failed, perhaps for some of its records only."""
+        """Raise :class:`Split` to halve a group in which an operation failed.
+
+        The operation may have failed for some of the records only. If random numbers were drawn before, this raises
+        :class:`UnsupportedError`.
+        """
         records = len(self.switch)
         if records == 1 or not isinstance(error, Exception) or unsupported_by_vmap(error) is not None:
             return
@@ -192,7 +213,10 @@ class AllRecords(_Pass):
         raise Split([record < records // 2 for record in range(records)])
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch for the program."""
+        """Return the result of a torch function that the loss function calls.
+
+        A rule computes it if there is one for the function.
+        """
         self.check(func, kwargs)
         rule = RULES.get(func)
         out = NotImplemented if rule is None else rule(self, *args, **kwargs)
@@ -211,7 +235,10 @@ class AllRecords(_Pass):
         return out
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function for which there is no rule."""
+        """Return the result of a torch function for which there is no rule.
+
+        Raises an error if the function would show several records or their gradients to the loss function.
+        """
         if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
             return self.truth_value(args[0], args)
         if func in GRADIENTS and is_batchedtensor(args[0]):
@@ -220,7 +247,7 @@ class AllRecords(_Pass):
             remedy = "remove it, or pass one_by_one=True to step_on"
             raise InvalidParameterError("loss_fn", PRINTED[func], "a function of one record", remedy)
         if func is Tensor.requires_grad_ and is_batchedtensor(args[0]):
-            # Checkpointing asks for it where the first layers are frozen; copies require a gradient anyway.
+            # Checkpointing calls this if the first layers are frozen. Copies require a gradient anyway.
             return args[0]
         if func is torch.autograd.grad and not self.takes_gradients:
             remedy = "use torch.func.grad, or pass one_by_one=True to step_on"
@@ -233,7 +260,7 @@ class AllRecords(_Pass):
         ):
             actual, remedy = f"{args[0].__name__} with a vmap method", "set generate_vmap_rule = True instead"
             raise InvalidParameterError("loss_fn", actual, "a function of one record", remedy)
-        # A packet of overloads has one of this name if there is one only, as for custom operators.
+        # A custom operator has one overload, which is named default.
         operator = getattr(func, "default", None) if isinstance(func, OpOverloadPacket) else func
         if isinstance(operator, OpOverload) and operator.namespace not in OWN_RULES and _has_vmap_rule(operator):
             actual, remedy = f"{operator.name()} with register_vmap", "pass one_by_one=True to step_on"
@@ -255,27 +282,32 @@ class AllRecords(_Pass):
 
     @property
     def takes_gradients(self) -> bool:
-        """True within ``torch.func.grad`` and similar transforms of the loss function."""
+        """Whether the operation is within ``torch.func.grad`` or a similar transform."""
         return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
 
     def note_inputs(self, tensors: Iterable[Tensor]) -> None:
-        """Note the tensors of the records."""
+        """Store references to the tensors of the records."""
         for tensor in tensors:
             self.computed_tensors.append(ref(tensor))
             self.plain[id(tensor)] = self.computed_tensors[-1]
 
     def is_plain(self, arguments: Any) -> bool:
-        """Return True if no argument can depend on random numbers: all come from records by whole numbers."""
+        """Return True if no argument can depend on random numbers.
+
+        Such arguments are the tensors of the records, and integers or truth values that are computed from them without
+        drawing.
+        """
         return all(
             not is_batchedtensor(t) or ((noted := self.plain.get(id(t))) is not None and noted() is t)
             for t in _tensors(arguments)
         )
 
     def truth_value(self, x: Tensor, of: Any) -> bool:
-        """Return the truth value of a tensor if it is the same for all records; else raise :class:`Split`.
+        """Return the truth value of a tensor if it is the same for all records.
 
-        The parts are computed again, with other random numbers. If the value depended on these, the branch of a record
-        would depend on how others branch. Such a branch raises an error. ``of`` is what the tensor was computed from.
+        Otherwise raise :class:`Split`: the parts of the group are computed again, with other random numbers. If the
+        value depended on random numbers, the branch of a record would depend on the branches of others. Then this
+        raises :class:`UnsupportedError`. ``of`` has the arguments from which the tensor was computed.
         """
         rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
         rows = rows.reshape(len(rows), -1)
@@ -292,14 +324,20 @@ class AllRecords(_Pass):
         raise Split(values)
 
     def matrix(self, weight: Any) -> Trained | None:
-        """Return the trained matrix of which this is the weight; None for any other tensor."""
+        """Return the trained matrix that has this weight; None for any other tensor.
+
+        It is also None within ``torch.func.grad`` and similar transforms.
+        """
         trained, parameter = self.copies.get(id(weight), (None, None))
         if trained is None or parameter is not trained.weight or not trained.is_matrix or self.takes_gradients:
             return None
         return trained
 
     def use(self, x: Tensor, forward: Callable[[Tensor], Tensor], keep: Callable[[Tensor, Tensor], None]) -> Tensor:
-        """Run ``forward`` once for all records; ``keep`` gets what went in and the gradient of what came out."""
+        """Return ``forward(x)``, run once for all records, and capture its gradient.
+
+        In the backward pass ``keep`` is called with ``x`` and the gradient of the result, records first.
+        """
 
         def keep_after_pass(x: Tensor, g: Tensor) -> None:
             if self.is_running:
@@ -309,7 +347,7 @@ class AllRecords(_Pass):
 
         if self.depth > 1:
             return _Kept.apply(forward(x), self.switches, x, keep_after_pass)  # pyright: ignore[reportReturnType]
-        # The same without vmap, whose way to a Function takes ten times as long.
+        # The same without vmap, which takes ten times as long to call a Function.
         level = get_interpreter_stack()[0].level()
         x, dim = _unwrap_batched(x, level)
         with temporarily_pop_interpreter_stack():
@@ -321,10 +359,11 @@ class AllRecords(_Pass):
         self, x: Tensor, trained: Trained, bias: Any, forward: Callable[[Tensor, Any], Tensor],
         factors: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]], channels_at: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Multiply by a trained matrix and add a bias, which is part of the matrix, frozen, or any other tensor.
+        """Multiply ``x`` by a trained matrix, add a bias, and capture the gradient.
 
-        ``factors`` returns ``(g, x)``, each records x tokens x width: the gradient of the output, and the input. If the
-        matrix has a bias, ``x`` has one more column: of ones, or of zeros for a use without the bias.
+        The bias belongs to the matrix, is frozen, is any other tensor, or is None. ``factors`` returns ``(g, x)``, the
+        gradient of the output and the input, each records x tokens x width. If the matrix has a bias, ``x`` gets one
+        more column: ones, or zeros if this use is without the bias.
         """
         owner, parameter = self.copies.get(id(bias), (None, None))
         is_own = owner is trained
@@ -336,22 +375,25 @@ class AllRecords(_Pass):
 
 
 class _Kept(torch.autograd.Function):
-    """The identity, which keeps ``x`` and hands it to ``keep`` with the gradient of ``out`` on the way back."""
+    """The identity function, which captures ``x`` and the gradient of ``out``.
+
+    The backward pass calls ``keep`` with both.
+    """
 
     @staticmethod
     def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]) -> Tensor:
-        """Return ``out`` as a tensor that the program may write to."""
+        """Return ``out`` as a tensor that the loss function may write to."""
         return torch.ops.aten._unsafe_view(out, out.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep what ``keep`` needs."""
+        """Save ``x`` and ``keep`` for the backward pass."""
         _, _, x, ctx.keep = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Hand over the factors."""
+        """Call ``keep`` with ``x`` and the gradient; pass the gradient on."""
         (x,) = ctx.saved_tensors
         with torch.no_grad():
             ctx.keep(x, g)
@@ -361,7 +403,7 @@ class _Kept(torch.autograd.Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]
     ) -> tuple[Any, int]:
-        """Put the records first."""
+        """Move the dimension of the records to the front and apply the function."""
         dims = zip((out, switch, x), in_dims[:3], strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
         return _Kept.apply(*moved, keep), 0
@@ -379,24 +421,24 @@ OWN_FUNCTIONS: set[Any] = {_Kept}
 
 
 def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
-    """Return True if a function writes to one of its arguments, by its name."""
+    """Return True if the name or options of a function show that it writes to an argument."""
     name = getattr(func, "__name__", "")
     return name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
 
 
 def _has_vmap_rule(operator: OpOverload) -> bool:
-    """Return True if an operator has a rule of its own for ``vmap``."""
+    """Return True if an operator has its own rule for ``vmap``."""
     return _dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched")
 
 
 def _draws(func: Any) -> bool:
-    """Return True if a function draws random numbers, by its name."""
+    """Return True if the name of a function shows that it draws random numbers."""
     name = getattr(func, "__name__", "")
     return any(word in name for word in ("rand", "bernoulli", "multinomial", "poisson", "geometric", "dropout"))
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """List the tensors in tuples, lists and dictionaries."""
+    """List the tensors in nested tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, tuple | list):
@@ -408,13 +450,16 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _tokens(x: Tensor, g: Tensor, ones: float | None) -> tuple[Tensor, Tensor]:
-    """Return the factors ``(g, x)`` of a linear layer, records x tokens x width."""
+    """Return the factors ``(g, x)`` of a linear layer, records x tokens x width.
+
+    Unless ``ones`` is None, ``x`` gets one more column of this value for the bias.
+    """
     x = x.reshape(len(x), -1, x.shape[-1])
     return g.reshape(len(g), -1, g.shape[-1]), x if ones is None else functional.pad(x, (0, 1), value=ones)
 
 
 def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None) -> Any:
-    """Capture ``x W^T + b``."""
+    """Return ``x W^T + b`` and capture the factors of its gradient."""
     trained = during.matrix(weight)
     if trained is None or trained.is_transposed or weight.dim() != 2:
         return NotImplemented
@@ -423,7 +468,7 @@ def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None)
 
 
 def _addmm(during: AllRecords, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Any:
-    """Capture ``b + x W``, with the weight of a Conv1D layer."""
+    """Return ``b + x W`` for the weight of a Conv1D layer, and capture the factors."""
     trained = during.matrix(mat2)
     if trained is None or not trained.is_transposed or scales:
         return NotImplemented
@@ -435,7 +480,10 @@ def _embedding(
     during: AllRecords, input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: Any = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Any:  # fmt: skip
-    """Capture the lookup of rows: row ``i`` is the product with the unit vector ``e_i``."""
+    """Return rows of a trained table and capture the factors of the gradient.
+
+    Row ``i`` is the product of the table with the unit vector ``e_i``.
+    """
     if id(weight) not in during.copies:
         return NotImplemented
     trained = during.matrix(weight)
@@ -459,7 +507,7 @@ def _embedding(
 
 
 def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callable[..., Any]:
-    """Make the rule of a convolution with so many spatial dimensions."""
+    """Return the rule of a convolution with this number of spatial dimensions."""
 
     def rule(
         during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
@@ -481,7 +529,8 @@ def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callabl
             windows = functional.pad(images, _margins(padding, sizes, dilations))
             for axis, (side, step, every) in enumerate(zip(sizes, dilations, strides, strict=True), 2):
                 windows = windows.unfold(axis, step * (side - 1) + 1, every)[..., ::step]
-            # Written once, next to the ones, and with the positions last: whole rows of an image are copied at a time.
+            # The windows are written once, next to the ones. With the positions last, whole rows of an image are copied
+            # at a time.
             windows = windows.permute(0, 1, *range(2 + dimensions, 2 + 2 * dimensions), *range(2, 2 + dimensions))
             width, positions = matrix[0].numel(), windows.shape[-dimensions:].numel()
             columns = x.new_empty(len(images), width + (ones is not None), positions)
@@ -497,19 +546,22 @@ def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callabl
 
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
-    """Return a setting of a convolution for each dimension."""
+    """Return the value of a convolution's setting for each dimension."""
     return (value,) * dimensions if isinstance(value, int) else tuple(value) * (dimensions // len(value))
 
 
 def _added(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> tuple[int, ...]:
-    """Return by how much a convolution pads each dimension, on both sides together."""
+    """Return the padding of each dimension by a convolution, both sides together."""
     if padding == "same":
         return tuple(step * (side - 1) for side, step in zip(sizes, dilations, strict=True))
     return (0,) * len(sizes) if padding == "valid" else tuple(2 * one for one in _each(padding, len(sizes)))
 
 
 def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
-    """Return the padding on the two sides of each dimension, the last dimension first, as ``functional.pad`` has it."""
+    """Return the padding of both sides of each dimension, for ``functional.pad``.
+
+    The last dimension comes first.
+    """
     added = reversed(_added(padding, sizes, dilations))
     return [side for both in added for side in (both // 2, both - both // 2)]
 
@@ -517,26 +569,26 @@ def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
 def _attention(
     during: AllRecords, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call attention under vmap as it would be called for a batch."""
+    """Return attention under ``vmap``, computed as for a batch."""
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
-        # vmap divides the function before autocast sees it.
+        # vmap decomposes the function before autocast applies, so the arguments are converted here.
         query, key, value = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key, value))
     learns_mask = attn_mask is not None and is_batchedtensor(attn_mask) and get_unwrapped(attn_mask).requires_grad
-    # vmap would take a kernel that has no gradient of the mask.
+    # vmap would select a kernel without a gradient of the mask.
     with sdpa_kernel(SDPBackend.MATH) if learns_mask else nullcontext():
         return functional.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs)
 
 
 def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
-    """Compare two tensors of each record, as a branch."""
+    """Return whether two tensors are equal, if this is the same for all records."""
     if input.shape != other.shape or not (is_batchedtensor(input) or is_batchedtensor(other)) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == other).all(), (input, other))
 
 
 def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
-    """Look for a value in a tensor of each record, as a branch."""
+    """Return whether a tensor contains a value, if this is the same for all records."""
     if not is_batchedtensor(input) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == element).any(), (input, element))
@@ -556,7 +608,7 @@ RULES: dict[Any, Callable[..., Any]] = {
 
 
 def _without_overrides(function: Any) -> Any:
-    """Copy a function of torch so that the functions that it calls are seen."""
+    """Return a copy of a torch function whose inner calls are intercepted."""
     names = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -570,7 +622,7 @@ COMPOSED = {
 
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
-    """Return the error to raise in place of one that vmap raised; None for an error of the program."""
+    """Return the error to raise for an error of ``vmap``; None for any other error."""
     first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
     text = ". ".join(first.split(". ")[:2]).rstrip(".")
     signs = (

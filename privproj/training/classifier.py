@@ -1,7 +1,7 @@
-"""Training a linear head or a small network on features: the run behind ``privproj train``.
+"""Train a linear head or a small network on features: the run of ``privproj train``.
 
-A run lives in a folder with its settings, its ledger, its checkpoint and its report. It can be stopped at any moment
-and resumed; what was released before the stop stays counted.
+A run has a folder with its settings, its ledger, its checkpoint and its report. It can be stopped at any moment and
+resumed. Releases before the stop are counted.
 """
 
 import json
@@ -58,9 +58,9 @@ FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "c
 
 @dataclass(frozen=True)
 class Data:
-    """Features and classes, to train on and to test on.
+    """Features and classes of a training part and a test part.
 
-    ``x`` and ``test_x`` are records x width in float32; ``y`` and ``test_y`` hold one class number from 0 for each
+    ``x`` and ``test_x`` are records x width in float32. ``y`` and ``test_y`` have one class number from 0 for each
     record.
     """
 
@@ -71,17 +71,18 @@ class Data:
 
     @property
     def classes(self) -> int:
-        """The number of classes, one more than the largest class number of both parts."""
+        """The number of classes: one more than the largest class number of both parts."""
         return int(torch.cat([self.y, self.test_y]).max()) + 1
 
 
 def load(name: str) -> Data:
-    """Load features and classes of scikit-learn's ``digits`` (pixels / 16) or of an ``.npz`` file.
+    """Load features and classes of scikit-learn's ``digits`` or of an ``.npz`` file.
 
-    ``test_x`` and ``test_y`` are its test part. Without them about a quarter of the records is kept from training: of
-    the digits a public permutation, of a file those whose contents say so, so that one record more changes the training
-    part by that record at most. The number of classes is taken as public. Features are used as they are: scaling them
-    by anything computed from private records would be a release of its own.
+    The features of ``digits`` are pixels divided by 16. The test part of a file is ``test_x`` and ``test_y``. Without
+    them, and for ``digits``, about a quarter of the records is the test part. For ``digits`` a public permutation
+    selects them. For a file a hash of each record does, so one record more changes the training part by at most that
+    record. The number of classes is assumed to be public. Features are not scaled, because statistics of private
+    records would be a release.
     """
     arrays = _read_features(name)
     x, y = _checked_tensors(arrays["x"], arrays["y"])
@@ -107,7 +108,10 @@ def load(name: str) -> Data:
 
 
 def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
-    """Return the arrays of ``digits`` or of a file; raise :class:`InvalidParameterError` if arrays are missing."""
+    """Return the arrays of ``digits`` or of a file.
+
+    Raises :class:`InvalidParameterError` if the file cannot be read or if arrays are missing.
+    """
     if name == "digits":
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
@@ -127,7 +131,10 @@ def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
 
 
 def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tuple[Tensor, Tensor]:
-    """Features (records x width) and classes as tensors; raises :class:`InvalidParameterError` for any others."""
+    """Return features (records x width) and classes as tensors.
+
+    Raises :class:`InvalidParameterError` unless they have these shapes, finite features and classes from 0 to 1e6.
+    """
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
     with np.errstate(over="ignore"):
@@ -140,7 +147,10 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tupl
 
 
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
-    """Return a linear head that starts at zero, or one hidden layer, with the adapters of the algorithm."""
+    """Return a linear head or a network with one hidden layer, with adapters if needed.
+
+    The head starts at zero. The algorithm determines the adapters.
+    """
     width, seed = data.x.shape[1], settings.insecure_seed or 0
     head = nn.Linear(settings.hidden or width, data.classes)
     for parameter in head.parameters():
@@ -162,7 +172,7 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 
 
 def _device_named(name: str | None) -> torch.device:
-    """Return the device of this process with this name; without a name, a GPU if there is one."""
+    """Return the device of this process with this name; without a name, a GPU if any."""
     try:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
         float(torch.zeros(1, device=device))
@@ -173,16 +183,18 @@ def _device_named(name: str | None) -> torch.device:
 
 
 def join(settings: Settings) -> Processes:
-    """Join the processes that ``torchrun`` started for a run, each on its own device of the kind that it names."""
+    """Join the processes that ``torchrun`` started for a run, and return them.
+
+    Each process uses its own device of the kind in the settings.
+    """
     return join_processes(_device_named(settings.device))
 
 
 def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
-    """Take up the checkpoint of a folder, if a run has begun there.
+    """Load the checkpoint of a folder into the module and return it; empty without one.
 
-    Raises :class:`InvalidParameterError` if it is damaged or newer than its ledger, or if it is missing beside a
-    ledger with
-    releases: a run writes its first checkpoint before its first release.
+    Raises :class:`InvalidParameterError` if the checkpoint is damaged, if it has more releases than the ledger, or if
+    it is missing although the ledger has releases: a run writes its first checkpoint before its first release.
     """
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     released = read_ledger(ledger).spent if ledger.exists() else 0
@@ -209,12 +221,12 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
 
 
 class ClassifierTraining:
-    """A run with its parts, fresh or resumed; ``state`` is its checkpoint and ``total`` counts the steps of all stages.
+    """A training run in a folder, new or resumed from its checkpoint and its ledger.
 
-    It continues from the checkpoint and the ledger in the folder, if there are any. A run whose epsilon cannot be
-    computed at its end raises an error before anything is released. DP-SFT has two stages: a search for the subspace,
-    by default with half of the steps, and then training in it. A search in public data is not one of the steps. Only
-    the first process has the folder and the ledger.
+    If epsilon of the planned run cannot be computed, the constructor raises an error before anything is released.
+    DP-SFT has two stages: a search for the subspace, by default with half of the steps, and then training in the
+    subspace. A search in public data takes none of these steps. ``state`` is the checkpoint, and ``total`` is the
+    number of steps of all stages. Only process 0 has the folder and the ledger.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -242,7 +254,7 @@ class ClassifierTraining:
             raise
 
     def start_next_stage(self) -> None:
-        """Start the stage that is to be done next, as the ledger has it; a resumed one keeps its noise."""
+        """Start the next stage according to the ledger; a resumed stage keeps its noise."""
         settings, rank = self.settings, self.settings.rank or 0
         search = settings.subspace_steps or self.total // 2
         noise = {name: getattr(settings, name) for name in ("noise_multiplier", "epsilon", "delta")}
@@ -262,7 +274,7 @@ class ClassifierTraining:
         phases: Any = read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
         done = self.processes.agree(phases)
         if len(done) < 2 and sum(steps for _, steps in done) < search:
-            # The search: steps of DP-SGD, of which the trajectory is kept.
+            # The search: steps of DP-SGD, whose trajectory is stored.
             if not done and settings.epsilon is not None:
                 epsilon, delta, steps = settings.epsilon, settings.delta, (search, self.total - search)
                 both = dp_sft(epsilon=epsilon, delta=delta, sampling_rate=self.rate, steps=steps)
@@ -281,7 +293,10 @@ class ClassifierTraining:
         return self.start_stage(settings.mechanism, self.total - search, noise, subspace=subspace)
 
     def public_records(self, name: str) -> DataLoader:
-        """Return batches of public records; raise :class:`InvalidParameterError` for another width or more classes."""
+        """Return a loader of public records.
+
+        Raises :class:`InvalidParameterError` if they have another width than the private records, or more classes.
+        """
         arrays, width, classes = _read_features(name, "public_data"), self.data.x.shape[1], self.data.classes
         x, y = _checked_tensors(arrays["x"], arrays["y"], "public_data")
         if x.shape[1] != width or int(y.max()) >= classes:
@@ -302,7 +317,7 @@ class ClassifierTraining:
         if subspace is not None:
             kind, usual = (torch.optim.Adam, 0.02) if settings.optimizer == "adam" else (kind, rate)
             rate = settings.subspace_learning_rate or usual
-        with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
+        with warnings.catch_warnings():  # the weights are in the checkpoint, so the warning does not apply
             warnings.simplefilter("ignore", ResumedLedger)
             self.module, self.optimizer, self.loader = make_private(
                 module=self.module, optimizer=kind(trained, lr=rate), steps=steps,
@@ -318,7 +333,7 @@ class ClassifierTraining:
             self.optimizer.load_state_dict(self.state["optimizer"])
 
     def save(self) -> None:
-        """Write the checkpoint, which replaces the one before as a whole; only the first process has a folder."""
+        """Write the checkpoint atomically; only process 0 has a folder."""
         released = self.optimizer._spending.account.spent
         self.state |= {"module": self.module.state_dict(), "released": released}
         if self.settings.adaptive_clipping_sigma is not None:
@@ -331,9 +346,9 @@ class ClassifierTraining:
             write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(self.state, file))
 
     def train(self, progress: Callable[[int], object] = lambda steps: None) -> dict[str, Any]:
-        """Make all steps that are left and return the report; the run is closed, whatever happens.
+        """Make all steps that are left and return the report; close the run in any case.
 
-        ``progress`` is called with the number of steps that were made since the last call.
+        ``progress`` is called with the number of steps since its last call.
         """
         began = time.monotonic()
         try:
@@ -348,7 +363,7 @@ class ClassifierTraining:
             self.optimizer.close()
 
     def finish_stage(self, progress: Callable[[int], object]) -> None:
-        """Make all steps that are left of a stage, and a checkpoint."""
+        """Make all steps that are left in a stage, and write a checkpoint."""
         while len(self.loader):
             for batch in self.loader:
                 self.step(batch)
@@ -356,16 +371,16 @@ class ClassifierTraining:
         self.save()
 
     def step(self, batch: Batch) -> None:
-        """Make one step on a batch, and a checkpoint when it is time for one."""
+        """Make one step on a batch, and write a checkpoint if it is due."""
         self.optimizer.step_on(lambda record: cross_entropy(self.module(record[0]), record[1]), batch)
         if self.optimizer.steps_done % self.settings.checkpoint_every == 0:
             self.save()
 
     def report(self, began: float) -> dict[str, Any]:
-        """Return the report of a finished run: accuracy, noise, files, the account of its releases and their epsilon.
+        """Return the report of a finished run: accuracy, noise, files, account and epsilon.
 
-        It began at this time of the monotonic clock, in seconds. Where the clip adapts, the first and the last one are
-        there, with the deviation of the noise on the count.
+        ``began`` is the start on the monotonic clock, in seconds. With adaptive clipping the report has the first and
+        the last clipping norm, and the standard deviation of the noise on the count.
         """
         plan, account = self.optimizer.plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
@@ -385,15 +400,16 @@ class ClassifierTraining:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """Return the share of test records that are classified right, from 0 to 1."""
+        """Return the fraction of test records that are classified correctly."""
         scores = self.module(self.data.test_x.to(self.device))
         return float((scores.argmax(1).cpu() == self.data.test_y).float().mean())
 
 
 def public_search(module: nn.Module, batches: DataLoader, settings: Settings, steps: int, rank: int) -> list[Tensor]:
-    """Train the module on public batches without noise, and return a snapshot after every ``floor(steps/rank)`` steps.
+    """Train the module on public batches without noise, and return snapshots.
 
-    A snapshot is the difference of all trained weights from the start, in a row. Gradients of batches are clipped.
+    There is a snapshot after every ``floor(steps/rank)`` steps: the flattened difference of all trained weights from
+    their start. The gradient of each batch is clipped as a whole.
     """
     if rank > steps:
         raise InvalidParameterError("rank", rank, f"at most {steps}, the number of steps of the search")
@@ -412,7 +428,10 @@ def public_search(module: nn.Module, batches: DataLoader, settings: Settings, st
 
 
 def begin_run(settings: Settings, folder: Path) -> None:
-    """Make the folder of a run, with its settings; raises :class:`InvalidParameterError` if it has a run already."""
+    """Create the folder of a run and write its settings.
+
+    Raises :class:`InvalidParameterError` if the folder already has a run.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -426,12 +445,12 @@ def begin_run(settings: Settings, folder: Path) -> None:
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:
-    """Return a hash of the settings, so that a run is not resumed with others by accident."""
+    """Return a hash of the settings, which detects changes between start and resume."""
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def remove_unused_folder(folder: Path) -> None:
-    """Remove the files of a run in which nothing was released, and its folder if that is empty then."""
+    """Remove the files of a run without releases, and its folder if that is then empty."""
     ledger = folder / FILES["ledger"]
     if not ledger.exists() or not read_ledger(ledger).spent:
         for file in (*FILES.values(), f"{FILES['ledger']}.data"):
@@ -441,7 +460,10 @@ def remove_unused_folder(folder: Path) -> None:
 
 
 def saved_settings(folder: Path) -> Settings:
-    """Return the settings of a started run; raise :class:`InvalidParameterError` if they were changed."""
+    """Return the settings of a run from its folder.
+
+    Raises :class:`InvalidParameterError` if they are missing or were changed.
+    """
     try:
         saved = parse_json(read_bounded(folder / FILES["settings"]).decode())
         claimed = saved.pop("sha256", None)

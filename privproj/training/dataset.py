@@ -1,16 +1,17 @@
-"""Checks before a run: each record once, the data of the ledger, and earlier releases about the trained tensors.
+"""Check the dataset of a run and the account of earlier releases on its tensors.
 
-A record that a data set holds k times contributes k times the clip. And a plan is made for one data set: its sampling
-rate for the number of its records, its budget for the people in it.
+A record that occurs k times in a dataset contributes up to k times the clipping norm, so duplicates raise an error. A
+plan belongs to one dataset: its sampling rate depends on the number of records, and its budget is about their users.
 
-The identity of a data set is a digest of private data, which is a release without noise: it confirms a correct guess
-of the data. So the ledger does not contain it. It is in a separate file next to the ledger, which only the owner may
-read and which must not be published.
+A digest identifies the dataset. It is computed from private data without noise, so it can confirm a correct guess of
+the data. Therefore the digest is not in the ledger. It is in a separate file next to the ledger, which only the owner
+may read and which must not be published.
 
-The first release of a run leaves a stamp on every tensor that it trains, and on the modules around these. A later start
-on any of them needs an account that holds the releases of the stamp: that of the same ledger, or that of the search for
-its subspace. Tensors keep stamps under other optimizers, heads and wrappers. Modules keep them where adapters are
-merged, and take them into copies and pickles. Weights that were loaded into another module have none.
+The first release of a run sets an attribute on every trained tensor and on every module that contains one: the stamp.
+It lists the releases that are accounted so far. A later run on such a tensor or module must account for them: it needs
+the same ledger or, without a ledger, a subspace whose account has them. A tensor keeps its stamp under another
+optimizer, head or wrapper. A module keeps its stamp when adapters are merged, and its copies and pickles have it too.
+Weights that are loaded into another module have no stamp.
 """
 
 import hashlib
@@ -48,9 +49,9 @@ ANOTHER_LEDGER = "use another ledger and compose both"
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells a data set from another: the number of its records and a digest of them.
+    """The number of records of a dataset and a digest of their contents.
 
-    The digest is None where a record cannot be read as bytes, or is another one each time it is read.
+    The digest is None if a record cannot be converted to bytes, or if its contents differ between two reads.
     """
 
     records: int
@@ -58,17 +59,17 @@ class Identity:
 
 
 def check_distinct(dataset: Dataset) -> None:
-    """Refuse a data set that holds one record twice.
+    """Raise an error if a dataset contains the same record twice.
 
-    That is the same index of the same data set, through ``ConcatDataset``, ``Subset`` and the first part of a
-    ``StackDataset``, the same row of the same tensors, or the same object in a list. Copies of a record are other
-    records here: a person who has k of them is accounted with ``group_size=k``.
+    Two records are the same if they are the same index of one dataset (also through ``ConcatDataset``, ``Subset`` and
+    the first part of a ``StackDataset``), the same row of the same tensors, or the same object in a list. Different
+    objects with equal contents are different records: account for a user who has k of them with ``group_size=k``.
 
     Args:
-        dataset: A data set with a length and an index.
+        dataset: A dataset with a length and an index.
 
     Raises:
-        InvalidParameterError: A record is there twice.
+        InvalidParameterError: A record occurs twice.
 
     >>> import torch
     >>> from torch.utils.data import ConcatDataset, TensorDataset
@@ -95,7 +96,11 @@ def check_distinct(dataset: Dataset) -> None:
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
-    """Where the records at these positions come from: for each underlying data set what tells it, and its indices."""
+    """Yield ``(source, indices)`` for each underlying dataset of some records.
+
+    ``positions`` are the positions of the records in ``dataset``. ``source`` identifies the underlying dataset, and
+    ``indices`` are the indices of the records in it.
+    """
     if isinstance(dataset, Subset) and np.asarray(dataset.indices).dtype.kind in "iu":
         # Indices below 0 count from the end.
         inside = np.asarray(dataset.indices) % len(dataset.dataset)  # pyright: ignore[reportArgumentType]
@@ -105,12 +110,12 @@ def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.n
         for part, begin, end in zip(dataset.datasets, [0, *ends], ends, strict=False):
             yield from _sources(part, positions[(positions >= begin) & (positions < end)] - begin)
     elif type(dataset) is TensorDataset:
-        # Views of the same tensors are told by what they lie in; the first one's row 0 stands so many rows behind.
+        # Views of the same tensors have the same storage. The offset of the first view, in rows, is added to the index.
         first = dataset.tensors[0]
         same = tuple((t.untyped_storage().data_ptr(), t.stride(0)) for t in dataset.tensors)
         yield same, positions + first.storage_offset() // max(1, first.stride(0))
     elif isinstance(dataset, StackDataset):
-        # Records are as distinct as their first parts.
+        # Two records are the same if their first parts are the same.
         parts: Any = dataset.datasets
         yield from _sources(next(iter(parts.values() if isinstance(parts, dict) else parts)), positions)
     elif type(dataset) in (list, tuple) and not any(isinstance(record, _PLAIN) for record in dataset):
@@ -120,14 +125,14 @@ def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.n
 
 
 def identity(dataset: Dataset) -> Identity:
-    """Return the number of records of a data set and a digest of them.
+    """Return the number of records of a dataset and a digest of their contents.
 
-    A ``TensorDataset`` is covered byte for byte, other data by a public sample of 60 records, evenly spaced. They are
-    read twice, and have no digest where they are other ones the second time, such as images that are cut at random. The
-    random numbers of torch, numpy and Python go on as if nothing had been read.
+    The digest covers all of a ``TensorDataset``, and a public sample of 60 evenly spaced records of any other dataset.
+    The records are read twice. If their contents differ, as with random crops, the digest is None. The random states of
+    torch on the CPU, NumPy and Python are restored afterwards.
 
     Args:
-        dataset: A data set with a length and an index.
+        dataset: A dataset with a length and an index.
 
     Returns:
         The identity, which must not be published.
@@ -145,7 +150,10 @@ def identity(dataset: Dataset) -> Identity:
 
 
 def _digest(dataset: Any) -> str | None:
-    """Return a digest of the records that stand for a data set; None where one cannot be read as bytes."""
+    """Return a digest of the records that identify a dataset.
+
+    It is None if a record cannot be converted to bytes.
+    """
     digest, records = hashlib.sha256(), len(dataset)
     numbers: list[Any] = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     for number in [slice(None)] if type(dataset) is TensorDataset else numbers:
@@ -159,7 +167,7 @@ def _digest(dataset: Any) -> str | None:
                 return None
             if content.dtype.kind == "O":
                 return None
-            # Its form and its length come before it, so that nothing moves from one part to the next.
+            # Type, shape and length precede the contents, so that bytes cannot move between neighboring parts.
             form = f"{number} {getattr(leaf, 'dtype', type(leaf))} {np.shape(leaf)} {content.nbytes} "
             digest.update(form.encode())
             digest.update(content.tobytes())
@@ -167,7 +175,7 @@ def _digest(dataset: Any) -> str | None:
 
 
 def _parts(value: Any) -> list[Any]:
-    """List what the containers of a record hold, in order."""
+    """List the values in the nested containers and dataclasses of a record, in order."""
     if isinstance(value, Mapping):
         return [part for key in value for part in (key, *_parts(value[key]))]
     if isinstance(value, tuple | list):
@@ -176,10 +184,11 @@ def _parts(value: Any) -> list[Any]:
 
 
 class Sidecar:
-    """The file ``<ledger>.data``: the identity of the data, a second count of the releases, and what is secret.
+    """The file ``<ledger>.data``: identity of the dataset, releases and secrets.
 
-    It lies beside the file that a link names. ``data`` is the identity of what is about to be trained on. ``entries``
-    is whatever else the file has: ``entries["ledger"]`` is the random name by which stamps know the ledger.
+    If the path of the ledger is a link, the file is next to the file that the link points to. ``data`` is the identity
+    of the dataset of this run. ``entries`` has the other fields of the file: ``entries["ledger"]`` is a random name of
+    the ledger, which stamps contain.
     """
 
     def __init__(self, ledger: str, data: Identity) -> None:
@@ -188,9 +197,10 @@ class Sidecar:
         self.entries: dict[str, Any] = {"ledger": token_hex()}
 
     def check(self, account: Account) -> None:
-        """Refuse other data than this account of the ledger has releases of, and one with fewer than it once had.
+        """Raise an error if the dataset or the number of releases does not match the file.
 
-        Raises :class:`InvalidParameterError`, also where the file is damaged or lost.
+        Raises :class:`InvalidParameterError` if the releases of ``account`` are about another dataset, if ``account``
+        has fewer releases than the file, or if the file is damaged or, although there are releases, missing.
         """
         remedy = f"restore it from a backup, or {ANOTHER_LEDGER}"
         if self.path.exists():
@@ -199,7 +209,7 @@ class Sidecar:
                 expected = f"a ledger with the {releases} releases that {self.path.name} records"
                 raise InvalidParameterError("ledger", f"{self.ledger} with {account.spent}", expected, remedy)
             if account.spent:
-                # A digest that is missing says nothing.
+                # Without both digests only the numbers of records are compared.
                 are_known = None not in (previous.digest, self.data.digest)
                 what = "records with other contents or in another order" if are_known and previous != self.data else ""
                 if previous.records != self.data.records:
@@ -215,7 +225,11 @@ class Sidecar:
             raise InvalidParameterError("ledger", actual, "a ledger with the file that identifies its data", remedy)
 
     def keep(self, releases: int) -> None:
-        """Write the file with this number of releases; once before the first one, and then for each."""
+        """Write the file with this number of releases.
+
+        The ledger calls this before the first release and at intervals afterwards. Raises :class:`UnsupportedError` if
+        the file cannot be written.
+        """
         text = json.dumps({"private": PRIVATE, "releases": releases, **asdict(self.identity), **self.entries}, indent=2)
         try:
             write_atomically(self.path, lambda file: file.write(text.encode() + b"\n"), mode=0o600)
@@ -224,7 +238,11 @@ class Sidecar:
             raise UnsupportedError(f"{reason}. Free space or change its permissions, and continue.") from error
 
     def _read(self, remedy: str) -> tuple[Identity, int]:
-        """Return the identity in the file and the releases that its ledger had then; put the rest into ``entries``."""
+        """Return the identity and the number of releases in the file.
+
+        The other fields of the file are stored in ``entries``. Raises :class:`InvalidParameterError` if the file is
+        damaged.
+        """
         try:
             entries = parse_json(read_bounded(self.path).decode())
             records, digest, releases, notice = (entries.pop(n) for n in ("records", "digest", "releases", "private"))
@@ -242,10 +260,12 @@ STAMP = "_privproj_releases"
 
 
 class Stamps:
-    """The stamp of a run, and those that earlier runs have left on its module and on the tensors of its optimizer.
+    """The stamp of a run, and the stamps of earlier runs on the same tensors.
 
-    A stamp is the random name of a ledger, None for a run without one, with the phases of its account up to then. The
-    ``account`` is what the run counts, its own phase last, ``name`` that of its ledger, and ``path`` is for messages.
+    A stamp contains the random name of a ledger (None without a ledger) and the phases that are accounted so far, with
+    their numbers of releases. Earlier stamps are searched on the module, its submodules and parameters, and on the
+    tensors of the optimizer. ``account`` has the phases of the run, its own last. ``name`` is the random name of its
+    ledger, and ``path`` is the path of the ledger for messages.
     """
 
     def __init__(
@@ -258,14 +278,21 @@ class Stamps:
         self.stamp = {"ledger": name, "phases": [[entry, steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Return the stamps of other runs, each with the name of its place."""
+        """Yield the stamps of other runs, each with the name of its module or tensor.
+
+        A stamp lists the releases that an earlier run on the module or tensor accounted for.
+        """
         for name, part in self.parts:
             stamp = vars(part).get(STAMP)
             if stamp is not None and stamp is not self.stamp:
                 yield name or "module", stamp
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameterError` unless the account holds all releases that there are stamps of."""
+        """Raise an error unless the account includes all releases in the stamps.
+
+        A stamp lists the releases that an earlier run on the same module or tensors accounted for. The error is
+        :class:`InvalidParameterError`.
+        """
         phases = self.stamp["phases"]
         for name, stamp in self.earlier():
             pairs = list(zip(stamp["phases"], phases, strict=False))
@@ -276,7 +303,10 @@ class Stamps:
                 raise InvalidParameterError("ledger", self.path or "no ledger", expected, remedy)
 
     def count(self) -> None:
-        """Count one release more of the run; the first one leaves the stamp on all that the run trains."""
+        """Add one release of the run to its stamp.
+
+        The first call attaches the stamp to every trained tensor and to every module that contains one.
+        """
         self.stamp["phases"][-1][1] += 1
         trained = {p for one in self.trained for p in one.parameters}
         around = (m for m in self.module.modules() if not trained.isdisjoint(m.parameters()))

@@ -1,9 +1,9 @@
-"""Random streams: one each for the sampler, projection, noise and forward passes, never shared and never repeated.
+"""Independent random streams for sampler, projection, noise and forward passes.
 
-torch seeds its CPU generator with 32 bits only, which can be tried out. Here its whole state is filled with randomness
-of the operating system, and on a GPU both the seed and the offset of its counter are: 124 bits. The generators are not
-cryptographic, and a floating-point Gaussian is not exactly one. Which record picks which batch of an epoch comes from
-SHAKE-256, since it has to be drawn again, on any machine, where a killed run goes on.
+torch seeds its CPU generator with only 32 bits, which an adversary can search. Here its whole state comes from entropy
+of the operating system. On a GPU the seed and the offset of the counter do: 124 bits. The generators are not
+cryptographic, and floating-point Gaussian samples are only approximately Gaussian. The batches of balls-in-bins come
+from SHAKE-256, because a resumed run must draw the same batches again on any machine.
 """
 
 import os
@@ -46,10 +46,11 @@ counting."""
 
 
 class Stream:
-    """Random numbers that are drawn once: in the process that seeded them, and from no copy.
+    """A random stream that works in one process only and cannot be copied.
 
-    There is one generator for each device, made when that device is first drawn on. Each takes another part of the
-    seed, in the order of first use, which is the same in all processes of a run.
+    It works in the process that seeded it, and it cannot be pickled either. There is one generator for each device,
+    made at the first use of that device. Devices get different parts of the seed in the order of their first use, which
+    is the same in all processes of a run.
     """
 
     def __init__(self, seed: np.random.SeedSequence) -> None:
@@ -57,19 +58,26 @@ class Stream:
         self.generators: dict[torch.device, torch.Generator] = {}
 
     def fresh_seed(self) -> np.random.SeedSequence:
-        """Return a seed that nothing else is drawn from; raises where it could be repeated."""
+        """Return a new seed that no other random numbers come from.
+
+        Raises :class:`InvalidParameterError` in a process that did not seed the stream.
+        """
         self.check_process()
         return self.seed.spawn(1)[0]
 
     def check_process(self) -> None:
-        """Raise in a process other than the one that seeded the stream."""
+        """Raise :class:`InvalidParameterError` in a process that did not seed the stream."""
         if os.getpid() != self.process:
             expected = f"the process that seeded the random numbers ({self.process})"
             remedy = "call make_private in each process, because a forked process repeats the noise"
             raise InvalidParameterError("process", os.getpid(), expected, remedy)
 
     def on(self, device: torch.device) -> torch.Generator:
-        """Return the generator on a device; raises where a draw from it could be repeated."""
+        """Return the generator of a device.
+
+        Raises :class:`InvalidParameterError` in a process that did not seed the stream, and :class:`UnsupportedError`
+        while a CUDA graph is captured, because the ledger would not count its replays.
+        """
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             problem = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
@@ -86,7 +94,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Streams:
-    """Four independent streams. The global seed of torch plays no role in any of them."""
+    """The four independent random streams of a run.
+
+    None of them depends on torch's global seed.
+    """
 
     sampler: Stream
     projection: Stream
@@ -96,11 +107,12 @@ class Streams:
 
 
 def streams(insecure_seed: int | None = None, spent: int = 0, processes: Processes | None = None) -> Streams:
-    """Return streams seeded by the operating system or, for tests only, by ``insecure_seed``.
+    """Return random streams seeded by the operating system or by ``insecure_seed``.
 
-    ``spent`` is the number of releases made before: with an insecure seed, a resumed run must not repeat the noise of
-    the run it continues. The processes of a run share batches and projections. The seeds of the noise and of forward
-    passes never leave their process.
+    ``insecure_seed`` is for tests only. ``spent`` is the number of earlier releases. With an insecure seed it is part
+    of the seed, so that a resumed run does not repeat its noise. All processes of a run share the seeds of the sampler
+    and the projection. Without an insecure seed, each process draws its own seeds for noise and forward passes, which
+    it does not send to others.
     """
     entropy = secrets.randbits(ENTROPY_BITS) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
@@ -112,9 +124,9 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
 
 @contextmanager
 def unchanged_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Let torch, numpy and Python go on drawing random numbers as if nothing had been drawn while this runs.
+    """Restore the random states of torch, NumPy and Python at the end of the block.
 
-    ``devices`` are GPUs whose generators are restored too.
+    For torch this is the default generator of the CPU, and of the GPUs in ``devices``.
     """
     numpy_rng: Any = np.random.mtrand._rand  # pyright: ignore[reportAttributeAccessIssue]
     generators = [torch.default_generator, *(device_generator(device) for device in devices if device.type == "cuda")]
@@ -130,17 +142,17 @@ def unchanged_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
 
 
 def device_generator(device: torch.device) -> torch.Generator:
-    """Return the generator that torch draws from on a device where none is named."""
+    """Return torch's default generator of a device."""
     if device.type != "cuda":
         return torch.default_generator
     return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) -> None:
-    """Let torch draw from a secret seed on these devices.
+    """Set the state of torch's default generators on these devices from a secret seed.
 
-    Dropout masks depend on the place of a record in its batch. If the seed were known, one record would change what
-    others contribute in a known way.
+    Dropout masks depend on the position of a record in its batch. With a known seed, one record could change the
+    contributions of other records in a known way.
     """
     for device in devices:
         if device.type in STATE_BYTES:
@@ -148,16 +160,16 @@ def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) ->
 
 
 def seed_numpy_and_python(seed: int) -> None:
-    """Let numpy and Python draw from a seed of 32 bits."""
+    """Set the seed of the global generators of NumPy and Python, which has 32 bits."""
     random.seed(seed)
     np.random.mtrand._rand.seed(seed)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def seed_record(secret: str, step: int, number: int) -> None:
-    """Let torch on the CPU, numpy and Python draw from a seed of this record in this step.
+    """Set the seeds of torch on the CPU, NumPy and Python for one record in one step.
 
-    What is drawn for a record is then a function of it alone, so that these seeds may be short: fast, since it is done
-    for every record.
+    Random numbers for a record then do not depend on other records. This is called for every record, so the seeds are
+    short: 64 bits for torch, 32 bits for NumPy and Python.
     """
     digest = sha256(f"{secret} {step} {number}".encode()).digest()
     torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little"))
@@ -165,7 +177,12 @@ def seed_record(secret: str, step: int, number: int) -> None:
 
 
 class EpochSecrets:
-    """What the picks of balls-in-bins are drawn from: a secret for each epoch, so that copies of a run part ways."""
+    """The secrets of the epochs of balls-in-bins, from which batches are drawn.
+
+    Each epoch has a fresh secret, so copies of a run draw different batches from their next epoch on. ``seed`` makes
+    the secrets repeatable, for tests only. ``keep`` stores the number and the secret of a new epoch. ``begun`` is the
+    number and the secret of an epoch to resume.
+    """
 
     def __init__(
         self, seed: str | None = None, keep: Callable[[int, str], None] = lambda *_: None,
@@ -175,8 +192,11 @@ class EpochSecrets:
         self.epoch, self.secret = begun or (-1, "")
 
     def of(self, epoch: int, processes: Processes) -> str:
-        """Return the secret of an epoch, the same in all processes; keep a new one before anything is drawn from it."""
-        # Only the first process knows what was kept, and keeps more.
+        """Return the secret of an epoch, which is the same in all processes.
+
+        A new secret is stored with ``keep`` before anything is drawn from it.
+        """
+        # Only process 0 knows the stored secret, and only process 0 stores new ones.
         self.epoch, self.secret = processes.agree((self.epoch, self.secret))
         if epoch != self.epoch:
             secret = secrets.token_hex(ENTROPY_BITS // 8)
@@ -190,11 +210,13 @@ class EpochSecrets:
 
 
 def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndarray:
-    """Return the batch from 0 that each record picks in an epoch: uniform, and independent of other records and epochs.
+    """Return the batch, counted from 0, that each record picks in an epoch.
 
-    The same arguments give the same picks, on every machine and for every version of numpy and torch.
+    Picks are uniform, and independent of other records and other epochs. The same arguments give the same picks on
+    every machine and with every version of NumPy and torch.
     """
-    # A word w < 2^64 is taken where w <= 2^64 - (2^64 mod t) - 1, a multiple of t below: w mod t is then uniform.
+    # Rejection sampling with t batches: words w <= 2^64 - (2^64 mod t) - 1 are accepted. There is a multiple of t of
+    # them, so w mod t is uniform.
     last = np.uint64(2**64 - 2**64 % batches - 1)
     accepted, part = np.empty(0, "<u8"), 0
     while len(accepted) < records:
@@ -205,7 +227,10 @@ def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndar
 
 
 def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Generator:
-    """Return a generator with a state from ``seed``: all of it on the CPU and on CUDA devices, 64 bits elsewhere."""
+    """Return a generator of a device with a state from ``seed``.
+
+    On the CPU and on CUDA devices the whole state comes from ``seed``, on other devices only 64 bits.
+    """
     rng = torch.Generator(device=device)
     if device.type not in STATE_BYTES:
         return rng.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
@@ -214,7 +239,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
     if device.type == "cpu":
         numbers = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * STATE_SIZE].view(np.uint64)
         numbers[:] = seed.generate_state(STATE_SIZE, np.uint32)
-        # The seed that torch.initial_seed tells, from which programs seed other generators: no constant, and no word.
+        # torch.initial_seed returns this number, and programs seed other generators with it. So it is random, and it
+        # is not a part of the state above.
         state.numpy()[:8].view(np.uint64)[:] = seed.spawn(1)[0].generate_state(1, np.uint64)
     else:
         state.numpy().view(np.uint64)[:] = philox_state(seed)
@@ -222,22 +248,25 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
 
 
 def _check_length(state: torch.Tensor, device: torch.device) -> None:
-    """Raise if the state of a generator is not as long as it has to be."""
+    """Raise :class:`RuntimeError` if a generator's state has an unexpected length."""
     if state.numel() != STATE_BYTES[device.type]:
         problem = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
         raise RuntimeError(f"{problem}, got {state.numel()}. Use a version of torch that privproj supports.")
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:
-    """Return the seed (64 bits) and the offset (60 bits, a multiple of 4) of a CUDA generator, both from ``seed``."""
+    """Return the seed (64 bits) and the offset (60 bits) of a CUDA generator.
+
+    The offset is a multiple of 4.
+    """
     key, offset = seed.generate_state(2, np.uint64)
     return int(key), int(offset) % LARGEST_OFFSET // 4 * 4
 
 
 def normal(shape: tuple[int, ...], like: torch.Tensor, stream: Stream | torch.Generator) -> torch.Tensor:
-    """Independent standard normal numbers of this shape, of the type and on the device of ``like``."""
+    """Return independent standard normal numbers, with dtype and device of ``like``."""
     drawn = stream.on(like.device) if isinstance(stream, Stream) else stream
-    # A mode that is on, such as the one that makes a checked loss quiet, would otherwise return its own numbers.
+    # An active TorchFunctionMode would otherwise intercept the call and could return other numbers.
     with torch._C.DisableTorchFunction():
         return torch.randn(shape, generator=drawn, dtype=like.dtype, device=like.device)
 
@@ -245,11 +274,11 @@ def normal(shape: tuple[int, ...], like: torch.Tensor, stream: Stream | torch.Ge
 def orthonormal(
     rows: int, columns: int, like: torch.Tensor, stream: Stream | torch.Generator
 ) -> tuple[torch.Tensor, ...]:
-    """Return the factors ``(Q, R)`` of a Gaussian matrix of shape rows x columns.
+    """Return the QR factors ``(Q, R)`` of a Gaussian matrix of shape rows x columns.
 
-    ``Q`` (rows x columns) has orthonormal columns that span a uniformly random subspace; ``R`` is columns x columns. It
-    needs ``columns <= rows``. The factors are found in double precision where the device has it: what is clipped must
-    not grow longer by a ``Q`` that is not quite orthonormal.
+    ``Q`` (rows x columns) has orthonormal columns that span a uniformly random subspace. ``R`` is columns x columns.
+    This requires ``columns <= rows``. The factors are computed in double precision where the device supports it,
+    because a ``Q`` that is not quite orthonormal could lengthen a clipped gradient.
     """
     gaussian = normal((rows, columns), like, stream)
     q, r = torch.linalg.qr(gaussian if gaussian.device.type == "mps" else gaussian.double())

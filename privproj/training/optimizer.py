@@ -1,7 +1,7 @@
-"""The private optimizer: it computes the gradient of each record, releases their clipped sum, and makes the step.
+"""The private optimizer: clip per-example gradients, release their sum, and step.
 
-It holds the training loop to what is accounted: every batch is released once, and no gradient that was not released
-reaches the wrapped optimizer.
+It ensures that the training loop does what is accounted: every batch is released once, and the wrapped optimizer
+receives released gradients only.
 """
 
 import inspect
@@ -41,11 +41,11 @@ AGREEMENT = 0.05
 
 
 class ReleaseCounter:
-    """Counts the releases of a run, in a ledger if there is one, and refuses more than the plan has.
+    """The count of the releases of a run, which is in a ledger if there is one.
 
-    A release is counted before its noised sum exists. So a run that is killed has made at most what was counted. The
-    ``account`` has all phases that are known from before, and then that of the run; ``stamps`` see to it that the
-    releases of earlier runs are counted too.
+    A release is counted before its noisy sum exists. So a run that is killed has made at most the counted releases. A
+    release beyond the planned steps raises an error. ``account`` has all earlier phases, and then the phase of the run.
+    ``stamps`` ensure that the releases of earlier runs are counted too.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, account: Account, stamps: Stamps) -> None:
@@ -53,11 +53,15 @@ class ReleaseCounter:
 
     @property
     def steps(self) -> int:
-        """The number of releases of this plan, those before a resume included."""
+        """The number of releases of this plan, including those before a resume."""
         return self.account.phases[-1][1]
 
     def record(self) -> None:
-        """Count one more release; with a ledger it is on the disk before the release exists."""
+        """Count one more release; with a ledger, write it to the disk first.
+
+        Raises :class:`UnsupportedError` if all planned steps are released, and :class:`InvalidParameterError` if the
+        account lacks releases of an earlier run on the same tensors.
+        """
         if self.steps >= self.plan.steps:
             raise UnsupportedError(
                 f"all {self.plan.steps} planned steps are released. Plan more steps, which need more noise."
@@ -70,24 +74,24 @@ class ReleaseCounter:
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
-    """Wraps a torch optimizer: ``step_on(loss_fn, batch)`` makes a whole step on a batch of the private loader.
+    """A private optimizer, which wraps a torch optimizer; :func:`make_private` makes it.
 
-    Loops that release elsewhere call ``backward_on(loss_fn, batch)`` and then ``step()``.
-
-    :func:`make_private` makes it. The wrapped optimizer sees released gradients only, so that its learning rates,
-    momentum, weight decay and schedulers are post-processing. ``close`` lets another process write the ledger.
+    ``step_on(loss_fn, batch)`` makes a whole step on a batch of the private loader. Loops that release elsewhere call
+    ``backward_on(loss_fn, batch)`` and then ``step()``. The wrapped optimizer receives released gradients only, so its
+    learning rates, momentum, weight decay and schedulers are post-processing. ``close`` lets another process write the
+    ledger.
 
     Args:
         optimizer: The wrapped optimizer, over every trained tensor and no others.
         module: The module that is trained.
         trained: Its trained tensors.
-        views: How the algorithm looks at the gradient of a record, one view for each trained tensor or one for all.
-        release: The release boundary, which clips, sums and adds noise.
+        views: The views of the algorithm: one for each trained tensor, or one for all.
+        release: The sum of a batch, which clips gradients and adds noise.
         spending: The count of releases, with the plan and the ledger.
-        loader: The private loader, which knows the batch that is being trained on.
+        loader: The private loader, which has the current batch.
 
     Raises:
-        InvalidParameterError: The optimizer lacks a trained tensor, or holds one that no release is about.
+        InvalidParameterError: The optimizer lacks a trained tensor, or holds another tensor that requires a gradient.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -142,7 +146,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._check_groups()
 
     def _share(self) -> None:
-        """Let groups, settings and state be the wrapped optimizer's, for schedulers and checkpoints."""
+        """Use the groups, the defaults and the state of the wrapped optimizer.
+
+        Schedulers and checkpoints then work on the wrapped optimizer.
+        """
         for name in ("param_groups", "defaults", "state"):
             setattr(self, name, getattr(self._original, name))
 
@@ -151,11 +158,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._noisy_sum.begin()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
+        """Return the state of the wrapped optimizer and the number of releases so far.
 
         Returns:
-            The dictionary that the wrapped optimizer returns, with one more entry ``privproj``. The clip is in it where
-            it adapts.
+            The dictionary of the wrapped optimizer with one more entry ``privproj``: the number of releases and, with
+            adaptive clipping, the clipping norm.
         """
         entry: dict[str, float] = {"releases": self._spending.account.spent}
         if self._plan.adaptive_clipping is not None:
@@ -163,14 +170,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return {**self._original.state_dict(), "privproj": entry}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state into the wrapped optimizer, and the adaptive clipping norm; keep the count of releases.
+        """Load a state into the wrapped optimizer; the count of releases does not change.
+
+        With adaptive clipping the clipping norm is loaded too.
 
         Args:
-            state_dict: What :meth:`state_dict` returned, here or in the run that is resumed.
+            state_dict: The result of :meth:`state_dict`, from this run or from the run that is resumed.
 
         Raises:
-            InvalidParameterError: The state is of a run with more releases than are accounted here, its clip is
-                outside the range of the plan, or it has a clip and a batch was begun.
+            InvalidParameterError: The state has more releases than are accounted here, its clipping norm is outside
+                the range of the plan, or it has a clipping norm and records of a batch were added.
         """
         state = dict(state_dict)
         entry = state.pop("privproj", {})
@@ -192,32 +201,35 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def optimizer(self) -> "PrivateOptimizer":
-        """The optimizer itself, where Accelerate looks for the one that schedulers know."""
+        """The optimizer itself; Accelerate reads this attribute."""
         return self
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier ``z``: standard deviation of the noise over the sensitivity, no unit."""
+        """The noise multiplier ``z``: standard deviation of the noise over sensitivity."""
         return self._plan.noise_multiplier
 
     @property
     def clip(self) -> float:
-        """The clip ``C`` of the next release, in the unit of the gradients; it changes with adaptive clipping only."""
+        """The clipping norm ``C`` of the next release, in the unit of the gradients.
+
+        It changes with adaptive clipping only.
+        """
         return self._noisy_sum.norm
 
     @property
     def plan(self) -> Plan:
-        """The plan of the run: sampling, clip, noise, steps and mechanism."""
+        """The plan of the run: sampling, clipping, noise, steps and mechanism."""
         return self._plan
 
     @property
     def steps_done(self) -> int:
-        """The number of releases made so far, those before a resume included."""
+        """The number of releases made so far, including those before a resume."""
         return self._spending.steps
 
     @property
     def has_released(self) -> bool:
-        """True if this object has made a release."""
+        """Whether this object has made a release."""
         return self._spending.stamps.left
 
     @property
@@ -226,21 +238,22 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return self._plan.steps - self.steps_done
 
     def epsilon(self, delta: float) -> Result:
-        """Compute epsilon of all that was released so far, rounded up; before the first step, that of the whole plan.
+        """Return epsilon of all releases so far, rounded up.
 
-        Earlier phases, of the ledger and of the search for the subspace, are included.
+        Earlier phases, from the ledger and from the search for the subspace, are included. If nothing is released yet,
+        it is the epsilon of the whole plan.
 
         Args:
             delta: The delta of the result, above 0 and below 1.
 
         Returns:
-            A :class:`privproj.Result`, as :func:`privproj.epsilon` gives it.
+            A :class:`privproj.Result`, as :func:`privproj.epsilon` returns it.
 
         Raises:
             InvalidParameterError: ``delta`` is outside its range.
-            UnsupportedError: The bound does not hold for what was released.
-            ConvergenceError: A quadrature or a search did not settle.
-            PrecisionError: The composition cannot tell such a delta from its rounding.
+            UnsupportedError: The bound does not hold for these releases.
+            ConvergenceError: A quadrature or a search did not converge.
+            PrecisionError: ``delta`` is too small compared with the rounding error of the composition.
         """
         account = self._spending.account
         result = (account if account.spent else account.planned).epsilon(delta)
@@ -248,15 +261,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return replace(result, warnings=tuple(warnings))
 
     def attach_step_hook(self, hook: Callable[[Any], None]) -> None:
-        """Call a function after every release, once the wrapped optimizer has made its step.
+        """Call a function after every step of the wrapped optimizer.
 
         Args:
-            hook: Called with this optimizer. Opacus' accountants offer such hooks.
+            hook: Called with this optimizer. Opacus' accountants provide such functions.
         """
         self._hooks.append(hook)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Remove gradients that the program computed elsewhere; none of ours outlives its step.
+        """Remove gradients that other code has computed.
+
+        Released gradients are removed after each step anyway.
 
         Args:
             set_to_none: Not used.
@@ -268,22 +283,24 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ) -> Tensor:
         """Compute and clip the gradients of a batch; :meth:`step` releases their sum.
 
-        If this fails, nothing of the batch is kept, and it may be passed again, in smaller parts for instance. Random
-        numbers that the loss function draws from the generators of torch, numpy or Python come from a secret seed.
+        If this fails, nothing of the batch is added, and the batch may be passed again, for example in smaller parts.
+        Random numbers that the loss function draws from the generators of torch, NumPy or Python come from a secret
+        seed.
 
         Args:
-            loss_fn: From a batch of one record, as ``collate_fn([record])`` makes it, to the loss, with any reduction.
-                Its tensors are on the device of the trained tensors. It may be called several times for a record.
+            loss_fn: Called with a batch of one record, as ``collate_fn([record])`` returns it; returns the loss, with
+                any reduction. The tensors of the batch are on the device of the trained tensors. It may be called
+                several times for a record.
             batch: A batch of the private loader.
             micro_batch_size: The largest number of records that are computed at once, at least 1. None: no limit.
             one_by_one: True computes one record after another, for operations that ``torch.vmap`` does not support.
 
         Returns:
-            The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
+            The mean of the losses, 0 for an empty batch. It depends on private records and has no noise.
 
         Raises:
-            InvalidParameterError: ``batch`` is not the one that was drawn, or the loss function is not a function of
-                one record alone, as far as that can be seen.
+            InvalidParameterError: ``batch`` is not the last batch of the loader, or the loss function was seen to
+                depend on more than one record.
             UnsupportedError: ``torch.vmap`` cannot run the loss function.
         """
         if not callable(loss_fn):
@@ -314,7 +331,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return total / max(1, records)
 
     def _add(self, loss_fn: LossFunction, group: Group, one_by_one: bool) -> Tensor:
-        """Add the clipped gradients of a group, divided where its records take different branches."""
+        """Add the clipped gradients of a group of records; return the sum of their losses.
+
+        The group is divided if its records take different branches.
+        """
         try:
             losses = self._recorder.losses(loss_fn, group, one_by_one=one_by_one)
         except Split as split:
@@ -323,9 +343,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return losses.sum()
 
     def _compare_one(self, loss_fn: LossFunction, group: Group) -> None:
-        """Raise unless the gradient of one record under ``vmap`` is its gradient alone.
+        """Raise an error unless one record has the same gradient with and without ``vmap``.
 
-        Whatever draws random numbers, or cannot be computed alone, is not compared.
+        The check is skipped if the loss function draws random numbers, or if a trained tensor supports ``vmap`` only.
         """
         recorder, one, gradients = self._recorder, group.rows([0]), []
         if any(trained.only_for for trained in self._trained):
@@ -352,7 +372,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
 
     def _check_gradients(self) -> None:
-        """Raise if the first batches have no gradient at all: the steps would be noise."""
+        """Raise an error if the first batches have no gradients, so that steps are noise."""
         if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
             self._noisy_sum.forget()
             remedy = (
@@ -365,7 +385,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)
 
     def _advise(self, groups: list[Group], records: int, one_by_one: bool) -> None:
-        """Warn once about a batch of many shapes, which is computed in as many parts."""
+        """Warn once about a batch with many shapes, each of which is computed separately."""
         if self._has_advised or one_by_one or len(groups) <= MANY_GROUPS or 2 * len(groups) <= records:
             return
         self._has_advised = True
@@ -377,7 +397,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise if other tensors are trained than those of the plan, or have gradients from elsewhere."""
+        """Raise an error if the trained tensors are not those of the plan or have gradients."""
         if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
             remedy = "freeze or convert tensors before make_private only"
             raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
@@ -389,19 +409,21 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def step_on(
         self, loss_fn: LossFunction, batch: Batch, micro_batch_size: int | None = None, *, one_by_one: bool = False
     ) -> Tensor:
-        """Make one private step: compute and clip gradients, release their sum, and step the wrapped optimizer.
+        """Make one private step on a batch.
+
+        It computes and clips the gradients, releases their noisy sum, and steps the wrapped optimizer.
 
         Args:
-            loss_fn: From a batch of one record to its loss, as in :meth:`backward_on`.
+            loss_fn: Called with a batch of one record; returns its loss, as in :meth:`backward_on`.
             batch: A batch of the private loader.
             micro_batch_size: The largest number of records that are computed at once, at least 1. None: no limit.
             one_by_one: True computes one record after another, for operations that ``torch.vmap`` does not support.
 
         Returns:
-            The mean of the losses, 0 for an empty batch. It is a statistic of private records that no noise protects.
+            The mean of the losses, 0 for an empty batch. It depends on private records and has no noise.
 
         Raises:
-            InvalidParameterError: As :meth:`backward_on` and :meth:`step` raise it.
+            InvalidParameterError: :meth:`backward_on` or :meth:`step` raises it.
             UnsupportedError: All planned steps are released, or ``torch.vmap`` cannot run the loss function.
         """
         mean = self.backward_on(loss_fn, batch, micro_batch_size, one_by_one=one_by_one)
@@ -410,7 +432,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def grad_scale(self) -> float:
-        """The scale of the losses: 1, since gradients are clipped and need none."""
+        """The scale of the losses, which is always 1, because clipped gradients need none."""
         return 1.0
 
     @grad_scale.setter
@@ -421,14 +443,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         raise InvalidParameterError("optimizer", "a step of a GradScaler", "used without a gradient scaler", remedy)
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Release the batch and let the wrapped optimizer use what was released. An empty batch is released too.
+        """Release the batch and step the wrapped optimizer with the released gradients.
+
+        An empty batch is released too.
 
         Args:
-            closure: Must be None, since every release is used once.
+            closure: Must be None, because every release is used once.
 
         Raises:
-            InvalidParameterError: No batch was taken in, a closure is given, or the optimizer holds a tensor that no
-                release is about.
+            InvalidParameterError: The gradients of the batch were not computed, a closure is given, or the optimizer
+                does not hold exactly the trained tensors.
             UnsupportedError: All planned steps are released.
         """
         if closure is not None:
@@ -447,10 +471,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             hook(self)
 
     def _use(self, means: list[Tensor]) -> None:
-        """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""
+        """Step the wrapped optimizer with released means as its only gradients."""
         self._drop_gradients()
         group_of = {id(p): group for group in self.param_groups for p in group["params"]}
-        # Around a whole step there may be autocast.
+        # The caller may have autocast switched on.
         with full_precision():
             for view, mean in zip(self._views, means, strict=True):
                 group = group_of[id(view.parameters[0])]
@@ -463,16 +487,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._steps_itself = False
 
     def _check_own_step(self, *_: object) -> None:
-        """Raise :class:`InvalidParameterError` where the wrapped optimizer steps otherwise than with what was
-        released.
-        """
+        """Raise an error if other code calls ``step`` of the wrapped optimizer."""
         if not self._steps_itself:
             remedy = "call step_on of the optimizer that make_private returned, because other gradients have no noise"
             expected = "called through the private optimizer only"
             raise InvalidParameterError("optimizer", "a step of the wrapped optimizer", expected, remedy)
 
     def _drop_gradients(self) -> None:
-        """Remove all gradients, so that none is ever seen that was not released."""
+        """Remove all gradients, so that no unreleased gradient is used."""
         for trained in self._trained:
             for parameter in trained.parameters:
                 parameter.grad = None
@@ -480,7 +502,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             parameter.grad = None
 
     def _check_groups(self) -> None:
-        """Raise :class:`InvalidParameterError` unless the wrapped optimizer holds just what is released."""
+        """Raise an error unless the wrapped optimizer holds exactly the released tensors."""
         held = {*self._held()}
         for view in self._views:
             if not held.issuperset(view.parameters):
@@ -499,7 +521,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
-        """Release the wrapped optimizer and let another process write the ledger."""
+        """Detach from the wrapped optimizer and let another process write the ledger."""
         self._handle.remove()
         self._turn.closed = True
         if self._spending.ledger is not None:
@@ -507,7 +529,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
 
 def _only_gradient(captured: Gradients) -> Tensor:
-    """Return the gradient of the only record, outputs x inputs."""
+    """Return the gradient of a single record, outputs x inputs."""
     if len(captured) == 1:
         return captured[0][0]
     g, x = captured

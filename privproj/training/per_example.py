@@ -1,12 +1,14 @@
-"""Norms and clipped sums of per-example gradients, which are formed only where that takes less memory.
+"""Norms and clipped sums of per-example gradients.
 
-A linear layer that sees ``x`` (records x tokens x inputs) and gets ``g`` (records x tokens x outputs) back has the
-per-example gradient ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). A projection from the right, ``G_j P``, has the
-same form with ``x P`` in place of ``x``.
+Gradients are formed only if this takes less memory than their factors. A linear layer with the inputs ``x`` (records x
+tokens x inputs) and the gradients of its outputs ``g`` (records x tokens x outputs) has the per-example gradient
+``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). A projected gradient ``G_j P`` has the same form, with ``x P`` in place
+of ``x``.
 
-Whatever is added over records is added in double precision, and what is added for a record is a function of that
-record. So a record moves a sum of ``n`` records by what it adds, up to ``n^2 2^-53`` times the clip: 5e-7 at 65,536
-records. A sum in single precision rounds by how records stand side by side, which one record changes for all others.
+Sums over records are in double precision, and the summand of a record is a function of that record only. So a record
+changes a sum of ``n`` records by its summand, with a rounding error of at most ``n^2 2^-53`` times the clipping norm:
+5e-7 at 65,536 records. In single precision the rounding errors would depend on which records are added together, so one
+record could change them for all others.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,18 +34,21 @@ elsewhere few kernels are started."""
 
 
 def is_smaller_formed(tokens: int, outputs: int, inputs: int) -> bool:
-    """Return True if a formed gradient is not larger than its factors, which have several tokens."""
-    # o i <= T (o + i).
+    """Return True if a gradient of several tokens takes no more memory than its factors."""
+    # o i <= T (o + i) for o outputs, i inputs and T tokens.
     return tokens > 1 and outputs * inputs <= tokens * (outputs + inputs)
 
 
 def formed(g: Tensor, x: Tensor) -> Tensor:
-    """Return the gradients ``G_j = sum_t g_jt x_jt^T`` of all records, records x outputs x inputs."""
+    """Return the gradients ``G_j = sum_t g_jt x_jt^T`` of all records.
+
+    The result is records x outputs x inputs.
+    """
     return torch.bmm(g.transpose(1, 2), x)
 
 
 def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Return the gradients of all records, block by block of records, with the rows of each block."""
+    """Yield ``(rows, gradients)`` for all records, block by block."""
     size = max(1, block_of(g) // (g.shape[2] * x.shape[2]))
     for first in range(0, len(g), size):
         rows = slice(first, first + size)
@@ -51,32 +56,38 @@ def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def block_of(part: Tensor) -> int:
-    """Return the number of entries that are worked on at once."""
+    """Return the number of entries to process at once on the device of a tensor."""
     return BLOCK["cpu" if part.device.type == "cpu" else "other"]
 
 
 def to_double(part: Tensor) -> Tensor:
-    """Return the tensor in double precision; unchanged on a device that has none (mps)."""
+    """Return the tensor in double precision; unchanged on mps, which does not support it."""
     return part if part.device.type == "mps" else part.double()
 
 
 def exact(part: Tensor) -> Tensor:
-    """Return the tensor in double precision, as sums over records are; on the CPU if the device (mps) has none."""
+    """Return the tensor in double precision, as in sums over records.
+
+    A tensor on mps, which does not support double precision, is moved to the CPU.
+    """
     return part.cpu().double() if part.device.type == "mps" else part.double()
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Return the squared norm of every record's row (records x anything), in double precision."""
+    """Return the squared norm of the row of each record, in double precision.
+
+    ``rows`` is records x any dimensions. On mps the norm has the precision of ``rows``.
+    """
     wide = None if rows.device.type == "mps" else torch.float64
     return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=wide).square()
 
 
 def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
-    """Return the squared Frobenius norm ``|G_j|_F^2`` of every record's gradient, never too small.
+    """Return the squared Frobenius norm ``|G_j|_F^2`` of every record's gradient.
 
-    ``g`` is records x tokens x outputs, ``x`` records x tokens x inputs; without ``x`` it is the gradients themselves.
-    Tokens may cancel, and small products may underflow; then rounding could hide a norm, so that a bound on it is
-    added. What overflows has no finite norm.
+    ``g`` is records x tokens x outputs, and ``x`` is records x tokens x inputs. Without ``x``, ``g`` has the gradients
+    themselves. Rounding does not make a norm too small: if tokens may cancel or products may underflow, a bound on the
+    error is added. If a value overflows, the norm is not finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -84,7 +95,8 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     tokens, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
     summed = x
     if isinstance(g, LookedUp):
-        # Numbers far apart stand in one Gram matrix here; but they are summed in their own type.
+        # This Gram matrix has entries of very different size, so it is computed in double precision. clipped_sum adds
+        # the tokens in their own type.
         x = to_double(x)
         grams, added = [g.gram(), gram_matrix(x)], GRAM_BLOCK + tokens
     elif tokens == 1:
@@ -93,20 +105,22 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     elif is_smaller_formed(tokens, outputs, inputs):
         # |sum_t g_jt x_jt^T|_F^2, with the gradient formed.
         sizes = [torch.linalg.vector_norm(part, dim=2) for part in (g, x)]
-        # The blocks whose norms are taken are those that clipped_sum adds, or else their error counts.
+        # Either clipped_sum adds these same blocks, or the rounding error of forming them is included.
         added = 0 if is_summed_formed(g) else tokens
         return torch.cat([row_norms(block) for _, block in formed_blocks(g, x)]) + _rounding(g, *sizes, added=added)
     else:
         grams, added = [gram_matrix(part) for part in (g, x)], GRAM_BLOCK + tokens
     # |G_j|_F^2 = <g_j g_j^T, x_j x_j^T>: the sum over pairs of tokens of (g_jt . g_js)(x_jt . x_js).
-    # |g_jt| stands on the diagonal of g_j g_j^T; what underflows there is less than o tiny.
+    # |g_jt|^2 is on the diagonal of g_j g_j^T, and less than o tiny is lost there by underflow, for o outputs. tiny is
+    # the smallest normal number.
     tiny = torch.finfo(x.dtype).tiny
     sizes = [
         (gram.diagonal(dim1=1, dim2=2) + width * tiny).sqrt()
         for gram, width in zip(grams, (outputs, inputs), strict=True)
     ]
-    # Entries of the two Gram matrices lose at most o tiny and i tiny to underflow, their products at most tiny:
-    # o tiny (sum_t |x_t|)^2 + i tiny (sum_t |g_t|)^2 + T^2 tiny in all, taken twice.
+    # For o outputs, i inputs and T tokens, underflow takes at most o tiny and i tiny from the entries of the two Gram
+    # matrices, and tiny from their products: in all o tiny (sum_t |x_t|)^2 + i tiny (sum_t |g_t|)^2 + T^2 tiny. Twice
+    # that is added.
     totals = [to_double(size.sum(1)).square() for size in sizes]
     lost = 2.0 * tiny * (outputs * totals[1] + inputs * totals[0] + tokens**2)
     product = grams[0].mul_(grams[1]).sum((1, 2))
@@ -114,17 +128,21 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
 
 
 def _rounding(like: Tensor, g: Tensor, x: Tensor, *, added: int) -> Tensor:
-    """Return a bound on the rounding error of a squared norm whose tokens cancel, from ``|g_t|`` and ``|x_t|``.
+    """Return a bound on the rounding error of a squared norm whose tokens may cancel.
 
-    ``added`` is the number of rounded additions: ``GRAM_BLOCK`` in the two Gram matrices together, since a sum of n
-    products has a relative error of n eps/2, and one for each token in a gradient that is formed and then summed.
+    ``g`` and ``x`` are the norms ``|g_t|`` and ``|x_t|`` of the tokens. ``added`` is the number of rounded additions:
+    ``GRAM_BLOCK`` for the two Gram matrices together, because a sum of n products has a relative error of n eps/2, and
+    one for each token of a gradient that is formed and then summed.
     """
     # (CANCELLATION + added) eps (sum_t |g_jt| |x_jt|)^2.
     return (CANCELLATION + added) * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
 
 
 def gram_matrix(part: Tensor) -> Tensor:
-    """Return the products of all pairs of tokens (records x tokens x width), added in double precision by blocks."""
+    """Return the Gram matrix of the tokens of each record (records x tokens x width).
+
+    Blocks of products are added in the precision of ``part``, and the blocks in double precision.
+    """
     blocks = part.split(GRAM_BLOCK, 2)
     total = to_double(blocks[0] @ blocks[0].mT)
     for block in blocks[1:]:
@@ -133,14 +151,18 @@ def gram_matrix(part: Tensor) -> Tensor:
 
 
 def is_summed_formed(g: Tensor) -> bool:
-    """Return True if the sum over records adds formed gradients. For fewer tokens a product in double is cheaper."""
+    """Return True if ``clipped_sum`` adds formed gradients.
+
+    With few tokens, or in double precision, a product of the factors is cheaper.
+    """
     return g.shape[1] >= 8 and g.dtype is not torch.float64
 
 
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the sum ``sum_j c_j S_j`` of every record's row (records x anything), in double precision.
+    """Return ``sum_j c_j S_j`` over the rows ``S_j`` of all records, in double precision.
 
-    ``c`` is one factor for each record. ``mask`` says which records are finite; None says that all are.
+    ``rows`` is records x any dimensions. ``c`` has one factor for each record. ``mask`` marks the finite records, and
+    others count as 0; None: all are finite.
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
@@ -155,10 +177,10 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """Return the sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
+    """Return ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
 
-    ``c`` is one factor for each record; without ``x`` the gradients are ``g``. ``mask`` says which records are finite;
-    None says that all are.
+    ``c`` has one factor for each record. Without ``x``, ``g`` has the gradients themselves. ``mask`` marks the finite
+    records, and others count as 0; None: all are finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -187,26 +209,30 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 
 @dataclass(frozen=True)
 class LookedUp:
-    """The factor ``g`` of a table of which rows were looked up: its last tokens are unit vectors, kept as row numbers.
+    """The factor ``g`` of an embedding, with row numbers in place of unit vectors.
 
-    ``dense`` (records x S x outputs, ``S`` may be 0) are the tokens of layers that multiply by the table, and come
-    first; ``rows`` (records x T) are the rows that were looked up. No unit vector is ever formed.
+    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. ``rows`` (records x T) has the numbers
+    ``i``, and the unit vectors are not formed. ``dense`` (records x S x outputs, ``S`` may be 0) has the tokens of
+    layers that multiply by the same table. They come before the unit vectors.
     """
 
     dense: Tensor
     rows: Tensor
 
     def __getitem__(self, rows: slice | Tensor) -> "LookedUp":
-        """Return the factor of these records."""
+        """Return the factor of some records."""
         return LookedUp(self.dense[rows], self.rows[rows])
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """``(records, S + T, outputs)``."""
+        """The shape ``(records, S + T, outputs)`` of the factor."""
         return len(self.rows), self.dense.shape[1] + self.rows.shape[1], self.dense.shape[2]
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        """Return the products of all tokens with a matrix of ``outputs`` rows, records x (S + T) x its columns."""
+        """Return the products of all tokens with a matrix that has ``outputs`` rows.
+
+        The result is records x (S + T) x columns.
+        """
         # e_i^T M is row i of M.
         return torch.cat([self.dense @ other, other[self.rows]], 1)
 
@@ -216,7 +242,7 @@ class LookedUp:
         return torch.cat([self.dense, unit], 1)
 
     def gram(self) -> Tensor:
-        """Return the products of all pairs of tokens, in double precision."""
+        """Return the Gram matrix of the tokens of each record, in double precision."""
         dense = to_double(self.dense)
         # g_t . e_i = g_ti, and e_i . e_k = 1 where i = k.
         crossed = dense.gather(2, self.rows[:, None, :].expand(-1, dense.shape[1], -1))
@@ -224,7 +250,7 @@ class LookedUp:
         return torch.cat([torch.cat([gram_matrix(dense), crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""
+        """Return ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
         looked_up = exact(x[:, count:])
@@ -237,9 +263,10 @@ class LookedUp:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch off mixed precision and shortened mantissas: a norm must be the norm of what is summed.
+    """Switch off autocast, reduced precision of products, and gradients in the block.
 
-    Torch has two ways to say how matrices are multiplied. Both are set, and both come back as they were.
+    The norm that is clipped must be the norm of what is summed. torch has two interfaces to the precision of matrix
+    products. Both are set, and both are restored afterwards.
     """
     restores = _precision_restores()
     torch.set_float32_matmul_precision("highest")
@@ -252,7 +279,7 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return :func:`full_precision`, or nothing to do where products have full precision already."""
+    """Return :func:`full_precision`, or an empty context if products are precise already."""
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         if not mixed and torch.get_float32_matmul_precision() == "highest":
@@ -261,9 +288,12 @@ def precise() -> AbstractContextManager[None]:
 
 
 def _precision_restores() -> list[Callable[[], object]]:
-    """Return functions that restore the precision of matrix products, for torch as a whole and for each backend."""
+    """Return functions that restore the precision of matrix products.
+
+    There is one for torch as a whole, and one for each backend.
+    """
     restores: list[Callable[[], object]] = []
-    # Reading the older one raises where the newer ones say otherwise.
+    # Reading the older setting raises an error if it contradicts the newer ones.
     with suppress(RuntimeError):
         restores.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
     backends: list[tuple[Any, Any]] = [
@@ -273,7 +303,7 @@ def _precision_restores() -> list[Callable[[], object]]:
     for matrices, all_ in backends:
         value = getattr(matrices, "fp32_precision", None)
         if value is not None:
-            # What equals the setting of the whole backend is taken from there, now as later.
+            # A value equal to that of the whole backend is restored as inherited from the backend.
             setting = "none" if value == all_.fp32_precision else value
             restores.append(partial(setattr, matrices, "fp32_precision", setting))
     return restores

@@ -1,7 +1,8 @@
-"""Gradients of single records: the loss function never sees two records.
+"""Per-example gradients from a loss function that never sees two records.
 
-Records of one shape form a group, which is computed at once under ``torch.vmap``. Where records take different branches
-the group is divided, and each part is computed again. ``one_by_one`` computes one record after another instead.
+Records of one shape form a group, which is computed at once under ``torch.vmap``. If records take different branches,
+the group is divided, and each part is computed again. With ``one_by_one`` records are computed one after another,
+without ``vmap``.
 """
 
 import copy
@@ -37,11 +38,14 @@ PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.d
 
 @dataclass(frozen=True)
 class Group:
-    """Records of one structure whose tensors have the same shapes and types, and whose other values are the same.
+    """Records that can be computed together under ``torch.vmap``.
+
+    They have the same structure, their tensors have the same shapes and types, and their other values are equal.
 
     Attributes:
         columns: The tensors of a record, each with one row for every record.
-        build: Makes a batch of one record from its tensors.
+        build: Called with the tensors of one record; returns a batch of one record.
+        records: The number of records.
     """
 
     columns: tuple[Tensor, ...]
@@ -49,7 +53,7 @@ class Group:
     records: int
 
     def pin_memory(self) -> "Group":
-        """Return the group in pinned memory, as torch's loaders ask for it."""
+        """Return the group in pinned memory; torch's loaders call this."""
         return Group(tuple(column.pin_memory() for column in self.columns), self.build, self.records)
 
     def rows(self, rows: slice | list[int]) -> "Group":
@@ -59,7 +63,10 @@ class Group:
 
 
 def group(records: Iterable[Any]) -> list[Group]:
-    """Divide batches of one record each into groups that can be computed together."""
+    """Return groups of records that can be computed together.
+
+    Each of ``records`` is a batch of one record.
+    """
     by_structure: dict[Any, tuple[list[list[Tensor]], Any]] = {}
     for record in records:
         tensors: list[Tensor] = []
@@ -74,7 +81,10 @@ def group(records: Iterable[Any]) -> list[Group]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A container or a dataclass with its parts, or a single value (``parts`` is None). Tensors stand as None."""
+    """A node in the structure of a record: a container with its parts, or a single value.
+
+    ``parts`` is None for a single value. A tensor is represented by None in place of a node.
+    """
 
     value: Any
     keys: tuple[Any, ...] = ()
@@ -82,13 +92,17 @@ class _Part:
 
 
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
-    """Describe a batch of one record, and append its tensors."""
+    """Return the structure of a batch of one record; append its tensors to ``tensors``.
+
+    Raises :class:`InvalidParameterError` for other values than dense tensors, numbers and text in containers.
+    """
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
-        # What is stacked has no graph and no subclass.
+        # Tensors are stacked without their graph and as plain tensors.
         is_bare = type(value) is Tensor and not value.requires_grad
         tensors.append(value if is_bare else value.detach().as_subclass(Tensor))
         return None
-    # What else a container or a value has, such as attributes, would be that of the first record of a group.
+    # A batch is rebuilt from the container of the first record of a group, so containers with further contents, such
+    # as attributes, are not accepted.
     kind, attributes = type(value), getattr(value, "__dict__", {})
     has_slots = any(base.__dict__.get("__slots__") for base in kind.__mro__)
     if kind in (dict, OrderedDict, defaultdict) and all(map(_is_plain, value)):
@@ -101,14 +115,14 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
         return _Part(value, tuple(attributes), tuple(_structure(part, tensors) for part in attributes.values()))
     if _is_plain(value):
         return _Part(value)
-    # What else an object holds could be kept by the program, and reach another record.
+    # The loss function could store values in other objects, and they would reach another record.
     expected = "a loader of records made of dense tensors, numbers and text, in tuples, lists, dicts or dataclasses"
     remedy = "convert other values in collate_fn, for instance by torch.as_tensor or to_dict()"
     raise InvalidParameterError("data_loader", type(value).__name__, expected, remedy)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True for a single value that is told by its text."""
+    """Return True for a single value that its text identifies."""
     if isinstance(value, Enum):
         return True
     if isinstance(value, tuple):
@@ -117,14 +131,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return the text that tells a single value."""
+    """Return the text that identifies a single value."""
     if isinstance(value, Enum):
         return f"{value._name_} {value._value_!r}"
     return repr(tuple((type(part), _text(part)) for part in value)) if isinstance(value, tuple) else repr(value)
 
 
 def _key(part: _Part | None) -> Any:
-    """Return what is equal for two structures of which either can stand for the other."""
+    """Return a key that is equal for two structures if either can replace the other."""
     if part is None:
         return None
     if part.parts is None:
@@ -133,12 +147,12 @@ def _key(part: _Part | None) -> Any:
 
 
 def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
-    """Make a batch of one record from its structure and its tensors."""
+    """Return a batch of one record, made from its structure and its tensors."""
     return _built(part, iter(tensors))
 
 
 def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
-    """Make a part of a batch from the tensors that are left."""
+    """Return a part of a batch; its tensors are the next ones of ``left``."""
     if part is None:
         return next(left)
     if part.parts is None:
@@ -147,7 +161,7 @@ def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
     if isinstance(part.value, tuple | list):
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
     if isinstance(part.value, dict):
-        # A default of a record would be that of the first one.
+        # A defaultdict becomes a dict: its default would be that of the first record.
         made = OrderedDict() if kind is OrderedDict else {}
         made.update(zip(part.keys, values, strict=True))
         return made
@@ -163,7 +177,7 @@ def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
 
 
 class Recorder:
-    """Computes losses of records, and leaves the gradient of each record in the trained tensors.
+    """A runner of loss functions, which stores per-example gradients in trained tensors.
 
     Args:
         module: The module that is trained.
@@ -176,14 +190,15 @@ class Recorder:
         self.parameters = [p for _, p in self.owners.values()]
 
     def begin(self, seed: np.random.SeedSequence) -> None:
-        """Begin a step, with the secret seed of what the loss function draws.
+        """Begin a step with a secret seed for the random numbers of the loss function.
 
-        In every pass numpy and Python draw from the same seed, so that no record changes what is drawn for another one.
-        Raises :class:`InvalidParameterError` for hooks that would see all records, and for layers that count them.
+        In every pass of the step NumPy and Python start from the same seed, so that no record changes the random
+        numbers of another one. Raises :class:`InvalidParameterError` for hooks that see unclipped gradients, and for
+        BatchNorm in training mode.
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
-        # The module may have been moved.
+        # The module may have been moved to another device since the last step.
         self.device, self.tensors = self.parameters[0].device, [*self.module.parameters(), *self.module.buffers()]
         self.devices = list(dict.fromkeys((torch.device("cpu"), *(t.device for t in self.tensors))))
         self.generators = [device_generator(device) for device in self.devices if device.type in STATE_BYTES]
@@ -201,21 +216,21 @@ class Recorder:
         return [generator.initial_seed() for generator in self.generators]
 
     def has_drawn(self) -> bool:
-        """Return True if random numbers of torch were drawn since the pass began, or may have been."""
+        """Return True if torch has drawn random numbers since the pass began, or may have."""
         pairs = zip(self.generators, self.states, strict=True)
         return self.has_rewound or any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
     def clear(self) -> None:
-        """Forget what a pass has left."""
+        """Clear the gradients in the trained tensors."""
         for trained in self.trained:
             trained.clear()
 
     def losses(self, loss_fn: LossFunction, group: Group, *, one_by_one: bool = False) -> Tensor:
-        """Compute the losses of a group of records, and leave their gradients in the trained tensors.
+        """Return the losses of a group and store the gradients in the trained tensors.
 
         Args:
-            loss_fn: From a batch of one record to its loss.
-            group: The records; one record for ``one_by_one``.
+            loss_fn: Called with a batch of one record; returns its loss.
+            group: The records; a single record for ``one_by_one``.
             one_by_one: True to compute the record without ``vmap``.
 
         Returns:
@@ -223,7 +238,8 @@ class Recorder:
 
         Raises:
             Split: The records take different branches.
-            InvalidParameterError: The function keeps a tensor, writes to the module, sets a seed, or cannot be private.
+            InvalidParameterError: The function stores a tensor, writes to the module, sets a seed, or is not a function
+                of one record for another reason.
             UnsupportedError: ``vmap`` cannot run the function.
         """
         # The function may write to its input, and a group that is divided is computed again.
@@ -255,9 +271,9 @@ class Recorder:
         return losses
 
     def _all(self, loss_fn: LossFunction, group: Group) -> Tensor:
-        """Compute all records of a group under ``vmap``."""
+        """Return the losses of all records of a group, computed under ``vmap``."""
         records = group.records
-        # Expanded views: a copy is made of what is used otherwise than by a captured function only.
+        # Expanded views take no memory until a function without a rule uses them.
         self.copies = tuple(p.detach().expand(records, *p.shape).requires_grad_() for p in self.parameters)
         self.switch = torch.empty(records, 0, device=self.device, requires_grad=True)
         dims = (0,) * len(group.columns)
@@ -276,7 +292,10 @@ class Recorder:
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
-        """Run a function for all records; each tensor has one row for each record, or is the same for all (None)."""
+        """Run a function for all records under ``vmap``.
+
+        ``dims`` is 0 for a tensor with one row for each record, and None for a tensor that is the same for all.
+        """
 
         @_NO_SAVED_TENSORS_HOOKS
         def one(tensors: tuple[Tensor, ...], switch: Tensor, copies: tuple[Tensor, ...]) -> Any:
@@ -299,7 +318,7 @@ class Recorder:
             return mapped(tensors, self.switch, self.copies)
 
     def _one(self, loss_fn: LossFunction, group: Group) -> Tensor:
-        """Compute the only record of a group by itself."""
+        """Return the loss of the only record of a group, computed without ``vmap``."""
         tensors = [column[0] for column in group.columns]
         during = OneRecord(self, tensors)
         self.passes.append(during)
@@ -316,7 +335,10 @@ class Recorder:
         return loss.detach()[None]
 
     def check_layers(self) -> None:
-        """Raise for hooks that would see the gradients of all records, and for layers that count records."""
+        """Raise an error for hooks on gradients and for BatchNorm in training mode.
+
+        The hooks would see gradients before they are clipped.
+        """
         if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
             self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters):
@@ -337,13 +359,16 @@ class Recorder:
                 )
 
     def _refuse(self, what: str, remedy: str) -> None:
-        """Forget the pass and raise."""
+        """Clear the gradients and raise :class:`InvalidParameterError`."""
         self.clear()
         raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
 
 
 def _scalar(loss: Any) -> Tensor:
-    """Return the loss as a tensor without dimensions; raise for anything else."""
+    """Return the loss as a tensor without dimensions.
+
+    Raises :class:`InvalidParameterError` for anything but a tensor with one entry.
+    """
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"{type(loss).__name__}{f' of shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else ''}"
         remedy = "return one number, with any reduction: the batch has one record"
@@ -355,8 +380,8 @@ def _scalar(loss: Any) -> Tensor:
 
 @contextmanager
 def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor]) -> Iterator[None]:
-    """Let these tensors stand in the layers in place of the trained ones."""
-    # Within a checkpoint, copies of the pass around it stand there.
+    """Replace the trained tensors in the layers within the block."""
+    # Within a checkpoint the layers have the copies of the outer pass, which are restored.
     before = [table[key] for table, key, _ in places]
     for table, key, parameter in places:
         table[key] = replacements[id(parameter)]
@@ -369,7 +394,10 @@ def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor
 
 @contextmanager
 def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]:
-    """Put attributes and buffers back as they were, so that no call knows of earlier ones; refuse writes in place."""
+    """Restore attributes and buffers of layers after the block, so calls are independent.
+
+    Raises :class:`InvalidParameterError` if a tensor was written in place.
+    """
     before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
     written = [(tensor, tensor._version) for tensor in tensors]
     try:
@@ -390,7 +418,10 @@ def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]
 
 @contextmanager
 def _noting_rewinds(recorder: Any) -> Iterator[None]:
-    """Note calls of ``set_rng_state``, by which random numbers repeat; ``fork_rng`` calls it too."""
+    """Set ``recorder.has_rewound`` if ``set_rng_state`` is called within the block.
+
+    Random numbers repeat after such a call. ``fork_rng`` calls it too.
+    """
     modules: tuple[Any, ...] = (torch, torch.random, torch.cuda, torch.cuda.random)
     places = [(module, module.set_rng_state) for module in modules]
 
@@ -417,24 +448,24 @@ _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(
 
 
 class _Recomputed(torch.autograd.Function):
-    """A part of the forward pass of all records that is computed again on the way back."""
+    """A checkpointed part of the forward pass, computed again in the backward pass."""
 
     @staticmethod
     def forward(switch: Tensor, part: "_Checkpoint", dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Run the part, and keep the state of the random numbers."""
+        """Run the part, and save the states of the random generators."""
         part.states = [generator.get_state() for generator in part.recorder.generators]
         outs = part.run(tensors, dims)
         return tuple(out.clone() if any(out is t for t in tensors) else out for out in outs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what the part is computed from."""
+        """Save the part and its tensors for the backward pass."""
         _, ctx.part, ctx.dims, *tensors = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Run the part again, and go back through it."""
+        """Run the part again with the same random numbers, and differentiate it."""
         needed = ctx.needs_input_grad[3:]
         tensors = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
         recorder = ctx.part.recorder
@@ -452,7 +483,7 @@ class _Recomputed(torch.autograd.Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: Any, switch: Tensor, part: "_Checkpoint", _: Any, *tensors: Tensor
     ) -> tuple[Any, Any]:
-        """Put the records first."""
+        """Move the dimension of the records to the front and apply the function."""
         moved = [t if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[3:], strict=True)]
         dims = tuple(None if d is None else 0 for d in in_dims[3:])
         outs: Any = _Recomputed.apply(switch, part, dims, *moved)
@@ -463,13 +494,15 @@ OWN_FUNCTIONS.add(_Recomputed)
 
 
 def _set_states(generators: list[torch.Generator], states: list[Tensor]) -> None:
-    """Set the states of generators."""
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)
 
 
 class _Checkpoint:
-    """A checkpointed function whose tensors, in its arguments or in those of a ``partial``, stand apart."""
+    """A checkpointed function, with its tensors separated from its other arguments.
+
+    Tensors in the arguments of a ``partial`` are separated too.
+    """
 
     def __init__(self, recorder: Recorder, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
         self.recorder, self.states = recorder, []
@@ -482,7 +515,7 @@ class _Checkpoint:
         self.autocast = torch.is_autocast_enabled(recorder.device.type), torch.get_autocast_dtype(recorder.device.type)
 
     def run(self, tensors: tuple[Tensor, ...], dims: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        """Run the function for all records."""
+        """Return the tensors that the function returns for all records."""
 
         def call(*tensors: Tensor) -> tuple[Any, ...]:
             left = iter(tensors)
@@ -497,8 +530,8 @@ class _Checkpoint:
 
 @contextmanager
 def _in_place_of_checkpoint(function: Callable[..., Any]) -> Iterator[None]:
-    """Let this function be called wherever the program calls torch's ``checkpoint``."""
-    # Torch keeps under this name what is called in place of the function, with dynamo switched off.
+    """Call ``function`` within the block whenever torch's ``checkpoint`` is called."""
+    # torch calls the function in this attribute in place of checkpoint, with dynamo switched off.
     target: Any = torch.utils.checkpoint.checkpoint.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
     before = getattr(target, "__dynamo_disable", None)
     target.__dynamo_disable = function
@@ -513,7 +546,7 @@ _OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_ch
 
 
 def _recomputing(recorder: Recorder) -> Any:
-    """Let ``checkpoint`` recompute under ``vmap``."""
+    """Return a context in which ``checkpoint`` recomputes under ``vmap``."""
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         part = _Checkpoint(recorder, function, args, {k: v for k, v in kwargs.items() if k not in _OPTIONS})
@@ -525,7 +558,10 @@ def _recomputing(recorder: Recorder) -> Any:
 
 
 def _without_checkpoints() -> Any:
-    """Let ``checkpoint`` call its function: the activations of one record are small."""
+    """Return a context in which ``checkpoint`` calls its function without recomputing.
+
+    The activations of one record take little memory.
+    """
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **{k: v for k, v in kwargs.items() if k not in _OPTIONS})

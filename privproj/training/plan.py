@@ -1,7 +1,7 @@
-"""The plan of a private training run: sampler, clip, noise, projection and accounting event in one frozen record.
+"""The plan of a private training run, which is both executed and accounted.
 
-The training code does what the plan says and the accountant is told what the plan says. Nothing else links the two.
-Before it stand the records that ``make_private`` takes in place of long lists of arguments.
+The training code executes the plan, and the accountant computes epsilon from the same plan. Nothing else links the two.
+This module also has the options that :func:`make_private` accepts for batches and algorithms.
 """
 
 import math
@@ -34,13 +34,15 @@ SchemeName = Literal["poisson", "fixed", "balls-in-bins"]
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonBatches:
-    """Batches that every record joins independently with one probability, for ``make_private(batches=...)``.
+    """Poisson sampling of batches, for ``make_private(batches=...)``.
+
+    Every record joins every batch independently, with the same probability.
 
     Args:
-        rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; it is rounded up to a multiple
-            of ``2^-24``. None: batch size over number of records of the loader.
-        max_batch_size: The number of records above which a batch is cut, at least 1; the surplus is dropped at random.
-            None: batches are used as drawn.
+        rate: ``q``, the probability that a record is in a batch, above 0 and at most 1. It is rounded up to a multiple
+            of ``2^-24``. None: the batch size of the loader over the number of records.
+        max_batch_size: The maximum batch size, at least 1. A larger batch is truncated: records are dropped uniformly
+            at random. None: there is no maximum.
 
     >>> from privproj.training import PoissonBatches
     >>> PoissonBatches(rate=0.01, max_batch_size=512).sampling
@@ -54,7 +56,7 @@ class PoissonBatches:
 
     @staticmethod
     def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
-        """Draw so many batches of record numbers."""
+        """Draw ``steps`` batches of record numbers."""
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         return UniformWithReplacementSampler(
@@ -67,8 +69,8 @@ class FixedBatches:
     """Batches of one size, each a fresh random subset, for ``make_private(batches=...)``.
 
     Args:
-        rate: The size of a batch over the number of records, above 0 and at most 1; the size is rounded up. None: that
-            of the loader.
+        rate: The batch size over the number of records, above 0 and at most 1. The batch size is rounded up. None: the
+            batch size of the loader.
 
     >>> from privproj.training import FixedBatches
     >>> FixedBatches(rate=0.01).sampling
@@ -82,19 +84,20 @@ class FixedBatches:
 
     @staticmethod
     def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
-        """Draw so many batches of record numbers."""
+        """Draw ``steps`` batches of record numbers."""
         size = round(plan.expected_batch)
         return (drawn_from(range(plan.dataset_size), size, generator) for _ in range(steps))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BallsInBins:
-    """Epochs in each of which every record picks one batch, uniformly, for ``make_private(batches=...)``.
+    """Balls-in-bins sampling of batches, for ``make_private(batches=...)``.
 
-    Each record is used once in an epoch; ``epochs`` or ``steps`` are whole epochs.
+    In every epoch each record picks one of the batches uniformly at random, so it is used once. ``epochs`` or ``steps``
+    of :func:`make_private` must be a whole number of epochs.
 
     Args:
-        count: ``t``, the number of batches of an epoch, from 1 to 1e7. None: the number of records over the batch size
+        count: ``t``, the number of batches in an epoch, from 1 to 1e7. None: the number of records over the batch size
             of the loader, rounded up.
 
     >>> from privproj.training import BallsInBins
@@ -123,14 +126,18 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping
 
 
 def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
-    """At most so many of these records, a uniformly random subset in a random order."""
+    """Return up to ``most`` records of a batch, chosen at random and shuffled."""
     import torch
 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
 def batches_of(batches: "str | Batches") -> Batches:
-    """Return the way of drawing batches that a name means, and one with its options as it is."""
+    """Return the options of a sampling scheme for its name; options are returned as is.
+
+    Raises :class:`UnsupportedError` for a scheme that has no private loader, and :class:`InvalidParameterError` for
+    anything else.
+    """
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
             raise UnsupportedError(
@@ -146,21 +153,21 @@ def batches_of(batches: "str | Batches") -> Batches:
 
 @dataclass(frozen=True)
 class Method:
-    """A training algorithm with its own options, for ``make_private(algorithm=...)`` where its name is not enough.
+    """A training algorithm with its options, for ``make_private(algorithm=...)``.
 
     Args:
         name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
         rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``projected-dp-sgd`` and ``flora``, from 1 to
-            1e7; an error for algorithms that take none. None: a model from :func:`prepare_peft` is projected to the
-            rank of each adapter, and any other module of a projecting algorithm needs a rank.
-        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
-            release is lifted back, not its privacy. None: Haar.
-        subspace: The :class:`Subspace` of ``dp-sft``, needed there and an error elsewhere. Its own releases are
-            accounted too.
-        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
-            ``flora`` serves. The other algorithms do not use it.
+            1e7; an error for ``dp-sgd`` and ``dp-sft``, which have none. None: for a model from :func:`prepare_peft`
+            the projections have the rank of each adapter; any other module needs a rank with these algorithms.
+        frame: "haar" or "wishart": how ``m2`` and ``m2-projected-clip`` lift a release back to the size of the weight.
+            It does not change the privacy. None: "haar".
+        subspace: The :class:`Subspace` of ``dp-sft``, which needs one; an error for other algorithms. The releases that
+            computed the subspace are accounted too.
+        every: Number of steps, at least 1, between two draws of the factors of ``lora-resampled`` or of the sketch of
+            ``flora``. The other algorithms do not use it.
         beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
-        bound: Name of the bound that accounts the run. None: the default of the mechanism.
+        bound: Name of the bound for the accounting of the run. None: the default bound of the mechanism.
 
     Raises:
         InvalidParameterError: There is no algorithm of that name, or a value is outside its range.
@@ -191,32 +198,32 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that a private training run does and that its accountant is told, in one frozen record.
+    """The parameters of a private training run, as executed and as accounted.
 
-    :func:`make_private` makes it. Between neighboring data sets the sum of
-    the clipped gradients changes by at most the sensitivity: ``clip`` under add-remove and zero-out, ``2 clip`` under
-    replace.
+    :func:`make_private` makes the plan. The sums of clipped gradients of neighboring datasets differ by at most the
+    sensitivity: ``clip`` under add-remove and zero-out, ``2 clip`` under replace.
 
     Args:
-        algorithm: The training algorithm with its options, and with the bound that accounts the run.
-        mechanism: What one release is accounted as. It carries the noise multiplier ``z``: standard deviation of the
-            noise over the sensitivity.
-        clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12; with
-            adaptive clipping that of the first release.
+        algorithm: The training algorithm with its options and its bound.
+        mechanism: The mechanism of one release. Its noise multiplier ``z`` is the standard deviation of the noise over
+            the sensitivity.
+        clip: The clipping norm ``C``: the largest Frobenius norm that one record contributes to the sum, from 1e-20 to
+            1e12. With adaptive clipping it is the norm of the first release.
         steps: ``T``, the number of planned releases, at least 1.
         sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; ``1/t`` for
             balls-in-bins.
-        dataset_size: ``N``, the number of records, which is taken to be public.
+        dataset_size: ``N``, the number of records, which is assumed to be public.
         sampling: How batches are drawn: "poisson", "fixed" for batches of exactly ``q N`` records, or "balls-in-bins",
             where each record picks one of the batches of an epoch.
-        batches: ``t``, the number of batches of an epoch, for balls-in-bins only; ``steps`` is a multiple of it.
-        max_batch_size: The number of records above which a Poisson batch is cut. None: batches are used as drawn.
-        relation: Which data sets are neighbors.
-        group_size: The number of records that no person exceeds, at least 1: what is protected together.
-        ranks: Rank of the projection of each trained tensor, in their order; 1 where nothing is projected.
-        shares: Shares of ``clip^2`` of the trained tensors, which sum to 1; None is one joint clip.
-        adaptive_clipping: How the clip follows the norms of gradients, with the deviation that the mechanism names;
-            None keeps the clip as it is.
+        batches: ``t``, the number of batches in an epoch, for balls-in-bins only; ``steps`` is a multiple of it.
+        max_batch_size: The maximum size of a Poisson batch; a larger batch is truncated. None: there is no maximum.
+        relation: The neighboring relation.
+        group_size: The largest number of records of one user, at least 1. The privacy of a user is accounted.
+        ranks: Rank of the projection of each trained tensor, in their order; 1 if the tensor is not projected.
+        shares: For per-layer clipping, the share of ``clip^2`` of each trained tensor; the shares sum to 1. None: joint
+            clipping.
+        adaptive_clipping: Options of adaptive clipping; their ``sigma`` is that of the mechanism. None: the clipping
+            norm is fixed.
 
     Raises:
         InvalidParameterError: A field is outside its range.
@@ -271,32 +278,38 @@ class Plan:
 
     @property
     def expected_batch(self) -> float:
-        """The divisor ``q N`` of the sum, in records: a public constant, unlike the size of any batch."""
+        """The expected batch size ``q N``, in records, by which the sum is divided.
+
+        It is a public constant; the actual sizes of Poisson and balls-in-bins batches are not.
+        """
         # q N, or N/t.
         return self.sampling_rate * self.dataset_size if self.batches is None else self.dataset_size / self.batches
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier ``z``: standard deviation of the noise over the sensitivity, no unit."""
+        """The noise multiplier ``z``: standard deviation of the noise over sensitivity."""
         return self.mechanism.z
 
     @property
     def noise_over_clip(self) -> float:
-        """Standard deviation of the noise over the clip ``C``: ``z``, or ``2 z`` under replace; no unit."""
+        """The standard deviation of the noise over the clipping norm ``C``.
+
+        It is ``z``, or ``2 z`` under replace.
+        """
         # z_C = z s / C, with the sensitivity s = C or, under replace, s = 2 C.
         return self.noise_multiplier * self.relation.clip_factor
 
     @property
     def noise_std(self) -> float:
-        """The standard deviation ``sigma`` of the noise on the clipped sum, in the unit of the gradients.
+        """The standard deviation ``sigma`` of the noise on the clipped sum.
 
-        With adaptive clipping it is that of the first release.
+        It has the unit of the gradients. With adaptive clipping it is that of the first release.
         """
         # sigma = z_C C.
         return self.noise_over_clip * self.clip
 
     def phase(self, steps: int) -> Phase:
-        """Describe a number of releases of this plan to the accountant or to a ledger.
+        """Return a phase of ``steps`` releases of this plan, for an accountant or a ledger.
 
         Args:
             steps: Number of releases, at least 1.
@@ -307,15 +320,16 @@ class Plan:
         return phase_of(self.mechanism, self.algorithm.name, self.algorithm.bound, **self.run(steps))
 
     def run(self, steps: int) -> Any:
-        """Write a number of releases of this plan as the options of a run.
+        """Return the options of a run with ``steps`` releases of this plan.
 
-        With balls-in-bins the steps of a run are epochs, and an epoch that was begun counts as a whole one.
+        With balls-in-bins the steps of a run are epochs, and an incomplete epoch counts as a whole one.
 
         Args:
             steps: Number of releases, at least 1.
 
         Returns:
-            A dictionary with ``steps``, ``relation``, how batches are drawn, and that the number of records is public.
+            A dictionary with the steps, the relation, the sampling and the assumption that the number of records is
+            public.
         """
         # Rate, steps and divisor are computed from the number of records.
         run: dict[str, object] = {"relation": str(self.relation), "public_size": True, "group_size": self.group_size}
@@ -340,14 +354,12 @@ with the rounding of another machine."""
 
 
 def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
-    """Return the plan with the smallest noise that meets ``(epsilon, delta)`` together with earlier releases.
+    """Return the plan with the smallest noise that meets ``(epsilon, delta)``.
 
-    With an ``order`` all of it is counted by the filter of this order, whose budget meets the target.
-
-    ``earlier`` is composed jointly with the plan's own phase. The noise that is returned has passed the question
-    itself: with it the composed curve meets the target. Raises :class:`UnsupportedError` where no noise does, as with
-        a largest
-    batch that is cut too often, or where the earlier releases leave less than a thousandth of the budget.
+    The releases of ``earlier`` are composed with those of the plan. With an ``order``, a Renyi filter of this order
+    counts them all, and its budget meets the target. The result is verified: at the returned noise the composed
+    releases meet the target. Raises :class:`UnsupportedError` if no noise meets it, for example because batches exceed
+    their maximum size too often, or if the earlier releases leave less than a thousandth of the budget.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
 
@@ -391,12 +403,12 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 def rate_and_steps(
     drawing: Batches, dataset_size: int, batch_size: int | None, steps: int | None, epochs: float | None
 ) -> tuple[float, int, int | None]:
-    """Return the exact sampling rate ``q``, the number of steps ``T`` and the number of batches of an epoch ``t``.
+    """Return the sampling rate ``q``, the steps ``T`` and the batches of an epoch ``t``.
 
-    For Poisson sampling ``q`` is rounded up to the sampler's grid :data:`GRID`, for batches of a fixed size to a whole
-    number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Balls-in-bins alone has a ``t``, which is
-    given or ``ceil(N/B)``, and whole epochs. Raises :class:`InvalidParameterError` unless exactly one of ``steps`` and
-    ``epochs`` is given.
+    For Poisson sampling ``q`` is rounded up to a multiple of :data:`GRID`. For batches of a fixed size it is rounded up
+    to a whole number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Only balls-in-bins has a
+    ``t``: the ``count`` of ``drawing``, or ``ceil(N/B)`` for ``N`` records and the batch size ``B``. It needs whole
+    epochs. Raises :class:`InvalidParameterError` unless exactly one of ``steps`` and ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
         remedy = "give steps or epochs" if steps is None else ""
@@ -420,7 +432,7 @@ def rate_and_steps(
         per_epochs = math.ceil(passes * math.ceil(1.0 / rate))
     steps = per_epochs if steps is None else steps
     if isinstance(drawing, FixedBatches):
-        # Rounding of q N just above a whole number must not make the batch one record larger.
+        # If rounding puts q N just above a whole number, the batch must not have one record more: hence the 1e-9.
         # q = ceil(q N)/N.
         return max(1, math.ceil(rate * dataset_size - 1e-9)) / dataset_size, steps, None
     # q = ceil(q 2^24)/2^24: how often a 24-bit uniform number is below the rate, so the accounted rate is exact.

@@ -1,7 +1,7 @@
-"""``make_private``: from a module, an optimizer and a loader to private ones, under one plan.
+"""Make the training of a torch module private, under one plan.
 
-The arguments are checked and made into a plan, the plan is calibrated together with what was released before, and then
-the parts of the run are put together in an order that matters.
+:func:`make_private` checks its arguments and makes a plan of them. Then it calibrates the noise of the plan, together
+with earlier releases, and creates the parts of the run.
 """
 
 import os
@@ -74,71 +74,74 @@ def make_private(
     insecure_seed: int | None = None,
     **unknown: Any,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-    """Make training private: the module, optimizer and loader that come back are used in the usual loop.
+    """Return a module, a private optimizer and a private loader for the usual loop.
 
     ::
 
         for batch in loader:
             optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
 
-    The loss function gets a batch of one record, as ``collate_fn([record])`` makes it, and returns the loss. The noise
-    is fixed before the first step, either as given or as the smallest that meets ``epsilon`` at ``delta``.
-    Under ``torch.distributed`` every process calls this with the same arguments and its own copy of the module. Each
-    process clips its share of every batch, and noise is added once. A ``DistributedDataParallel`` is unwrapped: the
-    module inside is trained and returned.
+    The loss function gets a batch of one record, as ``collate_fn([record])`` returns it, and returns the loss. The
+    noise is fixed before the first step: it is ``noise_multiplier``, or the smallest noise that meets ``epsilon`` at
+    ``delta``. Under ``torch.distributed`` every process calls this function with the same arguments and its own copy of
+    the module. Each process clips its share of every batch, and noise is added once. A ``DistributedDataParallel`` is
+    unwrapped: the module inside is trained and returned.
 
     Args:
-        module: What is trained: its tensors with ``requires_grad``, in float32 or float64. Its forward pass must not
-            write to buffers, as BatchNorm does in training mode.
-        optimizer: A torch optimizer over exactly these tensors. It sees released gradients only.
-        data_loader: Gives the data set, the batch size and the way of joining records. New batches are drawn as
-            accounted. A loader with a sampler raises an error.
-        max_grad_norm: The clip ``C``: the largest Frobenius norm of one record's gradient over all trained tensors,
-            from 1e-20 to 1e12, in the unit of the gradients.
-        noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12; the
-            sensitivity is ``C``, or ``2C`` under replace. Give it, or ``epsilon`` and ``delta``.
-        epsilon: Calibrate the noise so that all planned steps, with all that the ledger and the subspace have from
-            before, meet this epsilon, above 0 and at most 1e9. None: ``noise_multiplier`` is given.
-        delta: The delta at which ``epsilon`` is meant, above 0 and below 1. Needed with ``epsilon``, not used without.
-        steps: ``T``, the number of releases, at least 1. Give it, or ``epochs``.
+        module: The module to train: its tensors with ``requires_grad``, in float32 or float64. Its forward pass must
+            not write to buffers, as BatchNorm does in training mode.
+        optimizer: A torch optimizer over exactly these tensors. It receives released gradients only.
+        data_loader: The loader whose dataset, batch size and ``collate_fn`` are used. Its batches are not: new batches
+            are drawn as accounted. A loader with its own sampler raises an error.
+        max_grad_norm: The clipping norm ``C``: the largest Frobenius norm of one record's gradient over all trained
+            tensors, from 1e-20 to 1e12, in the unit of the gradients.
+        noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12. The
+            sensitivity is ``C``, or ``2C`` under replace. Give either this, or ``epsilon`` and ``delta``.
+        epsilon: The target epsilon, above 0 and at most 1e9. The noise is calibrated so that all planned steps,
+            together with earlier releases of the ledger and of the subspace, meet it. None: ``noise_multiplier`` is
+            given.
+        delta: The delta of ``epsilon``, above 0 and below 1. It is needed with ``epsilon``, and not used without.
+        steps: ``T``, the number of releases, at least 1. Give either this or ``epochs``.
         epochs: Passes over the data, above 0 and at most 1e9. One pass is ``1/q`` steps, rounded up.
-        algorithm: ``dp-sgd``, unless another one is named: ``m2`` (clip, add noise, project freshly),
-            ``m2-projected-clip`` (project, then clip) and ``projected-dp-sgd`` (project, clip, add noise, project);
-            ``lora-fa`` and ``lora-resampled`` on a module with :func:`add_frozen_lora`; ``flora`` (momentum in a
-            sketch); ``prism`` on a module with :func:`add_prism`; ``dp-sft`` within a subspace. The list is
-            :data:`privproj.training.algorithms.ALGORITHMS`. Its options come with it: ``Method("m2", rank=16)``.
-        clipping: "joint" clips the norm over all trained tensors to ``C``; "per-layer" clips each tensor to an equal
-            share of ``C^2``, and a tuple of shares, above 0 and summing to 1, each to its own. Under
-            :class:`AdaptiveClipping` the one clip follows the norms of the gradients, ``max_grad_norm`` being the
-            first, and every release comes with a noisy count of the records that were not clipped, which the noise is
-            calibrated with.
-        batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``,
+        algorithm: The name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`, or a
+            :class:`Method` with options, such as ``Method("m2", rank=16)``. ``m2`` clips, adds noise, and projects with
+            a fresh projection; ``m2-projected-clip`` projects before it clips; ``projected-dp-sgd`` projects, clips,
+            adds noise and projects. ``lora-fa`` and ``lora-resampled`` need a module from :func:`add_frozen_lora`, and
+            ``prism`` one from :func:`add_prism`. ``flora`` has its momentum in a sketch. ``dp-sft`` trains in a
+            subspace.
+        clipping: "joint" clips the norm over all trained tensors to ``C``. "per-layer" clips each tensor to an equal
+            share of ``C^2``, and a tuple clips each tensor to its own share; the shares are above 0 and sum to 1. With
+            :class:`AdaptiveClipping` the joint clipping norm starts at ``max_grad_norm`` and follows the gradient
+            norms. Then every release includes a noisy count of the records that were not clipped, which is accounted
+            too.
+        batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``;
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
-        relation: Which data sets are neighbors: "add-remove", "zero-out" or "replace". None: add-remove, but replace
-            for batches of a fixed size at a rate below 1, and zero-out where batches are cut at a largest size.
-        group_size: The number of records that no person exceeds, from 1 to 1e6; epsilon is then that of a person.
+        relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "replace" for batches of a
+            fixed size at a rate below 1, "zero-out" for batches with a maximum size, else "add-remove".
+        group_size: The largest number of records of one user, from 1 to 1e6; epsilon is then about a user.
         ledger: Path of a file that records every release before it is used, and from which the run can be resumed. A
-            second start on what has released needs the ledger of the first one. None: releases are counted in memory
-            only, and those of this run alone.
-        again: Whether this very plan begins anew where the ledger ends with all its steps made. True: it does, and both
-            are counted. False: nothing is left to release. None: it does where the module is known to have released.
-        adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget of ``epsilon`` and ``delta``,
-            which are then fixed before the first release of the ledger. Later calls with the same three may have other
-            noise, rates and numbers of steps, chosen by looking at what was released. Without a ledger every call
-            begins a budget of its own. None: the plan is fixed in advance.
-        insecure_seed: A whole number of at least 0 that makes the run repeatable, and worthless as protection. None:
-            random numbers come from generators seeded by the operating system.
-        **unknown: No other arguments. Names of Opacus get an error that says ours.
+            second run on the same tensors needs the ledger of the first one. None: releases are counted in memory only,
+            and only those of this run.
+        again: What to do if all steps of this plan are in the ledger already. True: the plan runs once more, and both
+            runs are accounted. False: no steps are left. None: True if an earlier run has made releases on this module
+            or its trained tensors, else False.
+        adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget ``epsilon`` at ``delta``. The
+            order and the budget are fixed before the first release of the ledger. Later calls with the same order and
+            budget may have another noise, rate and number of steps, chosen depending on earlier releases. Without a
+            ledger every call has its own budget. None: the plan is fixed in advance.
+        insecure_seed: A whole number of at least 0 that makes the run repeatable and removes all privacy protection.
+            None: random numbers come from generators seeded by the operating system.
+        **unknown: No other arguments. For a name from Opacus, the error states the argument to use instead.
 
     Returns:
         The module, a :class:`PrivateOptimizer` and a :class:`privproj.training.batches.PrivateLoader`.
 
     Raises:
-        InvalidParameterError: An argument is wrong; always before anything is released.
-        UnsupportedError: No bound covers the run, there is no loader for the sampling, or the releases before it leave
-            nothing of ``epsilon``.
-        ConvergenceError: The search for the noise did not settle.
-        PrecisionError: The composition cannot tell such a delta from its rounding.
+        InvalidParameterError: An argument is wrong. This error is raised before anything is released.
+        UnsupportedError: No bound covers the run, the sampling has no private loader, or earlier releases leave nothing
+            of the budget.
+        ConvergenceError: The search for the noise did not converge.
+        PrecisionError: ``delta`` is too small compared with the rounding error of the composition.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -203,7 +206,7 @@ def make_private(
         start.check_others()
         run = start.run(opened)
         if isinstance(original, DistributedDataParallel):
-            # The wrapper of what was made private is neither called nor lets gradients be summed.
+            # The DistributedDataParallel must not sum gradients, and a call of it raises an error.
             original._remove_autograd_hooks()
             original.register_forward_pre_hook(_refuse_call)
         opened.pop_all()
@@ -216,12 +219,18 @@ _RUNS: "WeakKeyDictionary[nn.Module, ref[PrivateOptimizer]]" = WeakKeyDictionary
 
 
 class ResumedLedger(UserWarning):
-    """Said where a ledger already holds releases of this very plan: they count, and the run goes on after them."""
+    """Warning that the ledger already has releases of this plan.
+
+    These releases count, and the run continues after them.
+    """
 
 
 @dataclass(frozen=True)
 class _Start:
-    """One start: the user's objects of which a run is made, and where its releases are counted."""
+    """The checked arguments of :func:`make_private`, with the methods that create a run.
+
+    ``target`` is the calibration target, and ``seed`` is the insecure seed or None.
+    """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
@@ -235,7 +244,10 @@ class _Start:
     processes: Processes = field(default_factory=current_processes)
 
     def stamps(self, account: Account, name: str | None = None) -> Stamps:
-        """Return the :class:`Stamps` of a run with this account; ``name`` is the random name of its ledger, or None."""
+        """Return the :class:`Stamps` of a run with this account.
+
+        ``name`` is the random name of the ledger, or None without a ledger.
+        """
         return Stamps(self.module, self.trained, self.optimizer, account, name, self.ledger)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
@@ -244,24 +256,25 @@ class _Start:
 
     @property
     def begins_anew(self) -> bool:
-        """Whether a plan whose steps are all made starts again.
+        """Whether the plan runs once more if all its steps are in the ledger.
 
-        ``again`` decides. If it is None, the plan starts again where an earlier run has released from this module.
+        This is ``again``. If that is None, the plan runs once more if an earlier run has made releases on the same
+        module or tensors.
         """
         return any(self.stamps(Account()).earlier()) if self.again is None else self.again
 
     @property
     def search(self) -> Account:
-        """The account of the releases that found the subspace; empty where none were made."""
+        """The account of the releases that computed the subspace; empty without any."""
         subspace = self.plan.algorithm.subspace
         return Account() if subspace is None or subspace.account is None else subspace.account
 
     def check_others(self) -> None:
-        """Raise unless all processes of the run have the same plan, module, optimizer, hardware and data."""
+        """Raise an error unless all processes have the same plan, module, hardware and data."""
         trained, kinds = {id(p) for one in self.trained for p in one.parameters}, ("frozen", "trained")
         groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         device, plan, subspace = self.trained[0].weight.device, self.plan, self.plan.algorithm.subspace
-        # Each process draws the projections by itself, and other hardware or another torch draws other ones.
+        # Each process draws the projections itself, and they differ on other hardware or with another torch version.
         model = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         self.processes.check_same({
             **{f"module's {n}": f"{(*t.shape,)} {t.dtype} {kinds[id(t) in trained]}" for n, t in self.tensors()},
@@ -272,15 +285,15 @@ class _Start:
             "device": f"{device.type} {model}".strip(), "torch": torch.__version__,
         })  # fmt: skip
         if self.processes.size > 1:
-            # A digest of private data is shown to nobody: with a random number in front it says nothing about them.
+            # A digest of private data must not appear in a message. Hashed with a secret random number it may.
             text = f"{self.processes.agree(token_hex())} {identity(self.data_loader.dataset)}"
             self.processes.check_same({"data_loader": f"other data ({sha256(text.encode()).hexdigest()[:8]})"})
 
     def calibrated(self) -> Plan:
-        """Return the plan calibrated together with all earlier releases; as it is where its noise is given.
+        """Return the plan with calibrated noise; unchanged if its noise multiplier is given.
 
-        A resumed plan keeps its noise, which was calibrated when it began: neither is it counted twice, nor does it
-        depend on the rounding of the machine that goes on with it.
+        Earlier releases are included in the calibration. A resumed plan has the noise that was calibrated when it
+        began, so its releases are not counted twice, and its noise does not depend on the rounding of this machine.
         """
         plan, ledger, target = self.plan, self.ledger, self.target
         if target is None:
@@ -296,13 +309,14 @@ class _Start:
         return calibrated(plan, account, **target)
 
     def open_ledger(self, plan: Plan, marks: dict[str, bool]) -> tuple[Ledger | None, Sidecar | None]:
-        """Return the ledger of the run with the file beside it; None for a run without one.
+        """Return the ledger of the run and the file next to it.
 
-        It refuses a run that its file does not belong to: by the identity of the data, by stamps, and by the releases
-        that found the subspace, which it must hold.
+        Both are None without a ledger. Raises :class:`InvalidParameterError` if the ledger does not belong to the run:
+        if it is about other data, if it lacks releases that are in stamps, or if it lacks the releases that computed
+        the subspace.
         """
         if self.ledger is None or not os.path.exists(self.ledger):
-            # A start that fails makes no file.
+            # This check comes first, so that a call that fails here creates no file.
             self.stamps(self.search).check()
         if self.ledger is None:
             return None, None
@@ -320,11 +334,11 @@ class _Start:
         return Ledger(path, plan.phase(plan.steps), self.target, true, check, self.begins_anew), sidecar
 
     def epoch_secrets(self, plan: Plan, book: Ledger | None, sidecar: Sidecar | None) -> EpochSecrets:
-        """Return what the batches of balls-in-bins are drawn from, for a new or a resumed run.
+        """Return the secrets of balls-in-bins for a new or a resumed run.
 
-        The secret of the epoch that was begun is in the ``sidecar`` of the ledger. Where it is lost, or where the order
-        of the records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch
-        ends here: its ledger gets the lines of all its batches, and new batches count as a further epoch.
+        ``sidecar`` has the secret of an epoch that was begun. If that secret is lost, or if the records may have
+        another order now, a record could be in a second batch of the epoch. Then the rest of the epoch is skipped: its
+        batches count as releases in the ledger, and the run continues with the next epoch.
         """
         before = self.search.spent if book is None else book.account.spent - book.steps
         seed = None if self.seed is None else f"{self.seed} {before}"
@@ -332,7 +346,7 @@ class _Start:
             return EpochSecrets(seed)
 
         def keep(epoch: int, secret: str) -> None:
-            # A phase is told by the releases before it: one that released nothing leaves no epoch that was begun.
+            # The number of earlier releases identifies the phase. A phase without releases has begun no epoch.
             sidecar.entries["epochs"] = {"before": before, "epoch": epoch, "secret": secret}
             book.keep_count()
 
@@ -355,18 +369,18 @@ class _Start:
         return EpochSecrets(seed, keep)
 
     def run(self, opened: ExitStack) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-        """Return the module, the private optimizer and the private loader of a run, fresh or resumed from its ledger.
+        """Return the module, the private optimizer and the private loader of a run.
 
-        What was ``opened`` is closed where this fails.
+        The run is new, or it is resumed from its ledger. ``opened`` closes the ledger if this fails.
         """
         processes, ledger, plan, subspace = self.processes, self.ledger, self.plan, self.plan.algorithm.subspace
-        # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
+        # First, all processes get the same weights, because their gradients are summed.
         processes.align(tensor for _, tensor in self.tensors())
         processes.align(() if subspace is None else (subspace.basis,))
         public = subspace is not None and subspace.source == "public"
         marks = {"insecure": self.seed is not None or self.search.insecure, "public_subspace": public}
-        # The ledger comes before the streams. It knows how many releases were made before; nothing may be drawn until
-        # that is settled. Only the first process has it, and the others learn the noise and the count from it.
+        # The ledger comes before the streams, because nothing may be drawn before the number of earlier releases is
+        # known. Only process 0 has the ledger. The other processes get the noise and the count from it.
         book, sidecar, account, secrets = None, None, Account(), EpochSecrets()
         with processes.together():
             if any(processes.meet("the ledger", ledger is not None)) and ledger is None and processes.first:
@@ -394,10 +408,10 @@ class _Start:
         loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
         algorithm: Algorithm = load(plan.algorithm.name)
         views = algorithm.views(self.trained, plan)
-        # The boundary comes after the views and the streams, because it draws the projections of the first release as
-        # soon as it is made, before any data is seen.
+        # NoisySum comes after the views and the streams, because its constructor draws the projections of the first
+        # release, before any data is seen.
         noisy_sum = NoisySum(plan, views, drawn, spending.record, processes)
-        # The loader opens the turn of every batch, and the optimizer closes it.
+        # The loader opens every batch, and the optimizer closes it.
         optimizer = PrivateOptimizer(self.optimizer, self.module, self.trained, views, noisy_sum, spending, loader)
         if algorithm.step_hook is not None:
             optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
@@ -405,13 +419,14 @@ class _Start:
 
 
 class LostEpoch(UserWarning):
-    """Said where the batches of an epoch that was begun cannot be drawn again: the rest of it is given up."""
+    """Warning that the rest of an epoch is skipped, because it cannot be drawn again."""
 
 
 def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
-    """Return the rank of the projection of each trained tensor: that of the algorithm, or that of the adapter on it.
+    """Return the rank of the projection of each trained tensor.
 
-    :func:`prepare_peft` has noted the latter. Raises :class:`InvalidParameterError` where a rank is missing.
+    It is the rank of ``method``, or the rank of the adapter on the tensor, which :func:`prepare_peft` stores. Raises
+    :class:`InvalidParameterError` if there is neither.
     """
     if method.rank is not None or not load(method.name).projects:
         return (method.rank or 1,) * len(trained)
@@ -423,7 +438,7 @@ def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
 
 
 def _check_parts(**parts: Any) -> None:
-    """Raise unless these are torch's kinds of objects, and no module is wrapped for several devices or processes."""
+    """Raise an error for objects of a wrong type, or a module wrapped for several devices."""
     for name, value in parts.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
             expected = f"an instance of torch's {EXPECTED_TYPES[name].__name__}"
@@ -436,15 +451,15 @@ def _check_parts(**parts: Any) -> None:
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
-    """Refuse a call of the wrapper."""
+    """Raise an error, because the wrapper of a module was called in place of the module."""
     remedy = "call that module in the loop"
     raise InvalidParameterError("module", type(module).__name__, "the module that make_private returned", remedy)
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer that Accelerate or an earlier call has wrapped.
+    """Return the optimizer inside a wrapper of Accelerate or of an earlier call.
 
-    Raises :class:`InvalidParameterError` if losses are scaled.
+    Raises :class:`InvalidParameterError` if Accelerate scales losses.
     """
     if isinstance(optimizer, PrivateOptimizer):
         return optimizer._original
@@ -460,7 +475,10 @@ def _unwrapped_optimizer(optimizer: Any) -> Any:
 def _calibration_target(
     z: float | None, epsilon: float | None, delta: float | None, order: float | None
 ) -> dict[str, float] | None:
-    """Return the epsilon and delta of the calibration, with the order of a filter; None if the noise is given."""
+    """Return epsilon, delta and the order of a filter; None for a given noise multiplier.
+
+    Raises :class:`InvalidParameterError` if the arguments are incomplete or contradict each other.
+    """
     if order is not None and epsilon is None:
         expected = "given together with epsilon and delta, which are the budget"
         raise InvalidParameterError("adaptive_order", order, expected)
@@ -475,9 +493,10 @@ def _calibration_target(
 
 
 def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighboringRelation:
-    """Return the relation that is named; else that of the sampling at a rate below 1, and add-remove.
+    """Return the neighboring relation of this name, or the default of the sampling.
 
-    Batches that are cut at a largest size go with zero-out, under which the number of records is public.
+    The default is zero-out for batches with a maximum size, because the number of records is then public. Otherwise it
+    is the default of the sampling scheme at a rate below 1, and add-remove at rate 1.
     """
     fallback = SCHEMES[Sampling(sampling)].default_relation if rate < 1.0 else "add-remove"
     fallback = fallback if max_batch_size is None else "zero-out"
@@ -485,7 +504,10 @@ def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_siz
 
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
-    """Return the share of the squared clip of each trained tensor, which sum to 1; None under one clip for all."""
+    """Return the shares of the squared clipping norm; None for joint clipping.
+
+    There is one share for each trained tensor, and the shares sum to 1.
+    """
     if clipping == "joint" or isinstance(clipping, AdaptiveClipping):
         return None
     if clipping == "per-layer":
@@ -503,7 +525,7 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
 
 
 def _check_layers(method: Method, trained: list[Trained], clipping: Clipping) -> None:
-    """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
+    """Raise an error unless the algorithm can train every tensor with these options."""
     algorithm: Algorithm = load(method.name)
     if algorithm.needs_subspace != (method.subspace is not None):
         expected = "omitted unless the algorithm is dp-sft"
@@ -511,7 +533,7 @@ def _check_layers(method: Method, trained: list[Trained], clipping: Clipping) ->
     if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):
         raise InvalidParameterError("clipping", clipping, "joint, because all layers share the subspace")
     for one in trained:
-        # A layer that only one algorithm can train asks that algorithm first whether this one is it.
+        # For a tensor of one algorithm only, the check of that algorithm comes first.
         if one.only_for is not None:
             load(one.only_for).check_layer(algorithm.name, one)
         algorithm.check_layer(algorithm.name, one)

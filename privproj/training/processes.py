@@ -1,8 +1,8 @@
-"""The processes of one run under ``torch.distributed``.
+"""The processes of one training run under ``torch.distributed``.
 
-Each process clips its share of every batch, and the shares are summed. Only the first one adds noise and keeps the
-ledger. A process that stops in the middle of a run leaves the others waiting, until the timeout of their process group
-ends them with an error (``torchrun`` ends them at once); nothing is released without all of them.
+Each process clips its share of every batch, and the shares are summed. Only process 0 adds noise and writes the ledger.
+Nothing is released without all processes. If a process stops during a run, the others wait until the timeout of their
+process group ends them with an error; ``torchrun`` ends them at once.
 """
 
 import atexit
@@ -25,9 +25,9 @@ BUCKET = 2**27
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run: ``size`` of them, of which this is number ``rank``, counted from 0.
+    """The processes of a run: this one has the number ``rank`` (from 0) of ``size``.
 
-    A single process communicates with nobody.
+    A single process does not communicate.
     """
 
     rank: int = 0
@@ -35,23 +35,33 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """True for the process that adds the noise and keeps the ledger."""
+        """Whether this process adds the noise and writes the ledger."""
         return self.rank == 0
 
     def share(self, batch: list[int]) -> list[int]:
-        """Return the part that this process has of a logical batch of record numbers; it may be empty."""
+        """Return this process's part of a logical batch of record numbers, possibly empty."""
         return batch[self.rank :: self.size]
 
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return the sums of the parts of all processes, in every process; ``parts`` are overwritten."""
+        """Return the sums of tensors over all processes, in every process.
+
+        ``parts`` are overwritten.
+        """
         return self._exchange(distributed.all_reduce, parts)
 
     def spread(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return the first process's tensors, in every process; ``tensors`` are overwritten."""
+        """Return the tensors of process 0, in every process.
+
+        ``tensors`` are overwritten.
+        """
         return self._exchange(lambda bucket: distributed.broadcast(bucket, 0), tensors)
 
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
-        """Let all processes call this on tensors of one type and device, joined to buckets: small ones cost a wait."""
+        """Run a collective operation on tensors, joined into buckets.
+
+        A bucket has tensors of one dtype and device. Separate calls for small tensors would each wait for other
+        processes.
+        """
         for device in dict.fromkeys(tensor.device for tensor in tensors) if self.size > 1 else ():
             for bucket in _take_tensors([tensor for tensor in tensors if tensor.device == device], BUCKET):
                 joined = _flatten_dense_tensors(bucket)
@@ -61,14 +71,18 @@ class Processes:
         return tensors
 
     def agree(self, value: Any) -> Any:
-        """Return the first process's value, in every process; it must be an object that can be pickled."""
+        """Return the value of process 0, in every process; it must be picklable."""
         values = [value]
         if self.size > 1:
             distributed.broadcast_object_list(values, 0)
         return values[0]
 
     def meet(self, place: str, value: Any) -> list[Any]:
-        """Return the values of all processes, by rank; all raise if they are at different places of the run."""
+        """Return the values of all processes, in the order of their ranks.
+
+        ``place`` names a point of the run. Raises :class:`UnsupportedError` in all processes if they are at different
+        points.
+        """
         pairs = [(place, value)] * self.size
         if self.size > 1:
             distributed.all_gather_object(pairs, (place, value))
@@ -82,7 +96,10 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Run a block that every process reaches: where one fails all do, so that none is left waiting."""
+        """Run a block in all processes; if it fails in one of them, raise an error in all.
+
+        Without this, the other processes would wait for one that has failed.
+        """
         try:
             yield
         except Exception as error:
@@ -94,8 +111,9 @@ class Processes:
                 raise UnsupportedError(f"process {rank} of {self.size} stopped: {sentence}")
 
     def check_same(self, settings: Mapping[str, object]) -> None:
-        """Raise :class:`InvalidParameterError`, in every process, unless all processes tell the same under every
-        name.
+        """Raise an error in every process unless all have the same settings.
+
+        The error is :class:`InvalidParameterError`.
         """
         first, *others = self.meet("a comparison", dict(settings))
         for rank, other in enumerate(others, 1):
@@ -106,14 +124,15 @@ class Processes:
                     raise InvalidParameterError(name, actual, "the same in every process of the run")
 
     def align(self, tensors: Iterable[Tensor]) -> None:
-        """Give these tensors of every process the values of the first one's."""
+        """Overwrite tensors in every process with their values in process 0."""
         self.spread([tensor.data for tensor in tensors])
 
 
 def current_processes() -> Processes:
-    """Return the processes of ``torch.distributed`` if that is initialized, else a single one."""
+    """Return the processes of ``torch.distributed``, or one if it is not initialized."""
     if distributed.is_available() and distributed.is_initialized():
-        # A wrapper that only cycles hold has threads, which must end before the interpreter does. Once is enough.
+        # A DistributedDataParallel in a reference cycle has threads that must end before the interpreter does. The
+        # function is registered once only.
         atexit.unregister(gc.collect)
         atexit.register(gc.collect)
         return Processes(distributed.get_rank(), distributed.get_world_size())
@@ -121,7 +140,11 @@ def current_processes() -> Processes:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Return the device of this process: among GPUs, the one of the number that ``torchrun`` gave it on its machine."""
+    """Return the device of this process.
+
+    If ``torchrun`` started several processes, "cuda" means the GPU of the local rank that it set, and a numbered GPU
+    raises :class:`InvalidParameterError`.
+    """
     if device.type != "cuda" or not _are_several():
         return device
     if device.index is not None:
@@ -132,7 +155,10 @@ def own_device(device: torch.device) -> torch.device:
 
 
 def join_processes(device: torch.device) -> Processes:
-    """Join the processes that ``torchrun`` started, if it did, to train on this device of this process."""
+    """Join the processes that ``torchrun`` started, if any, and return them.
+
+    ``device`` is the device of this process. A numbered GPU becomes its current device.
+    """
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     if _are_several() and not distributed.is_initialized():
@@ -141,5 +167,5 @@ def join_processes(device: torch.device) -> Processes:
 
 
 def _are_several() -> bool:
-    """True if ``torchrun`` has started more than one process."""
+    """Return True if ``torchrun`` started more than one process."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1

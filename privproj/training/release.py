@@ -1,13 +1,14 @@
-"""The release boundary: the one place that touches per-example quantities. What leaves it is private.
+"""Clip, sum and add noise: the step from per-example gradients to private means.
 
-For every record of a batch its norm is taken, its gradient is scaled down to the clip, and the result is added to a
-sum. For every step noise is added to the sum once, and the noised sum is divided by the public expected batch ``q N``.
-What is done with these released means afterwards is post-processing.
+Each record's gradient is scaled down to the clipping norm ``C`` and added to a sum. In every step, noise is added to
+the sum once, and the noisy sum is divided by the public expected batch size ``q N``. Everything that is computed from
+these released means is post-processing.
 
-The sum of all views together has norm at most ``C`` for each record, so neighbors shift it by at most the sensitivity
-``s`` (``C``, or ``2C`` under replace). With noise of standard deviation ``sigma = z s`` this is the Gaussian release of
-claim C3, and for M2 that of claim C4 (docs/proofs.md). Where the clip adapts, a noisy count of the records that were
-not clipped leaves with the sum, as one release (claim C31).
+The gradient of a record over all views has norm at most ``C``, so neighboring sums differ by at most the sensitivity
+``s``, which is ``C``, or ``2C`` under replace. With noise of standard deviation ``sigma = z s`` this is a Gaussian
+release (C3: profile of Gaussian noise), and for M2 a release with a random projection (C4: random sensitivity). With
+adaptive clipping, a noisy count of the records that were not clipped is part of the same release (C31: adaptive
+clipping). The claims are in docs/proofs.md.
 """
 
 import math
@@ -31,9 +32,10 @@ of norms, factors and sums in double precision, and of one factor times one grad
 
 
 class NoisySum:
-    """Accumulates the clipped sum of one logical batch, in any number of parts, and releases it once with noise.
+    """The clipped sum of one logical batch, which is released once with noise.
 
-    ``record`` is called, and has to return, before a noised sum exists: this is where the ledger writes.
+    The sum is added up in any number of parts. ``record`` is called before the noisy sum is computed, and writes to the
+    ledger. If it raises an error, nothing is released.
     """
 
     def __init__(
@@ -45,13 +47,17 @@ class NoisySum:
         self.begin()
 
     def set_clip(self, norm: float) -> None:
-        """Take this clip ``C`` for what is added from now on, and its noise for what is released."""
+        """Set the clipping norm ``C`` of the next records, and of the noise."""
         shares = self.plan.shares or (1.0,)
-        # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (claim C6).
+        # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (C6: a clipping norm for each layer).
         self.norm, self.clips = norm, tuple(norm * math.sqrt(share) for share in shares)
 
     def resume_clip(self, clip: object) -> None:
-        """Go on with a clip that an earlier part of the run has come to; one that does not adapt stays as it is."""
+        """Set the clipping norm that an earlier part of the run ended with.
+
+        Without adaptive clipping this does nothing. Raises :class:`InvalidParameterError` if records of a batch were
+        added, or if the norm is outside the range of the plan.
+        """
         adaptive = self.plan.adaptive_clipping
         if adaptive is None:
             return
@@ -61,9 +67,10 @@ class NoisySum:
         self.set_clip(real("clip", clip, expected, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
-        """Empty the sums, and draw the projections of the next release, where that has none yet.
+        """Empty the sums and draw the projections of the next release.
 
-        They are drawn once, before any data of the release is seen. One that was broken off leaves its own to the next.
+        Projections are drawn once for each release, before any of its data is seen. If a release is abandoned, its
+        projections are used for the next one.
         """
         self.forget()
         with per_example.full_precision():
@@ -72,12 +79,15 @@ class NoisySum:
         self.fresh = True
 
     def forget(self) -> None:
-        """Empty the sums."""
+        """Empty the sums and the count."""
         self.sums: list[Tensor | None] = [None] * len(self.views)
         self.count = torch.zeros((), dtype=torch.float64)
 
     def add(self, examples: int) -> None:
-        """Add the clipped contributions of so many records, whose gradients a pass has left in the trained tensors."""
+        """Add the clipped gradients of ``examples`` records.
+
+        A pass has stored the gradients in the trained tensors.
+        """
         with per_example.full_precision():
             norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
             none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
@@ -85,47 +95,50 @@ class NoisySum:
             finite = torch.isfinite(squared).all(1)
             factors = self.factors(squared, finite)
             if not norms:
-                # Gradients that did not come back are 0, which no clip shortens.
+                # Records without a gradient contribute 0 and are not clipped.
                 self.count = self.count + 0.5 * examples
                 return
             if self.plan.adaptive_clipping is not None:
-                # sum_j (b_j - 1/2), b_j = 1 where c_j = 1: a record that is not finite counts as clipped (claim C31).
+                # sum_j (b_j - 1/2), b_j = 1 if c_j = 1; a record that is not finite counts as clipped (C31: adaptive
+                # clipping).
                 self.count = self.count + ((factors[:, 0] >= 1.0).double() - 0.5).sum()
-            # On a CPU it is cheap to ask whether all are finite. Elsewhere the answer would have to be waited for.
+            # On a CPU this test is cheap. On other devices it would wait for the device.
             mask = None if finite.device.type == "cpu" and bool(finite.all()) else finite
             for i in norms:
                 # sum_j c_j G_j, over this and the earlier parts of the batch.
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0].device)
                 part = self.views[i].clipped_sum(c, mask)
-                # Only until the first gradient that is not zero.
+                # Entries are tested only until one gradient is not zero.
                 self.has_gradients = self.has_gradients or bool(part.any())
                 total = self.sums[i]
                 self.sums[i] = part if total is None else total.add_(part)
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Return the factors ``c_jl = min(1, C_l / n_jl)`` that scale record ``j`` down, records x groups of tensors.
+        """Return the clipping factors ``c_jl = min(1, C_l / n_jl)`` of all records.
 
-        ``n_jl`` is the norm over the tensors of group ``l``. Under a joint clip there is one group with ``C_1 = C``,
-        under per-layer clipping each tensor is a group and ``sum_l C_l^2 = C^2``. ``squared`` holds squared norms,
-        records x tensors. ``finite`` says which records have finite gradients; the others get the factor 0.
+        ``n_jl`` is the norm of the gradient of record ``j`` over the tensors of group ``l``. With joint clipping there
+        is one group, and ``C_1 = C``. With per-layer clipping each tensor is a group, and ``sum_l C_l^2 = C^2``.
+        ``squared`` has the squared norms, records x tensors. ``finite`` marks the records with finite gradients; the
+        others get the factor 0. The result has the shape records x groups.
         """
         grouped = squared if len(self.clips) > 1 else squared.sum(1, keepdim=True)
         over = (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny).unbind(1)
-        # c_jl = min(1, C_l / n_jl), where n_jl is overstated by SLACK and the smallest float keeps 0/0 away. The C_l
-        # stay numbers: a tensor made of them would be waited for on its way to a GPU.
+        # c_jl = min(1, C_l / n_jl). n_jl is overstated by SLACK, and adding the smallest float avoids a division by 0.
+        # The C_l are numbers, because a tensor of them would have to be copied to a GPU.
         factors = torch.stack([limit / n for limit, n in zip(self.clips, over, strict=True)], 1).clamp_max(1.0)
         return torch.where(finite[:, None], factors, 0.0)
 
     def release(self) -> list[Tensor]:
-        """Return the released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view, in the order of the views.
+        """Return the released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view.
 
-        ``Xi`` has independent standard normal entries and ``sigma = z s``. :meth:`begin` starts the next release.
+        ``G_j`` is the gradient of record ``j`` and ``c_j`` its clipping factor. ``Xi`` has independent standard normal
+        entries, and ``sigma = z s``. The means have the order of the views. Call :meth:`begin` before the next batch.
         """
         sums, count = self.sums, self.count
         self.forget()
         self.fresh = False
-        # The release is counted, on the disk if there is a ledger, before its noised sum exists. Where it cannot be
-        # counted, no process goes on alone: their next batches would be mixed with this one.
+        # The release is counted, on the disk if there is a ledger, before its noisy sum exists. If counting fails, all
+        # processes stop, because their next batches would be mixed with this one.
         with self.processes.together():
             self.record()
         with torch.no_grad():
@@ -138,17 +151,21 @@ class NoisySum:
             return means
 
     def noisy_count(self, count: Tensor, adaptive: AdaptiveClipping) -> float:
-        """Return the sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
+        """Return the sum of ``b_j - 1/2`` over all processes plus noise, in records.
+
+        ``b_j`` is 1 if record ``j`` was not clipped, else 0. The noise has the standard deviation ``sigma`` of
+        ``adaptive``.
+        """
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
         # sum_j (b_j - 1/2) + S xi.
         return float(self._with_noise([count.to(like)], [like], adaptive.sigma)[0])
 
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
-        """Return the sums over all processes with their noise, divided by the public expected batch ``q N``.
+        """Return the noisy sums over all processes, divided by the batch size ``q N``.
 
-        There is one for each view, of its shape; it is None where no record contributed, and then the noise alone is
-        released.
+        ``q N`` is the public expected batch size. There is one mean for each view, of the shape of the view. A sum is
+        None if no record contributed to it; its mean is noise alone.
         """
         likes = [view.parameters[0] for view in self.views]
         parts = [
@@ -161,7 +178,11 @@ class NoisySum:
         return [total.div_(self.plan.expected_batch).to(like) for total, like in zip(totals, likes, strict=True)]
 
     def _with_noise(self, parts: list[Tensor], likes: Sequence[Tensor], deviation: float) -> list[Tensor]:
-        """Return the sums of these parts over all processes, with noise of this standard deviation, added once."""
+        """Return the sums of tensors over all processes, with noise added once.
+
+        The noise is Gaussian with standard deviation ``deviation``. It is drawn with the dtype and on the device of
+        ``likes``.
+        """
         totals = self.processes.sum(parts)
         for total, like in zip(totals, likes, strict=True) if self.processes.first else ():
             total.add_(normal(total.shape, like, self.streams.noise).to(total.device), alpha=deviation)

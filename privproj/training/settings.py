@@ -1,6 +1,7 @@
-"""The settings of ``privproj train``: the options of its command, and what is kept beside a run.
+"""The settings of ``privproj train``: its options, which a run saves in its folder.
 
-Each option is declared once, as a field. This loads no torch, so that the command line can show its options cheaply.
+Each option is declared once, as a field. This module does not import torch, so that the command line shows its options
+quickly.
 """
 
 from dataclasses import dataclass
@@ -40,10 +41,9 @@ DELTA = number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_hig
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that a run depends on, as it is kept beside it.
+    """The settings of a training run; each field is an option of ``privproj train``.
 
-    The fields are the options of ``privproj train``. Raises :class:`InvalidParameterError` for values outside their
-    ranges, and for options that do not go together.
+    Raises :class:`InvalidParameterError` for values outside their ranges and for options that exclude each other.
     """
 
     data: str = parameter(TEXT, "digits, or an .npz file with arrays x and y.", "DATA")
@@ -123,7 +123,7 @@ class Settings:
             raise InvalidParameterError("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
 
     def _check_options_of_one_algorithm(self) -> None:
-        """Check the options that only one algorithm has, and set the learning rate that suits the algorithm."""
+        """Check the options of single algorithms, and set the default learning rate."""
         for name, mechanism in ONLY_FOR.items():
             if getattr(self, name) is not None and self.mechanism != mechanism:
                 raise InvalidParameterError(name, getattr(self, name), f"omitted with {self.mechanism}")

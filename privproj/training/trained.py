@@ -1,8 +1,9 @@
-"""Trained tensors, and the gradients of single records that a pass leaves for them.
+"""Trained tensors, and the per-example gradients that a pass stores in them.
 
-A weight and the bias of its layer are one matrix (outputs x inputs) whose inputs end with a 1. Every other trained
-tensor stands alone. A use of a matrix leaves a pair of factors ``(g, x)``, records first, whose product is the gradient
-``G_j = sum_t g_jt x_jt^T``. Uses of a tensor that no factors are known for leave whole gradients.
+The weight and the bias of a layer are one matrix (outputs x inputs) whose last input is the constant 1. Every other
+trained tensor is separate. Each use of a matrix in a pass stores two factors ``(g, x)``, records first: the gradients
+of the outputs and the inputs. The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T``, a sum over tokens ``t``. If
+the factors of a use are not known, whole gradients are stored.
 """
 
 import math
@@ -24,16 +25,16 @@ Gradients = tuple[Tensor | LookedUp, Tensor] | tuple[Tensor]
 
 
 class Trained:
-    """A trained matrix, or any other trained tensor, with the gradients of single records.
+    """A trained matrix, or any other trained tensor, with its per-example gradients.
 
     Attributes:
         name: The name of the first tensor in its module.
-        module: The layer that holds it.
+        module: The layer that contains the tensor.
         weight: The matrix, or the tensor.
-        bias: The trained bias of the same layer; None where there is none.
-        is_matrix: True for tensors with at least two dimensions. Others count as one row.
-        is_transposed: True for a weight that is kept as inputs x outputs, as in transformers' Conv1D.
-        only_for: The only algorithm that can train this tensor; None if every algorithm can.
+        bias: The trained bias of the same layer; None if there is none.
+        is_matrix: True for tensors with at least two dimensions. Other tensors count as one row.
+        is_transposed: True for a weight of shape inputs x outputs, as in transformers' Conv1D.
+        only_for: The name of the only algorithm that can train this tensor; None if every algorithm can.
     """
 
     only_for: str | None = None
@@ -55,19 +56,26 @@ class Trained:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(outputs, inputs)``, the bias counted as one more input; one row if the tensor is no matrix."""
+        """The shape ``(outputs, inputs)``, where the bias counts as one more input.
+
+        A tensor that is not a matrix has one row.
+        """
         if not self.is_matrix:
             return 1, self.weight.numel()
         outputs, inputs = self.weight.shape[0], math.prod(self.weight.shape[1:])
         if outputs == 1 and self.weight.dim() == 3 and not hasattr(self.module, "kernel_size"):
-            # Tokens and positions of transformers, which are kept as 1 x tokens x width.
+            # Class tokens and position embeddings of transformers, which are stored as 1 x tokens x width.
             outputs, inputs = self.weight.shape[1:]
         if self.is_transposed:
             outputs, inputs = inputs, outputs
         return outputs, inputs + (self.bias is not None)
 
     def keep(self, g: Tensor | LookedUp, x: Tensor) -> None:
-        """Keep the factors of one use: ``g`` (records x tokens x outputs) and ``x`` (records x tokens x inputs)."""
+        """Store the factors ``g`` and ``x`` of one use of the matrix.
+
+        ``g`` is records x tokens x outputs, and ``x`` is records x tokens x inputs. If whole gradients take less memory
+        than the factors, these are formed and stored instead.
+        """
         dtype = self.weight.dtype
         x = x.to(dtype)
         if isinstance(g, LookedUp):
@@ -83,7 +91,7 @@ class Trained:
         self.formed = product if self.formed is None else self.formed.add_(product)
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
-        """Add whole gradients of one of the tensors, records first."""
+        """Add whole gradients of the weight or the bias, records first."""
         records, (outputs, inputs) = len(gradients), self.shape
         if not self.is_matrix:
             matrix = gradients.reshape(records, 1, -1)
@@ -95,7 +103,7 @@ class Trained:
         self.formed = matrix if self.formed is None else self.formed + matrix
 
     def take(self) -> Gradients | None:
-        """Return the gradients of all records, and forget them; None where nothing came back."""
+        """Return the gradients of all records and clear them; None if there are none."""
         factors, formed = self.factors, self.formed
         self.clear()
         if formed is not None:
@@ -104,7 +112,7 @@ class Trained:
             return (formed,)
         if len(factors) <= 1:
             return factors[0] if factors else None
-        # The tokens of all uses, those that looked up rows last.
+        # The tokens of all uses are joined, with those of embeddings last.
         factors.sort(key=lambda pair: isinstance(pair[0], LookedUp))
         x = torch.cat([x for _, x in factors], 1)
         dense = [g for g, _ in factors if isinstance(g, Tensor)]
@@ -113,23 +121,29 @@ class Trained:
         return (LookedUp(joined, torch.cat(rows, 1)) if rows else joined), x
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the stored gradients."""
         self.factors, self.formed = [], None
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Split a matrix of as many columns as inputs into the parts of the weight and of the bias."""
+        """Split the columns of a matrix into those of the weight and of the bias.
+
+        The matrix has one column for each input.
+        """
         width = matrix.shape[1] - (self.bias is not None)
         yield self.weight, matrix[:, :width]
         if self.bias is not None:
             yield self.bias, matrix[:, width]
 
     def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
-        """Return a part of the matrix, as ``split`` gives it, in the shape of its tensor."""
+        """Return a part of a matrix, as ``split`` yields it, in the shape of its tensor."""
         part = part.T if self.is_transposed and parameter is self.weight else part
         return part.reshape(parameter.shape)
 
     def laid_out(self, parameter: nn.Parameter, values: Tensor) -> Tensor:
-        """Return the entries of a tensor as outputs x inputs, a view; ``values`` may have more dimensions behind."""
+        """Return a view of the entries of a tensor as outputs x inputs.
+
+        ``values`` has the shape of ``parameter``, possibly with more dimensions at the end.
+        """
         if self.is_transposed and parameter is self.weight:
             return values.transpose(0, 1)
         outputs = self.shape[0]
@@ -139,8 +153,8 @@ class Trained:
 def trained_tensors(module: nn.Module) -> list[Trained]:
     """List the trained tensors of a module, each once, in the order of its layers.
 
-    Raises :class:`InvalidParameterError` if nothing is trained, for a layer of ``torch.jit``, and for a
-    trained tensor without a shape or with a type other than float32 and float64.
+    Raises :class:`InvalidParameterError` if no tensor requires a gradient, for a layer of ``torch.jit``, and for a
+    trained tensor that is not initialized or whose dtype is not float32 or float64.
     """
     taken: set[int] = set()
     tensors: list[Trained] = []
@@ -167,7 +181,7 @@ def trained_tensors(module: nn.Module) -> list[Trained]:
 
 
 def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
-    """Return True if the trained weight and bias of a layer are one matrix."""
+    """Return True if the trained weight and bias of a layer form one matrix."""
     weight, bias = unclaimed.get("weight"), unclaimed.get("bias")
     if weight is None or bias is None or weight.dim() < 2:
         return False
@@ -175,12 +189,15 @@ def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Return True for transformers' Conv1D, a linear layer whose weight is inputs x outputs."""
+    """Return True for transformers' Conv1D, a linear layer with a transposed weight.
+
+    The weight has the shape inputs x outputs.
+    """
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
 def _check(place: str, parameter: nn.Parameter) -> None:
-    """Raise for a tensor without a shape, and for one of low precision."""
+    """Raise an error for a tensor that is not initialized or has a low precision."""
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         remedy = "call the module once before make_private"
         raise InvalidParameterError(

@@ -1,7 +1,8 @@
-"""The private ``Trainer`` of transformers; users import it from ``privproj.integrations.transformers``.
+"""A private ``Trainer`` of transformers.
 
-``Trainer`` keeps its loop: it draws a batch, calls ``training_step``, then ``optimizer.step``. Here a batch is a whole
-logical batch, so gradient accumulation is switched off and each step is one release.
+Import it from ``privproj.integrations.transformers``. The loop of ``Trainer`` draws a batch, calls ``training_step``,
+and then ``optimizer.step``. Here a batch is a whole logical batch, so gradient accumulation is switched off, and each
+step is one release.
 """
 
 import copy
@@ -120,7 +121,9 @@ class PrivateTrainer(Trainer):
         self.add_callback(_ReleasesAreSteps(self))
 
     def epsilon(self) -> Result:
-        """Return epsilon of all releases so far at the ``delta`` of ``privacy``; before the first, that of the plan.
+        """Return epsilon of all releases so far, or of the whole plan before the first one.
+
+        Delta is the ``delta`` of ``privacy``.
 
         Returns:
             A :class:`privproj.Result`, as :func:`privproj.epsilon` returns it.
@@ -137,7 +140,7 @@ class PrivateTrainer(Trainer):
     # --- what Trainer calls -------------------------------------------------------------------------
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train privately, with the arguments of ``Trainer.train``.
+        """Train privately; takes the arguments of ``Trainer.train``.
 
         Args:
             *args: Arguments of ``Trainer.train``.
@@ -189,7 +192,9 @@ class PrivateTrainer(Trainer):
         return _Passes(loader, private, passes)
 
     def training_step(self, model: nn.Module, inputs: Batch, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the clipped sum of a logical batch; ``optimizer.step``, which Trainer calls next, releases it.
+        """Compute the clipped sum of a logical batch and return zero.
+
+        ``Trainer`` then calls ``optimizer.step``, which releases the sum.
 
         Args:
             model: The model, as Trainer wrapped it.
@@ -224,7 +229,7 @@ class PrivateTrainer(Trainer):
         return list(islice(epoch_iterator, num_batches)), None
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load weights from a checkpoint, as they were saved."""
+        """Load weights from a checkpoint; for M2 on a PEFT model they are whole weights."""
         if not hasattr(self.model, "trained_by_m2"):
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
         from privproj.training.algorithms.lora import import_peft
@@ -232,7 +237,7 @@ class PrivateTrainer(Trainer):
         import_peft(self.model, resume_from_checkpoint)  # pyright: ignore[reportArgumentType]
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """Return the expected number of records in a release, over all processes.
+        """Return the expected number of records in a release, summed over all processes.
 
         Args:
             args: Arguments of Trainer, not used.
@@ -285,13 +290,20 @@ class _Passes:
 
 
 class _ReleasesAreSteps(TrainerCallback):
-    """Sets Trainer's number of steps to the number of releases, also if a run was killed after its last checkpoint."""
+    """A callback that sets Trainer's number of steps to the number of releases.
+
+    They differ if a run was killed after its last checkpoint.
+    """
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Compare the checkpoint with the ledger, and count the releases after the checkpoint."""
+        """Compare the checkpoint with the ledger, and count releases after the checkpoint.
+
+        Raises :class:`InvalidParameterError` if the ledger has fewer releases than the checkpoint, and
+        :class:`UnsupportedError` if it has releases but no checkpoint is resumed.
+        """
         optimizer, scheduler = self.trainer.private_optimizer, self.trainer.lr_scheduler
         assert optimizer is not None
         done, saved = optimizer.steps_done, state.global_step
@@ -311,12 +323,14 @@ class _ReleasesAreSteps(TrainerCallback):
 
 
 def _names(function: Any) -> set[str]:
-    """Return the names of the arguments of a function."""
     return set(inspect.signature(function).parameters)
 
 
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``make_private`` in ``privacy``; raise :class:`InvalidParameterError` for others."""
+    """Return the arguments of ``make_private`` in ``privacy``.
+
+    Raises :class:`InvalidParameterError` for other names, for names that Trainer sets, and without ``delta``.
+    """
     names = _names(make_private) - SET_BY_TRAINER - {"unknown"} | {"one_by_one"}
     for name in privacy.keys() - names:
         if name in SET_BY_TRAINER:
@@ -333,7 +347,10 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
-    """Use Trainer's clipping norm if ``privacy`` has none; raise an error if both are set and differ."""
+    """Use Trainer's clipping norm if ``privacy`` has none.
+
+    Raises :class:`InvalidParameterError` if both are set and differ.
+    """
     clip, default = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
     if args.max_grad_norm not in (clip, default):
         remedy = "omit it from TrainingArguments, because privproj clips the gradient of each record"
@@ -343,7 +360,7 @@ def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
 
 
 def _check_arguments(trainer: PrivateTrainer) -> None:
-    """Raise :class:`InvalidParameterError` for arguments of Trainer that would invalidate the accounting."""
+    """Raise an error for arguments of Trainer that would invalidate the accounting."""
     args, accelerator = trainer.args, trainer.accelerator
     for name, (sound, why) in FIXED_ARGUMENTS.items():
         if getattr(args, name, sound) not in (sound, False):

@@ -1,11 +1,10 @@
-"""Views: how an algorithm looks at the gradient of one record, one class for each way.
+"""Views: the linear image of a per-example gradient that an algorithm releases.
 
-A view says which linear image of a layer's per-example gradient is clipped, summed and released. This file has the
-plain view; those of single algorithms stand beside the algorithms.
+This module has the plain view. The modules of single algorithms have their own views.
 
-A view of a matrix looks at ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs) through ``G_j P``, which it forms by way of
-``x P``, for the sum and, where it ``clips_what_it_sums``, for the norm. What it does with a released mean is
-post-processing.
+The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs), a sum over tokens ``t``. A
+view of a matrix sums ``G_j P`` for some matrix ``P``, which it forms from ``g`` and ``x P``. It clips the norm of
+``G_j P`` if ``clips_what_it_sums``, else the norm of ``G_j``. What a view does with a released mean is post-processing.
 """
 
 from collections.abc import Callable
@@ -26,13 +25,13 @@ Update = tuple[Tensor, Tensor | None]
 
 
 class View:
-    """One trained tensor, or several, as an algorithm sees them: here as they are, which is DP-SGD.
+    """The plain view of trained tensors, which releases the whole gradient: DP-SGD.
 
-    The guarantee needs one property of a view: what ``clipped_sum`` adds for a record with factor 1 is never longer
-    than the root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
+    The privacy guarantee needs one property of a view: what ``clipped_sum`` adds for a record with factor 1 has at most
+    the norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping norm.
 
-    The view releases something of the shape ``shape`` for the trained tensors ``parameters``, which the wrapped
-    optimizer has to hold. Messages call it by its ``name``.
+    A view of one or several tensors ``parameters``, which the wrapped optimizer must hold, releases a tensor of shape
+    ``shape``. ``name`` is its name in messages.
     """
 
     noise_scale: float = 1.0
@@ -48,15 +47,25 @@ class View:
         self.seen: Any = ()
 
     def refresh(self, streams: Streams) -> None:
-        """Draw what must be fresh for each release, before any of its data is seen, and end the step before it."""
+        """Draw the fresh randomness of the next release, before any of its data is seen.
+
+        This is called once for each release. The plain view draws nothing.
+        """
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x P`` with the ``P`` that is summed, ``x`` having the inputs last; here ``P = I``."""
+        """Return ``x P`` for the matrix ``P`` of the sum ``sum_j c_j G_j P``; here ``x``.
+
+        The last dimension of ``x`` has the inputs. The plain view has ``P = I``.
+        """
         return x
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm of each record's ``G_j P``, or of ``G_j``; None where nothing came back."""
-        # A pass that failed before its sum may have left something.
+        """Return the squared norm of what is clipped, for each record.
+
+        It is the norm of ``G_j P`` if ``clips_what_it_sums``, else that of ``G_j``. The result is None if no gradients
+        were captured.
+        """
+        # A pass that failed before its sum may have left gradients here.
         self.seen, captured = (), self.trained.take()
         if captured is None:
             return None
@@ -65,24 +74,27 @@ class View:
         return per_example.squared_norms(*(self.seen if self.clips_what_it_sums else captured))
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``, in double precision.
+        """Return the sum ``sum_j c_j G_j P`` over the records, in double precision.
 
-        It has as many entries as ``shape``. ``c`` is one factor for each record. ``mask`` says which records are
-        finite; None says that all are.
+        It has as many entries as ``shape``, and ``P`` is the matrix of ``sketched``. ``c`` has one factor for each
+        record. ``mask`` marks the records with finite gradients; None: all are finite.
         """
         seen, self.seen = self.seen, ()
         return per_example.clipped_sum(c, *seen, mask=mask)
 
     def update(self, mean: Tensor) -> Update:
-        """Return the gradient estimate of a released mean of the shape ``shape``: by default the mean itself."""
+        """Return the gradient estimate for a released mean: by default the mean itself.
+
+        ``mean`` has the shape ``shape``.
+        """
         return mean, None
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Hand a released mean to the wrapped optimizer as gradients, before its step.
+        """Set a released mean as the gradient for the next step of the wrapped optimizer.
 
-        ``mean`` has the shape ``shape``. ``group`` holds the optimizer's settings for the first of these tensors. Under
-        ``plain`` SGD a low-rank update goes straight into the weight, and no gradient of its size is formed, unless
-        the bias has settings of its own.
+        ``mean`` has the shape ``shape``. ``group`` is the parameter group of the first of these tensors. ``plain`` is
+        True for SGD without momentum. Then a low-rank update is added to the weight directly, and no gradient of the
+        size of the weight is formed, unless the bias is in another group.
         """
         left, right = self.update(mean)
         if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
@@ -93,7 +105,11 @@ class View:
 
 @torch.no_grad()
 def _merge(trained: Trained, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
-    """Change a weight in place by ``W <- (1 - lr wd) W - lr L R``, its bias likewise."""
+    """Make the SGD step ``W <- (1 - lr wd) W - lr L R`` on a weight and its bias.
+
+    ``L`` is ``left``, ``R`` is ``right``, and ``group`` has the learning rate ``lr`` and the weight decay ``wd``. The
+    weight and the bias are changed in place.
+    """
     for parameter, part in trained.split(right):
         # W <- (1 - lr wd) W.
         parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
@@ -114,34 +130,38 @@ Accounting = Callable[[list[Shape], tuple[int, ...], tuple[float, ...] | None], 
 
 
 def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian:
-    """Return the Gaussian mechanism, whatever the shapes: right for every algorithm that sums exactly what it clips."""
+    """Return the Gaussian mechanism.
+
+    It accounts for every algorithm that sums exactly what it clips.
+    """
     return Gaussian()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """The record of a training algorithm: what it looks at, what it is accounted as, what it needs.
+    """The definition of a training algorithm: views, mechanism and requirements.
 
-    The guarantee needs both ``accounted_as`` and ``view``: the view must sum what the mechanism describes.
+    The privacy guarantee needs ``accounted_as`` and ``view`` to agree: the view must sum what the mechanism describes.
 
     Attributes:
-        name: What users call it.
-        summary: What it does, in one sentence.
-        rank: "projection" where it draws projections of some rank itself and therefore needs one, "module" where the
-            rank is that of the adapters in the module, "none" where it takes none.
-        has_frame: True if its projection comes in a Haar and a Wishart frame.
-        accounted_as: The mechanism of one release, its noise left out, from the shapes, ranks and shares of all
-            tensors.
-        view: How it looks at one trained matrix, from the matrix, the plan and the rank for this matrix. Other trained
-            tensors are always looked at as they are.
-        subspace_view: One view over all trained tensors within a given subspace, in place of one view each. An
-            algorithm with such a view needs a subspace and a joint clip.
+        name: The name in the public API.
+        summary: One sentence about what the algorithm does.
+        rank: "projection" if the algorithm draws projections and needs their rank, "module" if the rank is that of the
+            adapters in the module, "none" if there is no rank.
+        has_frame: True if the projection can be lifted back in the Haar or in the Wishart frame.
+        accounted_as: Called with the shapes, the ranks and the shares of the squared clipping norm of all tensors;
+            returns the mechanism of one release without its noise multiplier.
+        view: Called with a trained matrix, the plan and the rank for this matrix; returns the view of the matrix. Other
+            trained tensors always have the plain view.
+        subspace_view: Called with all trained tensors and a subspace; returns one view of all tensors, in place of one
+            view for each. An algorithm with such a view needs a subspace and joint clipping.
         check_layer: Called with the name of the selected algorithm and a trained tensor; raises
-            :class:`InvalidParameterError` if that algorithm must not train it. It is also called for other
-            algorithms, with tensors that say (by ``only_for``) that they belong to this one.
-        adapt: From a module, a rank and an ``insecure_seed`` to the module with its adapters, for ``privproj
-            train`` and for audits. None where the module is trained as it is.
-        step_hook: From the module, the plan and the random streams to what is called after every release.
+            :class:`InvalidParameterError` if that algorithm must not train the tensor. If the attribute ``only_for`` of
+            a tensor names this algorithm, this is also called when another algorithm is selected.
+        adapt: Called with a module, a rank and an ``insecure_seed``; returns the module with adapters, for ``privproj
+            train`` and for audits. None: the module is trained as it is.
+        step_hook: Called with the module, the plan and the random streams; returns a function that is called with the
+            optimizer after every release. None: no such function.
     """
 
     name: str
@@ -157,20 +177,23 @@ class Algorithm:
 
     @property
     def projects(self) -> bool:
-        """True if the algorithm draws projections itself."""
+        """Whether the algorithm draws random projections."""
         return self.rank == "projection"
 
     @property
     def needs_subspace(self) -> bool:
-        """True if the algorithm trains within a subspace that has to be found before."""
+        """Whether the algorithm trains within a subspace that must be computed before."""
         return self.subspace_view is not None
 
     def shape(self, trained: Trained) -> Shape:
-        """Return the shape of one trained tensor for accounting; other tensors than matrices are one row."""
+        """Return ``(outputs, inputs, projected)`` of one trained tensor for accounting.
+
+        A tensor that is not a matrix counts as one unprojected row.
+        """
         return (*trained.shape, self.projects) if trained.is_matrix else (1, trained.size, False)
 
     def views(self, trained: list[Trained], plan: Plan) -> list[View]:
-        """Return the views of all trained tensors under a plan, one for each or one for all in a subspace."""
+        """Return one view for each trained tensor, or one of all in a subspace."""
         if self.subspace_view is not None:
             return [self.subspace_view(trained, plan.algorithm.subspace)]
         return [

@@ -1,8 +1,8 @@
 """The training algorithms, one family per file, and their registry.
 
-A new algorithm is three things: one file here with its record, one line in :data:`FILES`, and one test. The record is a
-:class:`privproj.training.view.Algorithm`. A file is imported at the first use of its algorithm. The
-registry itself is plain text and does not load torch, so that the command line lists the algorithms quickly.
+A new algorithm needs a file here with its record, a line in :data:`FILES`, and a test. The record is a
+:class:`privproj.training.view.Algorithm`. A file is imported at the first use of its algorithm. The registry does not
+import torch, so that the command line lists the algorithms quickly.
 """
 
 from importlib import import_module
@@ -31,7 +31,7 @@ MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "projec
 
 
 def load(name: str) -> Any:
-    """Load the record of a training algorithm from its file.
+    """Return the record of a training algorithm, imported from its file.
 
     Args:
         name: One of :data:`ALGORITHMS`.

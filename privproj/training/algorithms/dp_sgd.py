@@ -1,4 +1,4 @@
-"""DP-SGD: the whole gradient of every record is clipped, summed and noised. Everything else is measured against it."""
+"""DP-SGD: clip, sum and add noise to whole gradients; the baseline for the others."""
 
 from privproj.training.view import Algorithm
 

@@ -1,7 +1,8 @@
-"""LoRA with a frozen random factor: DP-LoRA-FA, its variant with re-sampled factors, and modules that PEFT wrapped.
+"""LoRA with frozen random factors: DP-LoRA-FA, a resampled variant, and PEFT models.
 
-Only the B factors are trained, and whole modules that PEFT trains beside them, such as a new head. The whole gradient
-is clipped and noised, so this is DP-SGD on fewer weights.
+Only the B factors are trained, and whole modules that PEFT trains too, such as a new head. The whole gradient of these
+tensors is clipped and gets noise, so this is DP-SGD on fewer weights. For PEFT models there is also M2 on the adapted
+weights.
 """
 
 import re
@@ -26,19 +27,19 @@ Picks = Callable[[str, nn.Linear], bool]
 
 
 class FrozenLoRA(nn.Module):
-    """A linear layer with a LoRA adapter whose random factor is frozen: ``y = W x + b + s B A x``.
+    """A linear layer with a LoRA adapter whose ``A`` is frozen: ``y = W x + b + s B A x``.
 
-    ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. ``B`` (outputs x rank) starts at zero and
-    is all that is trained. ``A`` comes from public randomness and may be published with the adapter.
+    ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. Only ``B`` (outputs x rank) is trained, and
+    it starts at zero. ``A`` comes from public randomness and may be published with the adapter.
 
     Args:
         base: The linear layer to adapt. Its tensors are frozen.
         rank: Rank of the adapter, from 1 to the number of inputs.
-        alpha: LoRA's ``alpha``, which makes ``s = alpha / rank``. None: ``s = 1``.
-        stream: The random generator that ``A`` is drawn from, on the layer's device.
+        alpha: LoRA's ``alpha``: the scale is ``s = alpha / rank``. None: ``s = 1``.
+        stream: The random generator for ``A``, on the device of the layer.
 
     Raises:
-        InvalidParameterError: ``rank`` is no whole number from 1 to the number of inputs.
+        InvalidParameterError: ``rank`` is not a whole number from 1 to the number of inputs.
 
     >>> import torch
     >>> from privproj.training import FrozenLoRA
@@ -64,10 +65,10 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def draw(self, stream: torch.Generator) -> None:
-        """Draw a new ``A`` and set ``B = 0``, which takes the adapter's part out of the layer.
+        """Draw a new ``A`` and set ``B = 0``, so that the adapter contributes nothing.
 
         Args:
-            stream: The random generator that ``A`` is drawn from.
+            stream: The random generator for ``A``.
         """
         weight = self.lora_A.weight
         # A = N/sqrt(r).
@@ -76,23 +77,25 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def merge(self, stream: torch.Generator) -> None:
-        """Add the adapter to the frozen weight, ``W <- W + s B A``, and draw a new one: the function stays what it is.
+        """Add the adapter to the frozen weight, ``W <- W + s B A``, and draw a new one.
+
+        The function of the layer does not change.
 
         Args:
-            stream: The random generator that the new ``A`` is drawn from.
+            stream: The random generator for the new ``A``.
         """
         # W <- W + s B A.
         self.base.weight.addmm_(self.lora_B.weight, self.lora_A.weight, alpha=self.scale)
         self.draw(stream)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer with its adapter.
+        """Return the output of the layer with its adapter.
 
         Args:
-            x: Inputs, the last dimension of the size of the layer's inputs.
+            x: A tensor whose last dimension has the inputs of the layer.
 
         Returns:
-            Outputs ``W x + b + s B A x``, the last dimension of the size of the layer's outputs.
+            ``W x + b + s B A x``, whose last dimension has the outputs of the layer.
         """
         # y = W x + b + s B A x.
         return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
@@ -102,17 +105,17 @@ def add_frozen_lora(
     module: nn.Module, rank: int, *, alpha: float | None = None, where: Picks | None = None,
     insecure_seed: int | None = None,
 ) -> nn.Module:  # fmt: skip
-    """Wrap linear layers of a module in :class:`FrozenLoRA` and freeze all other tensors.
+    """Wrap linear layers of a module in :class:`FrozenLoRA`; freeze all other tensors.
 
-    Build the optimizer from the trained tensors afterwards. The module is changed in place; a module that is a linear
-    layer itself comes back wrapped.
+    Build the optimizer from the trained tensors afterwards. The module is changed in place. If the module itself is a
+    linear layer, a wrapped layer is returned.
 
     Args:
         module: The module to adapt.
         rank: Rank of every adapter, from 1 to the number of inputs of the narrowest adapted layer.
-        alpha: LoRA's ``alpha``, which makes the scale ``s = alpha / rank``. None: ``s = 1``.
-        where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
-            It is not called for a module that is a linear layer itself.
+        alpha: LoRA's ``alpha``: the scale is ``s = alpha / rank``. None: ``s = 1``.
+        where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
+            layers are adapted. It is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the factors ``A`` repeatable. None: they come from a
             generator seeded by the operating system.
 
@@ -120,7 +123,7 @@ def add_frozen_lora(
         The module with its adapters.
 
     Raises:
-        InvalidParameterError: ``rank`` is outside its range for a layer, or no layer is picked.
+        InvalidParameterError: ``rank`` is outside its range for a layer, or no layer is adapted.
 
     >>> import torch
     >>> from privproj.training import add_frozen_lora
@@ -134,9 +137,10 @@ def add_frozen_lora(
 
 
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
-    """Freeze a module and wrap the selected linear layers; a module that is a linear layer itself is wrapped.
+    """Freeze a module, wrap its selected linear layers, and return it.
 
-    Raises :class:`InvalidParameterError` where no layer is picked.
+    If the module itself is a linear layer, the wrapped layer is returned. Raises :class:`InvalidParameterError` if no
+    layer is selected.
     """
     module.requires_grad_(False)
     if isinstance(module, nn.Linear):
@@ -152,27 +156,28 @@ def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where
 
 
 def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Module:
-    """Make a model that PEFT wrapped for LoRA ready for an algorithm; call it before building the optimizer.
+    """Prepare a model that PEFT wrapped for LoRA for private training.
 
-    The model is what ``peft.get_peft_model(model, peft.LoraConfig(...))`` returns. Of several adapters the active ones
-    count. Whole modules that PEFT was told to train (``modules_to_save``, such as a new classification head) stay
-    trained. Adapters of embeddings and of attention are not supported.
+    Call this before building the optimizer. The model is the result of
+    ``peft.get_peft_model(model, peft.LoraConfig(...))``. If it has several adapters, only active ones are used. Whole
+    modules that PEFT trains (``modules_to_save``, such as a new classification head) remain trained. Adapters of
+    embeddings and of attention are not supported.
 
     Args:
         model: The wrapped model. It is changed in place.
-        algorithm: "lora-fa" freezes the A factors and trains the B factors, and a head as it is: all of it is accounted
-            as one Gaussian release. "m2" keeps both factors frozen (B is zero, so they do nothing) and trains the
-            weights that they adapt by fresh projections, to the rank of each adapter, and the matrices of a head to the
-            largest of these ranks, unless :func:`make_private` is given one for all. ``model.save_pretrained`` saves
-            what it trains, as :func:`export_peft` does, and no adapter.
+        algorithm: "lora-fa" freezes the A factors and trains the B factors and the head; together they are one Gaussian
+            release. "m2" freezes both factors, which contribute nothing because B is zero, and trains the weights that
+            they adapt. Fresh projections have the rank of each adapter, and the largest of these ranks for matrices of
+            the head, unless :func:`make_private` gets one rank for all. ``model.save_pretrained`` then saves the
+            trained weights as :func:`export_peft` does, and no adapter.
 
     Returns:
         The same model.
 
     Raises:
-        InvalidParameterError: ``algorithm`` is another word, or the model has no LoRA layers, adapters of
-            embeddings or attention, trained tensors outside adapters and heads or, for "m2", B factors that are not
-            zero or a variant of LoRA such as DoRA.
+        InvalidParameterError: ``algorithm`` is unknown, or the model has no LoRA layers, has adapters of embeddings or
+            attention, or has trained tensors outside adapters and heads. For "m2" also: a B factor is not zero, or the
+            model uses a variant of LoRA such as DoRA.
 
     >>> import torch
     >>> from privproj.training import prepare_peft
@@ -202,16 +207,16 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
 
 
 def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]) -> None:
-    """Make M2 train the weights that adapters adapt, and the matrices of heads, each with the rank of its projection.
+    """Train the adapted weights and the matrices of heads by M2, each with its own rank.
 
-    Raises where an adapter does something already.
+    Raises :class:`InvalidParameterError` if a B factor is not zero, or for a variant of LoRA such as DoRA.
     """
     ranks = [1]
     for layer in layers:
         factors = _active_factors(layer)
         variants = {**getattr(layer, "use_dora", {}), **getattr(layer, "lora_variant", {})}
         if any(variants.get(name) for name in layer.active_adapters):
-            # DoRA rescales the weight itself, so the trained weight is not that of the model without its adapters.
+            # DoRA rescales the weight, so the trained weight would not be valid in the model without its adapters.
             remedy = "set use_dora=False, or train the factors"
             raise InvalidParameterError("model", "DoRA or another variant", "a model with plain LoRA for m2", remedy)
         if any(bool(part.any()) for factor in factors for part in factor.parameters()):
@@ -235,7 +240,7 @@ def _active_factors(layer: Any) -> list[nn.Linear]:
 
 
 def _active_heads(model: nn.Module) -> list[nn.Module]:
-    """Return the whole modules that PEFT trains beside its adapters, those of active adapters only."""
+    """Return the whole modules that PEFT trains, for active adapters only."""
     wrappers: list[Any] = [
         part for part in model.modules() if isinstance(getattr(part, "modules_to_save", None), nn.ModuleDict)
     ]
@@ -243,7 +248,10 @@ def _active_heads(model: nn.Module) -> list[nn.Module]:
 
 
 def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[nn.Module]) -> None:
-    """Raise where a tensor is trained that is neither an adapter's, nor an adapted weight, nor a head's."""
+    """Raise an error if a tensor outside adapters, adapted weights and heads is trained.
+
+    The error is :class:`InvalidParameterError`.
+    """
     allowed = {id(p) for part in (*layers, *heads) for p in part.parameters()}
     allowed -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
     for name, parameter in model.named_parameters():
@@ -255,12 +263,12 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
 
 
 def _has_matrix(module: nn.Module) -> bool:
-    """True for a layer with a matrix of its own."""
+    """Return True for a layer with its own matrix."""
     return any(p.dim() >= 2 for p in module.parameters(recurse=False))
 
 
 def _check_adapts_linear(layer: Any) -> None:
-    """Raise for an adapter of anything but a linear layer or a convolution."""
+    """Raise an error for an adapter of anything but a linear layer or a convolution."""
     base = layer.base_layer
     if not len(layer.lora_B) or not (isinstance(base, nn.Linear | nn.Conv2d) or is_conv1d(base)):
         kind = type(base).__name__
@@ -273,22 +281,22 @@ SAVED_WEIGHTS = "m2_weights.safetensors"
 
 
 def export_peft(model: nn.Module, directory: str | Path) -> Path:
-    """Save what M2 trained of a model from ``prepare_peft(model, "m2")``: the adapted weights and heads, as they are.
+    """Save the weights that M2 trained in a model from ``prepare_peft(model, "m2")``.
 
-    M2 trains the weights that LoRA adapts, and the sum of its steps has no low rank, so no adapter can hold it. The
-    file has the names of the model without its adapters: :func:`import_peft` loads it into a base model or a wrapped
-    one, and so does ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)`` without this package. The
-    file appears whole or not at all.
+    M2 trains the weights that LoRA adapts. The sum of its steps does not have low rank, so an adapter cannot represent
+    it. The names in the file are those of the model without adapters. :func:`import_peft` loads the file into a base
+    model or a wrapped one. Without this package,
+    ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)`` does so. The file is written atomically.
 
     Args:
         model: The model that was trained.
-        directory: The folder to write to. It is made if it is not there.
+        directory: The folder to write to. It is created if it does not exist.
 
     Returns:
         The path of the file.
 
     Raises:
-        InvalidParameterError: The model is not one that M2 trains.
+        InvalidParameterError: The model is not from ``prepare_peft(model, "m2")``.
 
     >>> import torch
     >>> from privproj.training import export_peft
@@ -312,7 +320,9 @@ def export_peft(model: nn.Module, directory: str | Path) -> Path:
 
 @torch.no_grad()
 def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
-    """Load what :func:`export_peft` saved into the base model that was trained, wrapped by PEFT or not.
+    """Load the weights that :func:`export_peft` saved into the base model.
+
+    The model may be wrapped by PEFT or not.
 
     Args:
         model: The base model with the weights that it had before training. It is changed in place.
@@ -322,8 +332,8 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
         The same model.
 
     Raises:
-        InvalidParameterError: There is no such file, or the model has no tensor of a name and shape in it; nothing is
-            changed then.
+        InvalidParameterError: There is no such file, or the model lacks a tensor of a name and shape in the file. Then
+            nothing is changed.
 
     >>> import torch
     >>> from privproj.training import import_peft
@@ -350,7 +360,10 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
 
 
 def _plain_names(model: nn.Module) -> dict[str, str]:
-    """Return the name of every parameter, and the name that it has in the model without PEFT, for what is active."""
+    """Return the name of every parameter, mapped to its name in the model without PEFT.
+
+    Inactive copies of heads keep the name that PEFT gives them.
+    """
     active = {id(p) for head in _active_heads(model) for p in head.parameters()}
     plain_names = {}
     for name, parameter in model.named_parameters():
@@ -362,11 +375,10 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
 def _save_trained(
     model: nn.Module, save_directory: str | Path, *saved: object, is_main_process: bool = True, **options: object
 ) -> None:
-    """What ``save_pretrained`` does where the adapter is zero: it saves the weights that are trained in its place.
+    """Save the trained weights; this replaces ``save_pretrained`` if the adapter is zero.
 
-    What a Trainer gives besides is left out: nothing is pickled, and the weights are those of the model. Raises
-    :class:`InvalidParameterError` for other options, and for a folder with an adapter, which would be loaded in their
-    place.
+    A ``state_dict`` from a Trainer is ignored: the weights are those of the model, and nothing is pickled. Raises
+    :class:`InvalidParameterError` for other options, and for a folder with an adapter, which would be loaded instead.
     """
     others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]
     if saved or others:
@@ -380,10 +392,10 @@ def _save_trained(
 
 
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
-    """Return a hook that merges and resamples the adapters after every ``every`` steps: ``W <- W + s B A``, ``B = 0``.
+    """Return a hook that merges and resamples the adapters after every ``every`` steps.
 
-    Each step between is DP-LoRA-FA's, and is accounted so: gradients depend on ``A`` from the second step on, so no
-    gain by its randomness may be claimed.
+    It sets ``W <- W + s B A`` and ``B = 0``, and draws a new ``A``. Each step is accounted as a step of DP-LoRA-FA.
+    Gradients depend on ``A`` from the second step after a draw, so the randomness of ``A`` does not reduce epsilon.
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:
@@ -398,7 +410,10 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
 
 
 def _check_trains_b(algorithm: str, trained: Trained) -> None:
-    """Raise for a trained tensor that is neither a B factor nor of a layer that PEFT trains as a whole."""
+    """Raise an error for a trained tensor other than a B factor or a tensor of a head.
+
+    A head is a whole module that PEFT trains. The error is :class:`InvalidParameterError`.
+    """
     if not any(part in f".{trained.name}" for part in (".lora_B", ".modules_to_save.")):
         remedy = f"freeze {trained.name}, or wrap the module with add_frozen_lora"
         raise InvalidParameterError("algorithm", algorithm, "used with B factors and modules_to_save only", remedy)

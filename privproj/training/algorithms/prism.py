@@ -1,8 +1,8 @@
 """PRISM: private steps on the manifold of rank-r matrices (arXiv 2606.00944).
 
-What is clipped and noised is the tangent vector of all modules jointly. It lives in a space that past releases
-determine, so this is the subsampled Gaussian mechanism (claims C3 and C17), whatever the rank. Everything after is
-post-processing of the release, the lift to factors and all moments included.
+The tangent vector of all modules jointly is clipped and gets noise. Its space depends on past releases only, so this is
+the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17: subsampling). Everything that is computed from
+the release, such as the lift to factors and all moments, is post-processing.
 """
 
 import math
@@ -26,20 +26,22 @@ from privproj.training.view import Algorithm, View
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """How PRISM makes a step of a released tangent vector ``xi``; all of it is post-processing.
+    """Options of PRISM's step from a released tangent vector ``xi``.
 
-    Both moments start at the first release. The ridge is added to a second moment of releases, which has the unit of
-    ``(C/(q N))^2``, so its prefactor is ``(sigma C/(q N))^2``. The paper has ``sigma C^2/(q N)``, which has another
-    unit.
+    The step is post-processing. Both moments start at the first release. The ridge is added to a second moment of
+    releases, which has the unit of ``(C/(q N))^2``, so it is proportional to ``(sigma C/(q N))^2``. The paper has
+    ``sigma C^2/(q N)`` there, which has another unit. ``C`` is the clipping norm, ``q N`` the expected batch size, and
+    ``sigma`` the noise multiplier.
 
     Args:
-        kind: "adaptive" divides the lifted momentum by the root of second moments of the lifted releases, as the paper
-            does, once the smallest singular value exceeds ``floor``; before that it steps as "plain" does. "plain"
-            steps to ``Retr(Z - lr m)``, ``m`` the momentum of transported tangent vectors.
+        kind: "plain" steps to ``Retr(Z - lr m)``: ``Z`` is the low-rank matrix, ``m`` the momentum of transported
+            tangent vectors, ``lr`` the learning rate and ``Retr`` the retraction to rank r. "adaptive", as in the
+            paper, divides the lifted momentum by the root of second moments of the lifted releases. It does so once
+            the smallest singular value exceeds ``floor``, and steps as "plain" before.
         momentum: Weight of the past in ``m <- momentum m + (1 - momentum) xi``, from 0 to below 1.
         beta2: Weight of the past in the second moments, from 0 to below 1. For "adaptive" only.
-        ridge: Factor of the ridge ``ridge tr(D)/r`` on the second moments, ``D`` the part of them that the noise makes;
-            above 0. For "adaptive" only.
+        ridge: Factor of the ridge ``ridge tr(D)/r`` on the second moments, above 0. ``D`` is their expected part due to
+            noise. For "adaptive" only.
         floor: Smallest singular value above which "adaptive" steps are made, above 0.
 
     >>> from privproj.training import Steps
@@ -57,17 +59,18 @@ class Steps:
 class PrismLinear(nn.Module):
     """A linear layer with a trained low-rank part: ``y = W x + b + U (s * (V^T x))``.
 
-    ``W`` and ``b`` are frozen, the rank-r matrix ``U diag(s) V^T`` is trained from zero. ``U`` (outputs x rank) and
-    ``V`` (inputs x rank) start as uniformly random orthonormal bases from public randomness, ``s`` at zero.
+    ``W`` and ``b`` are frozen. The rank-r matrix ``U diag(s) V^T`` is trained and starts at zero. ``U`` (outputs x
+    rank) and ``V`` (inputs x rank) start as uniformly random orthonormal bases from public randomness, and ``s`` at
+    zero.
 
     Args:
         base: The linear layer to adapt. Its tensors are frozen.
         rank: Rank of the trained part, from 1 to the smaller side of the layer.
-        steps: How a released tangent vector becomes a step.
-        stream: The random generator that the bases are drawn from, on the layer's device.
+        steps: Options of the step.
+        stream: The random generator for the bases, on the device of the layer.
 
     Raises:
-        InvalidParameterError: ``rank`` is no whole number from 1 to the smaller side of the layer.
+        InvalidParameterError: ``rank`` is not a whole number from 1 to the smaller side of the layer.
 
     >>> import torch
     >>> from privproj.training import PrismLinear, Steps
@@ -90,19 +93,19 @@ class PrismLinear(nn.Module):
         self.v = nn.Parameter(orthonormal(base.in_features, rank, weight, stream)[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer with its low-rank part.
+        """Return the output of the layer with its low-rank part.
 
         Args:
-            x: Inputs, the last dimension of the size of the layer's inputs.
+            x: A tensor whose last dimension has the inputs of the layer.
 
         Returns:
-            Outputs ``W x + b + U (s * (V^T x))``, the last dimension of the size of the layer's outputs.
+            ``W x + b + U (s * (V^T x))``, whose last dimension has the outputs of the layer.
         """
         # y = W x + b + U (s * (V^T x)).
         return self.base(x) + low_rank(x, self.u, self.s, self.v)
 
     def trained_as(self, name: str) -> "_TrainedLowRank":
-        """Describe the trained factors as one matrix, whose gradient the algorithm ``prism`` projects.
+        """Return the trained factors as one matrix, whose gradient ``prism`` projects.
 
         Args:
             name: The name of the layer in its module, for messages.
@@ -114,14 +117,17 @@ class PrismLinear(nn.Module):
 
 
 def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    """Return ``U (s * (V^T x))``, of which a pass over records keeps ``x`` and the gradient of the result."""
+    """Return ``U (s * (V^T x))``; a pass over records captures its gradient."""
     if has_torch_function((x, u, s, v)):
         return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
     return ((x @ v) * s) @ u.T
 
 
 def _capture_low_rank(during: AllRecords, x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Any:
-    """Capture the factors of the gradient of ``U diag(s) V^T``."""
+    """Return ``low_rank`` for all records, and capture the factors of its gradient.
+
+    Raises :class:`InvalidParameterError` if the factors are not those of one PRISM layer.
+    """
     trained, _ = during.copies.get(id(u), (None, None))
     if not isinstance(trained, _TrainedLowRank) or during.takes_gradients:
         expected = "a module whose PRISM layers are used as layers"
@@ -140,17 +146,17 @@ RULES[low_rank] = _capture_low_rank
 def add_prism(
     module: nn.Module, rank: int, *, steps: Steps | None = None, where: Any = None, insecure_seed: int | None = None
 ) -> nn.Module:
-    """Wrap linear layers of a module in :class:`PrismLinear` and freeze all other tensors.
+    """Wrap linear layers of a module in :class:`PrismLinear`; freeze all other tensors.
 
-    Build the optimizer from the trained tensors afterwards. The module is changed in place; a module that is a linear
-    layer itself comes back wrapped.
+    Build the optimizer from the trained tensors afterwards. The module is changed in place. If the module itself is a
+    linear layer, a wrapped layer is returned.
 
     Args:
         module: The module to adapt.
         rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
-        steps: How a released tangent vector becomes a step. None: ``Steps()``, the adaptive steps of the paper.
-        where: Called with the name of a linear layer and the layer; returns True if it is to be adapted. None: all are.
-            It is not called for a module that is a linear layer itself.
+        steps: Options of the step. None: ``Steps()``, the adaptive steps of the paper.
+        where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
+            layers are adapted. It is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
             seeded by the operating system.
 
@@ -158,7 +164,7 @@ def add_prism(
         The module with its low-rank parts.
 
     Raises:
-        InvalidParameterError: ``rank`` is outside its range for a layer, or no layer is picked.
+        InvalidParameterError: ``rank`` is outside its range for a layer, or no layer is adapted.
 
     >>> import torch
     >>> from privproj.training import add_prism
@@ -173,13 +179,16 @@ def add_prism(
 # --- the tangent space of rank-r matrices ----------------------------------------------------------
 #
 # ``Z = U diag(s) V^T`` is m x n, in orthonormal bases. A tangent vector is ``xi = U K V^T + Up V^T + U Vp^T`` with
-# ``U^T Up = 0`` and ``V^T Vp = 0``, and ``|xi|^2 = |K|^2 + |Up|^2 + |Vp|^2``. Since these coordinates are unique,
+# ``U^T Up = 0`` and ``V^T Vp = 0``, and ``|xi|^2 = |K|^2 + |Up|^2 + |Vp|^2``. These coordinates are unique, so
 # isotropic noise on them is isotropic noise on the tangent space, whose dimension is ``r (m + n - r)``. No Gram matrix
-# is inverted, so small singular values do no harm here. Source: arXiv 2606.00944, in (U, s, V) coordinates.
+# is inverted, so small singular values are not a problem here. Source: arXiv 2606.00944, in (U, s, V) coordinates.
 
 
 class Point(NamedTuple):
-    """A matrix ``Z = U diag(s) V^T``: ``U`` (m x r) and ``V`` (n x r) orthonormal, ``s >= 0`` falling."""
+    """A matrix ``Z = U diag(s) V^T`` of rank ``r``, as its factors.
+
+    ``U`` (m x r) and ``V`` (n x r) are orthonormal, and the entries of ``s`` are nonnegative in descending order.
+    """
 
     u: Tensor
     s: Tensor
@@ -187,41 +196,53 @@ class Point(NamedTuple):
 
 
 class _Tangent(NamedTuple):
-    """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T``: ``K`` is r x r, ``Up`` m x r, ``Vp`` n x r."""
+    """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T`` at a point ``U diag(s) V^T``.
+
+    ``K`` is r x r, ``Up`` is m x r, and ``Vp`` is n x r.
+    """
 
     k: Tensor
     up: Tensor
     vp: Tensor
 
     def flat(self) -> Tensor:
-        """Return all coordinates in a row: ``K``, then ``Up``, then ``Vp``."""
+        """Return all coordinates as a vector: ``K``, then ``Up``, then ``Vp``."""
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
-        """Return the mean ``beta xi + (1 - beta) other`` of two tangent vectors at one point."""
+        """Return ``beta xi + (1 - beta) other`` for two tangent vectors at the same point."""
         return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in zip(self, other, strict=True)))
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """Return the tangent vector of coordinates in a row, ``Up`` and ``Vp`` made orthogonal to the bases."""
+    """Return the tangent vector with these coordinates.
+
+    ``Up`` and ``Vp`` are made orthogonal to the bases of the point.
+    """
     (m, r), n = at.u.shape, at.v.shape[0]
     k, up, vp = row.split([r * r, m * r, n * r])
     return _orthogonal(_Tangent(k.view(r, r), up.view(m, r), vp.view(n, r)), at)
 
 
 def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
-    """Return the tangent vector with ``((I - U U^T) Up, (I - V V^T) Vp)`` in place of ``Up`` and ``Vp``."""
+    """Return ``xi`` with ``(I - U U^T) Up`` and ``(I - V V^T) Vp`` as ``Up`` and ``Vp``."""
     return _Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> _Tangent:
-    """Return the projection ``P_T(G)`` of a matrix ``G`` (m x n) from ``G V`` (m x r) and ``G^T U`` (n x r)."""
+    """Return the projection ``P_T(G)`` of a matrix ``G`` to the tangent space.
+
+    It is computed from ``G V`` (m x r) and ``G^T U`` (n x r), where ``G`` is m x n.
+    """
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(_Tangent(at.u.T @ gv, gv, gtu), at)
 
 
 def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
-    """Return the best approximation of rank ``rank`` to ``left core right^T``, whose factors have few columns."""
+    """Return the best rank-``rank`` approximation of ``left core right^T``.
+
+    The factors ``left`` and ``right`` should have few columns.
+    """
     # left core right^T = Ql (Rl core Rr^T) Qr^T, and the inner matrix is small.
     ql, rl = torch.linalg.qr(left)
     qr, rr = torch.linalg.qr(right)
@@ -230,31 +251,41 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 
 
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
-    """Return the retraction ``Retr_r(Z - rate xi)`` by a truncated singular value decomposition."""
+    """Return the retraction ``Retr_r(Z - rate xi)``.
+
+    It is a truncated singular value decomposition of rank r.
+    """
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
     return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)
 
 
 def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
-    """Return the best approximation of the rank of ``A`` to ``A core B^T - rate (ascent_A B^T + A ascent_B^T)``."""
-    # [A, ascent_A] [[core, -rate I], [-rate I, 0]] [B, ascent_B]^T.
+    """Return the best low-rank approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
+
+    ``dA`` is ``ascent_a`` and ``dB`` is ``ascent_b``. The rank is the number of columns of ``A``.
+    """
+    # [A, dA] [[core, -rate I], [-rate I, 0]] [B, dB]^T.
     one = torch.eye(len(core), dtype=core.dtype, device=core.device)
     wide = torch.cat([torch.cat([core, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)])
     return truncated(torch.cat([a, ascent_a], 1), wide, torch.cat([b, ascent_b], 1), len(core))
 
 
 def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
-    """Return the projection ``P_T'(xi)`` of a tangent vector at one point to the tangent space at another."""
-    # xi V' = U (K V^T V' + Vp^T V') + Up V^T V', and likewise for xi^T U'.
+    """Return the projection ``P_T'(xi)`` of a tangent vector to another tangent space.
+
+    ``xi`` is a tangent vector at ``old``, and ``T'`` is the tangent space at ``new``.
+    """
+    # With the bases U', V' of new: xi V' = U (K V^T V' + Vp^T V') + Up V^T V', and likewise for xi^T U'.
     gv = old.u @ (xi.k @ (old.v.T @ new.v) + xi.vp.T @ new.v) + xi.up @ (old.v.T @ new.v)
     gtu = old.v @ (xi.k.T @ (old.u.T @ new.u) + xi.up.T @ new.u) + xi.vp @ (old.u.T @ new.u)
     return from_products(gv, gtu, new)
 
 
 def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
-    """Return the horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors ``A = U s^1/2``, ``B = V s^1/2``.
+    """Return the horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors.
 
-    It needs ``s > 0``. Then ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` n x r.
+    These are ``A = U s^1/2`` and ``B = V s^1/2``, which requires ``s > 0``. The lift satisfies ``dA B^T + A dB^T = xi``
+    and ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
     """
     # X_ij = K_ij sqrt(s_j) / (s_i + s_j), (Y^T)_ij = sqrt(s_i) K_ij / (s_i + s_j).
     root, total = at.s.sqrt(), at.s[:, None] + at.s[None, :]
@@ -264,17 +295,21 @@ def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
 
 
 def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
-    """Return the diagonal of ``E dA^T dA / m`` for lifted noise, whose coordinates have standard deviation ``tau``.
+    """Return the diagonal of ``E dA^T dA / m``, the second moment of lifted noise.
 
-    ``side`` is ``m``, the number of rows of the factor. There is one number for each of the ``r`` singular values.
+    ``dA`` (m x r) is the lift of noise whose coordinates have standard deviation ``deviation``. ``m`` is ``side``, and
+    there is one number for each of the ``r`` singular values ``s``.
     """
-    # (tau^2/m) ((m - r)/s_j + sum_i s_j/(s_i + s_j)^2).
+    # (tau^2/m) ((m - r)/s_j + sum_i s_j/(s_i + s_j)^2), with tau the deviation.
     crossed = (s[None, :] / (s[:, None] + s[None, :]).square()).sum(0)
     return deviation**2 / side * ((side - len(s)) / s + crossed)
 
 
 def _inverse_root(moment: Tensor, ridge: Tensor | float) -> Tensor:
-    """Return the matrix ``(V + ridge I)^-1/2`` for a symmetric ``V``; its eigenvalues below zero are taken as zero."""
+    """Return ``(M + ridge I)^-1/2`` for a symmetric matrix ``M``, the moment.
+
+    Negative eigenvalues of ``M``, which come from rounding, count as zero.
+    """
     values, vectors = torch.linalg.eigh(moment)
     return (vectors / (values.clamp_min(0.0) + ridge).sqrt()) @ vectors.T
 
@@ -305,7 +340,7 @@ def _orthonormality_error(at: Point) -> Tensor:
 
 
 class _TrainedLowRank(Trained):
-    """The matrix ``U diag(s) V^T`` of a :class:`PrismLinear`."""
+    """The trained matrix ``U diag(s) V^T`` of a :class:`PrismLinear`."""
 
     only_for, keeps_factors = "prism", True
 
@@ -316,26 +351,27 @@ class _TrainedLowRank(Trained):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(outputs, inputs)`` of the low-rank matrix."""
+        """The shape ``(outputs, inputs)`` of the low-rank matrix."""
         return self.layer.u.shape[0], self.layer.v.shape[0]
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
-        """Refuse gradients of the factors, which do not determine that of the matrix."""
+        """Raise an error, because factor gradients do not determine the matrix gradient."""
         remedy = "do not pass one_by_one, and use the factors in their layer only"
         actual, expected = f"a use of the factors of {self.name}", "a module whose PRISM layers are used as layers"
         raise InvalidParameterError("module", actual, expected, remedy)
 
 
 class _TangentView(View):
-    """The tangent vector ``P_T(G_j)``, clipped over all modules, noised in its coordinates.
+    """The view of PRISM: the projection ``P_T(G_j)`` of a gradient to the tangent space.
 
-    Its squared norm is ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, a sum in which nothing cancels.
+    It is clipped over all modules, and noise is added to its coordinates. Its squared norm is the sum of two squares
+    without cancellation, ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``.
     """
 
     def __init__(self, trained: _TrainedLowRank, plan: Plan, rank: int) -> None:
         super().__init__(trained, plan, rank)
-        # All coordinates are released in one row: K has r r numbers, Up m r, Vp n r. Their law has r (m + n - r)
-        # dimensions.
+        # All coordinates are released as one vector: K has r r entries, Up m r, Vp n r. The tangent space has
+        # r (m + n - r) dimensions.
         r = len(trained.layer.s)
         self.shape = (r * (r + sum(trained.shape)),)
         # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
@@ -348,9 +384,9 @@ class _TangentView(View):
 
     @property
     def is_as_written(self) -> bool:
-        """True if nothing was seen to write to the factors since the last step did.
+        """Whether the factors are unchanged since the last step, by their version counters.
 
-        On a CPU it is cheap to look at them, which sees more, so that the answer is always False there.
+        It is always False on a CPU, where the factors themselves are checked, which detects more changes.
         """
         if self.trained.weight.device.type == "cpu":
             return False
@@ -358,13 +394,13 @@ class _TangentView(View):
 
     @property
     def point(self) -> Point:
-        """The low-rank matrix as it is now, without gradients."""
+        """The current low-rank matrix, without gradients."""
         return Point(*(factor.detach() for factor in self.trained.parameters))
 
     def refresh(self, streams: Streams) -> None:
-        """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
+        """Orthonormalize bases that were loaded or edited; the matrix does not change."""
         at = self.point
-        # It saves time. Norms are overstated by as much as looser bases can hide.
+        # A smaller error is left as it is to save time: squared_norms includes it.
         if not self.is_as_written and _orthonormality_error(at) > 1e-5:
             new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
             self.moment = None if self.moment is None else transported(self.moment, at, new)
@@ -372,9 +408,9 @@ class _TangentView(View):
         self.written = [parameter._version for parameter in self.trained.parameters]
 
     def squared_norms(self) -> Tensor | None:
-        """Return an upper bound of ``|P_T(G_j)|^2`` for each record; None without captured gradients.
+        """Return an upper bound on ``|P_T(G_j)|^2`` for each record.
 
-        It includes what the rounding of the bases can hide.
+        The bound is also valid for bases that are not exactly orthonormal. It is None if no gradients were captured.
         """
         captured = self.trained.take()
         if captured is None:
@@ -386,25 +422,28 @@ class _TangentView(View):
             raise InvalidParameterError(
                 self.trained.name, "factors that are not orthonormal", "unchanged since the last step", remedy
             )
-        # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
+        # G_j V and (I - V V^T) G_j^T U, formed or as pairs of factors.
         low = x @ at.v
         self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]
         if 1 < g.shape[1] >= low.shape[2]:
             self.seen = [(per_example.formed(*pair),) for pair in self.seen]
         norms = [per_example.squared_norms(*part) for part in self.seen]
-        # |P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2, times 1 + OVERSTATEMENT d; no number where d is too large.
+        # |P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2, times 1 + OVERSTATEMENT d; infinite if d is too large.
         squared = (norms[0] + norms[1]) * (1.0 + OVERSTATEMENT * loose)
         return torch.where(loose > LARGEST_DEVIATION, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
+        """Return the coordinates of ``sum_j c_j P_T(G_j)`` as a vector."""
         gv, gtu = (per_example.clipped_sum(c, *part, mask=mask) for part in self.seen)
         self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.
         return from_products(gv, gtu, Point(*map(per_example.exact, at))).flat()
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Make one step on the manifold with the group's learning rate; weight decay shrinks ``s``."""
+        """Make one step on the manifold with the learning rate of the group.
+
+        Weight decay shrinks ``s``.
+        """
         with torch.no_grad():
             at = self.point
             # s <- (1 - lr wd) s.
@@ -419,16 +458,16 @@ class _TangentView(View):
 
     @torch.no_grad()
     def move(self, new: Point) -> None:
-        """Write a point of the manifold into the layer's factors."""
+        """Write a point of the manifold into the factors of the layer."""
         for parameter, value in zip(self.trained.parameters, new, strict=True):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
-        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))`` with ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.
+        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))`` for balanced factors ``A`` and ``B``.
 
-        ``m_A`` is the lifted momentum, ``V_A`` the second moment (r x r) of the lifted releases, and ``lam_A`` the
-        ridge. The factors are turned by the orthogonal matrix that keeps them closest to the last ones, so that the
-        second moments keep their meaning.
+        ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum, ``V_A`` (r x r) is the
+        second moment of the lifted releases, and ``lam_A`` is the ridge. The factors are rotated by the orthogonal
+        matrix that brings them closest to the last ones, so that the second moments remain valid.
         """
         assert self.moment is not None
         root = at.s.sqrt()
@@ -454,7 +493,10 @@ class _TangentView(View):
 
 
 def _check_prism_layer(algorithm: str, trained: Trained) -> None:
-    """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
+    """Raise an error unless the algorithm is PRISM and the tensor is of a PRISM layer.
+
+    The error is :class:`InvalidParameterError`.
+    """
     if algorithm != "prism" or not isinstance(trained, _TrainedLowRank):
         expected, remedy = "prism, with layers from add_prism only", f"freeze {trained.name}, or use another algorithm"
         raise InvalidParameterError("algorithm", algorithm, expected, remedy)

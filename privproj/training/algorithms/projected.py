@@ -1,9 +1,9 @@
-"""Training by random projections: M2, M2 with projected clipping and projected DP-SGD (all fresh), and Flora.
+"""Random projections: M2, M2 with projected clipping, projected DP-SGD and Flora.
 
-Each draws a new projection of the inputs' side of every trained matrix for every release. They differ in what is
-clipped. M2 takes the norm of the whole gradient and sums the projected one. Only that gains privacy from the freshness
-of the projection, which may be known to all. M2 with projected clipping and projected DP-SGD clip what they sum: they
-are accounted as the Gaussian mechanism. The mechanism ``m1`` clips before it projects, and no algorithm here does.
+All of them project the inputs of every trained matrix. Flora may use a sketch for several releases, and the others draw
+a new projection for every release. M2 clips the norm of the whole gradient and sums the projected gradient. Only M2 has
+a smaller epsilon due to its fresh projections, which may be public. The others clip what they sum and are accounted as
+the Gaussian mechanism. The mechanism ``m1`` clips, projects, and then adds noise; no algorithm here does that.
 """
 
 from collections import Counter
@@ -20,30 +20,33 @@ from privproj.training.view import Algorithm, Shape, Update, View
 
 
 class Projected(View):
-    """M2: a fresh projection of the inputs' side, ``Q`` (inputs x rank) with orthonormal columns.
+    """The view of M2: a fresh projection of the inputs of a matrix.
 
-    ``Q R`` is a Gaussian matrix with N(0, 1) entries, ``d`` the number of inputs and ``r`` the rank. Released is ``S =
-    sum_j c_j G_j Q + sigma Xi``, outputs x rank. Since ``E Q`` is standard normal for a standard normal ``E``, this is
-    ``(sum_j c_j G_j + sigma E) Q``, which M2 releases (claim C4), and no matrix of the layer's size is drawn. The
-    update is ``(d/r) S Q^T`` in the Haar frame and ``S (R R^T/r) Q^T`` in the Wishart frame: post-processing. The norm
-    is that of ``G_j`` (full clip). With projected clipping ``sqrt(d/r) Q`` stands for ``Q`` in the sum and in its norm,
-    so that a projected gradient is as long as the whole one on average and one clip serves both; its update is
-    ``sqrt(d/r) S Q^T`` (claim C38).
+    ``Q`` (inputs x rank) has orthonormal columns, and ``Q R`` is a Gaussian matrix with N(0, 1) entries. ``d`` is the
+    number of inputs and ``r`` the rank. The release is ``S = sum_j c_j G_j Q + sigma Xi`` (outputs x rank), with
+    standard normal ``Xi``. If ``E`` is a standard normal matrix of the layer's size, ``E Q`` is standard normal too. So
+    ``S`` is distributed as ``(sum_j c_j G_j + sigma E) Q``, the release of M2 (C4: random sensitivity), and ``E`` need
+    not be drawn. The norm of the whole gradient ``G_j`` is clipped.
+
+    The update is post-processing: ``(d/r) S Q^T`` in the Haar frame, and ``S (R R^T/r) Q^T`` in the Wishart frame. With
+    projected clipping, ``sqrt(d/r) Q`` replaces ``Q`` in the sum and in the clipped norm. A projected gradient then has
+    the expected squared norm of the whole one, so one clipping norm serves both. In the Haar frame its update is
+    ``sqrt(d/r) S Q^T`` (C38: utility of projections).
     """
 
     clips_what_it_sums, is_orthogonal = False, True
     fresh = False
 
     def __init__(self, trained: Trained, plan: Plan, rank: int) -> None:
-        # A sketch, which is no orthogonal projection, may exceed the inputs.
+        # The rank of a sketch, which is not an orthogonal projection, may exceed the number of inputs.
         super().__init__(trained, plan, min(rank, trained.shape[1]) if self.is_orthogonal else rank)
         self.shape = trained.shape[0], self.rank
 
     def refresh(self, streams: Streams) -> None:
-        """Draw a new projection, independent of all that was drawn before."""
+        """Draw a new projection, independent of all earlier ones."""
         inputs = self.trained.shape[1]
         q, r = orthonormal(inputs, self.rank, self.trained.weight, streams.projection)
-        # (d/r) Q^T, or (R R^T/r) Q^T: what lifts a release back to outputs x inputs.
+        # A release times (d/r) Q^T, or (R R^T/r) Q^T, is outputs x inputs.
         back = q.T * (inputs / self.rank) if self.plan.algorithm.frame != "wishart" else (r @ r.T / self.rank) @ q.T
         # E|sqrt(d/r) G Q|^2 = |G|^2.
         longer = (inputs / self.rank) ** 0.5 if self.clips_what_it_sums else 1.0
@@ -51,13 +54,17 @@ class Projected(View):
         self.fresh = True
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return the product of ``x``, which has the inputs last, with what projects the sum."""
+        """Return ``x Q``, or ``sqrt(d/r) x Q`` with projected clipping.
+
+        The last dimension of ``x`` has the inputs.
+        """
         return x @ self.q.to(x)
 
     def update(self, mean: Tensor) -> Update:
-        """Return the gradient estimate ``((d/r) S) Q^T`` or ``S (R R^T/r) Q^T``, as its two factors ``S`` and the rest.
+        """Return the gradient estimate as two factors, the released mean and its lift.
 
-        Raises :class:`InvalidParameterError` for a projection that served a release already.
+        The lift is ``(d/r) Q^T`` or ``(R R^T/r) Q^T``. Raises :class:`InvalidParameterError` if the projection was
+        already used for a release.
         """
         if not self.fresh:
             raise InvalidParameterError(
@@ -68,16 +75,20 @@ class Projected(View):
 
 
 class _ProjectedClip(Projected):
-    """M2 with projected clipping: the norm is that of ``sqrt(d/r) G_j Q``, which is summed."""
+    """The view of M2 with projected clipping: the norm of ``sqrt(d/r) G_j Q`` is clipped.
+
+    The same product is summed.
+    """
 
     clips_what_it_sums = True
 
 
 class _ProjectedDPSGD(View):
-    """Projected DP-SGD: ``G_j A^T A`` is clipped and noised, ``A`` (rank x inputs, entries N(0, 1/rank)) being fresh.
+    """The view of projected DP-SGD: ``G_j A^T A`` is clipped, summed and noised.
 
-    The update is the release times ``P_A``, the projection onto the range of ``A``, which holds the whole sum: the
-    noise outside of it is left out (post-processing, claim C38). ``A`` may be known, since what is summed is clipped.
+    ``A`` (rank x inputs) is fresh in each release, has entries N(0, 1/rank), and may be public. The update is the
+    release times ``P_A``, the projection onto the range of ``A^T``. That range contains the whole sum, so this removes
+    only noise (post-processing; C38: utility of projections).
     """
 
     def refresh(self, streams: Streams) -> None:
@@ -89,21 +100,25 @@ class _ProjectedDPSGD(View):
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return the product ``x A^T A``, for the norm and for the sum, ``x`` having the inputs last."""
+        """Return ``x A^T A``, which is used for the norm and for the sum.
+
+        The last dimension of ``x`` has the inputs.
+        """
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """Return the release on the range of ``A``, as the factors ``Y Q`` and ``Q^T``."""
+        """Return the released mean ``Y`` times ``P_A``, as the factors ``Y Q`` and ``Q^T``."""
         return mean @ self.q, self.q.T
 
 
 class _Flora(Projected):
-    """A momentum kept in the sketch: ``m <- beta m + (1 - beta) R / (q N)``, ``W <- W - lr m A``.
+    """The view of Flora, whose momentum ``m`` is in the space of a random sketch.
 
-    ``R = sum_j c_j G_j A^T + sigma Xi`` (outputs x rank) is clipped after the projection. ``A`` (rank x inputs, entries
-    N(0, 1/rank)) is drawn every ``every`` steps, when the momentum is carried over by ``m <- m A_old A^T``; ``E A^T A =
-    I`` makes that unbiased. Transfer and decompression are post-processing, so this is the subsampled Gaussian
-    mechanism (claims C3 and C17) for any ``every``.
+    The release ``R = sum_j c_j G_j A^T + sigma Xi`` (outputs x rank) is clipped after the projection. The updates are
+    ``m <- beta m + (1 - beta) R / (q N)`` and ``W <- W - lr m A``. The sketch ``A`` (rank x inputs, entries N(0,
+    1/rank)) is drawn again after every ``every`` steps. Then the momentum is transferred by ``m <- m A_old A^T``, which
+    is unbiased because ``E A^T A = I``. Transfer and lift are post-processing, so for any ``every`` this is the
+    subsampled Gaussian mechanism (C3: Gaussian profile; C17: subsampling).
     """
 
     clips_what_it_sums, is_orthogonal = True, False
@@ -111,7 +126,7 @@ class _Flora(Projected):
     moment: Tensor | None = None
 
     def refresh(self, streams: Streams) -> None:
-        """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
+        """Draw a new sketch if the old one has served its steps, and transfer the momentum."""
         if self.age % self.plan.algorithm.every == 0:
             shape = self.rank, self.trained.shape[1]
             # A = N/sqrt(r).
@@ -123,7 +138,10 @@ class _Flora(Projected):
         self.age += 1
 
     def update(self, mean: Tensor) -> Update:
-        """Return the momentum ``m`` (outputs x rank) and ``A`` (rank x inputs), the factors of the estimate."""
+        """Return the momentum ``m`` (outputs x rank) and the sketch ``A`` (rank x inputs).
+
+        Their product is the gradient estimate.
+        """
         # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
         beta = self.plan.algorithm.beta
         new = (1.0 - beta) * mean
@@ -132,28 +150,32 @@ class _Flora(Projected):
 
 
 def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
-    """M2 with full clipping, its noise left out.
+    """Return the mechanism M2 of all tensors, without its noise multiplier.
 
-    Per layer, a tensor with fewer inputs than its rank is not projected, and is accounted so. Raises
-    :class:`InvalidParameterError` where the joint clip would take the gain of the projection away.
+    With per-layer clipping, a tensor with no more inputs than its rank is accounted as unprojected. Raises
+    :class:`InvalidParameterError` with joint clipping if a tensor is not projected, because the bound would then be no
+    smaller than that of DP-SGD.
     """
     if shares is None:
         _check_ranks(shapes, ranks)
     if len(shapes) == 1:
         outputs, inputs, _ = shapes[0]
-        # One layer: claim C4, or C5 where a record's change has a higher rank.
+        # One layer: C4 (random sensitivity), or C5 (any rank) if differences may have a higher rank.
         return M2(dim=inputs, rank=min(ranks[0], inputs), columns=outputs)
     counts = Counter(
         (inputs, min(rank, inputs) if projected else inputs, share)
         for (_, inputs, projected), rank, share in zip(shapes, ranks, shares or (None,) * len(shapes), strict=True)
     )
-    # Layers of one shape count together, with the sum of their shares: claim C5 (joint clip) or C6 (per layer).
+    # Layers of one shape are counted, and their shares are added: C5 (joint clipping) or C6 (clipping per layer).
     layers = tuple(Layer(dim=d, rank=r, count=n, share=share and n * share) for (d, r, share), n in counts.items())
     return M2(layers=layers, clipping="per-layer" if shares else "joint")
 
 
 def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
-    """Raise where a tensor under the joint clip is not projected to less than its inputs."""
+    """Raise an error unless every tensor is projected to fewer dimensions than its inputs.
+
+    A single tensor may have a rank equal to its inputs. The error is :class:`InvalidParameterError`.
+    """
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"

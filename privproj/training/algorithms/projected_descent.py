@@ -1,6 +1,6 @@
 """Projected descent without noise, a counterexample for audits.
 
-The registry does not contain it. No theorem bounds its epsilon, and ``epsilon`` always raises an error.
+It is not in the registry of algorithms. No theorem bounds its epsilon, so ``epsilon`` always raises an error.
 """
 
 from typing import NoReturn
@@ -14,21 +14,21 @@ from privproj.training.generators import normal, streams
 
 
 class ProjectedDescent:
-    """RP-GD: ``w <- w - lr Z Z^T grad L(w)`` with one random ``Z``, no clip and no noise. Not private; for audits.
+    """RP-GD: ``w <- w - lr Z Z^T grad L(w)`` without clipping and noise; not private.
 
-    ``Z`` (trained weights x rank) has entries N(0, 1/rank). The published analysis needs queries that do not depend on
-    ``Z`` and vectors of one norm, which training breaks, and a matrix query gives the data away (arXiv 2601.21719,
-    Proposition 2).
+    The random matrix ``Z`` (trained weights x rank) has entries N(0, 1/rank) and is drawn once. The published analysis
+    assumes queries that do not depend on ``Z``, and vectors of equal norm. Training violates both, and a matrix query
+    reveals the data (arXiv 2601.21719, Proposition 2). This class is for audits.
 
     Args:
-        module: What is trained: its tensors with ``requires_grad``.
+        module: The module to train: its tensors with ``requires_grad``.
         rank: Rank of ``Z Z^T``, at least 1.
         lr: Learning rate.
         insecure_seed: A whole number of at least 0 that makes ``Z`` repeatable. None: ``Z`` comes from a generator
             seeded by the operating system.
 
     Raises:
-        InvalidParameterError: ``rank`` is no whole number of at least 1, or nothing is trained.
+        InvalidParameterError: ``rank`` is not a whole number of at least 1, or no tensor requires a gradient.
 
     >>> import torch
     >>> from privproj.training import ProjectedDescent
@@ -54,7 +54,7 @@ class ProjectedDescent:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Make one step with the gradients that ``backward`` left in every trained tensor, and drop them."""
+        """Make one step with the gradients that ``backward`` computed, and remove them."""
         gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         # w <- w - lr Z Z^T grad L(w).
         moves = (self.z @ (self.z.T @ gradient)).split([p.numel() for p in self.parameters])

@@ -1,7 +1,7 @@
-"""DP-SFT: training within a subspace of all weights, found privately or on public data.
+"""DP-SFT: training within a subspace of all weights, from releases or public data.
 
-The coordinates of a record's gradient in the subspace are clipped, summed and noised. Where the subspace came from
-private data, its own releases are accounted too.
+The coordinates of a record's gradient in the subspace are clipped, summed and noised. If the subspace was computed from
+private data, the releases for it are accounted too.
 """
 
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ from privproj.training.view import Algorithm, View
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """Orthonormal directions among all trained weights, with where they are from.
+    """Orthonormal directions in the space of all trained weights, and their source.
 
     Args:
-        basis: The directions as columns, weights x ``k``; the weights are all trained tensors in a row.
-        source: "public" if they were found without private data, at no cost; "dp" if they were found by releases, which
-            ``account`` lists and which are accounted together with the training.
-        account: The releases that found the directions, for source "dp"; None for "public".
+        basis: The directions as columns, weights x ``k``. The weights are all trained tensors, flattened in order.
+        source: "public" if no private data was used, which has no privacy cost. "dp" if the directions come from the
+            releases in ``account``, which are accounted together with the training.
+        account: The releases from which the directions were computed, for source "dp"; None for "public".
 
     Raises:
-        InvalidParameterError: ``source`` is unknown, the columns are not orthonormal, or an account is missing
-            or superfluous.
+        InvalidParameterError: ``source`` is unknown, the columns are not orthonormal, the account is missing for "dp",
+            or there is one for "public".
 
     >>> import torch
     >>> from privproj.training import Subspace
@@ -53,8 +53,8 @@ class Subspace:
                 "account", self.account, "an Account of its releases for source=dp, and None for source=public"
             )
         gram = self.basis.T @ self.basis
-        # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The released
-        # coordinates are clipped for any basis, so the proof does not use this tolerance.
+        # Tolerance of each entry of the Gram matrix, for rounding. The proof does not use it, because the released
+        # coordinates are clipped for any basis.
         tolerance = 1e-3 if self.basis.dtype is torch.float32 else 1e-8
         if not torch.allclose(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), atol=tolerance):
             raise InvalidParameterError("basis", "other columns", "a matrix with orthonormal columns")
@@ -66,14 +66,14 @@ class Subspace:
 
 
 def leading(rows: Tensor, k: int) -> Tensor:
-    """Return the leading right singular vectors of snapshots.
+    """Return the leading right singular vectors of a matrix of snapshots.
 
     Args:
         rows: The snapshots ``A``, snapshots x weights.
-        k: How many directions are wanted, at least 1.
+        k: The number of directions, at least 1.
 
     Returns:
-        Orthonormal columns, weights x ``k``; fewer where the snapshots span fewer directions.
+        Orthonormal columns, weights x ``k``; fewer if the snapshots have a smaller rank.
 
     Raises:
         InvalidParameterError: All snapshots are zero, one is not finite, or ``k`` is outside its range.
@@ -89,10 +89,11 @@ def leading(rows: Tensor, k: int) -> Tensor:
         raise InvalidParameterError(
             "rows", "infinite or NaN entries", "finite snapshots", "use a run that did not diverge"
         )
-    # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
+    # A^T = Q R and R = U diag(s) W^T, so A has the right singular vectors Q U.
     q, r = torch.linalg.qr(rows.double().T)
     directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
-    # A direction below this share of the longest is taken to be rounding. Every basis is accounted alike.
+    # Directions with a singular value below 1e-5 of the largest are rounding errors, and are left out. The accounting
+    # does not depend on this.
     basis = q @ directions[:, :k][:, lengths[:k] > 1e-5 * lengths[0]]
     if not basis.shape[1]:
         raise InvalidParameterError("rows", "zeros only", "snapshots that differ from the start")
@@ -100,13 +101,14 @@ def leading(rows: Tensor, k: int) -> Tensor:
 
 
 class Trajectory:
-    """Snapshots ``Theta_t - Theta_0`` of a private run, for a subspace of ``k`` directions.
+    """Snapshots ``Theta_t - Theta_0`` of the weights of a private run.
 
-    The snapshots are made of releases only, so the subspace costs what the run costs.
+    They determine a subspace of ``k`` directions. Snapshots are computed from releases only, so the subspace has no
+    privacy cost besides that of the run.
 
     Args:
         optimizer: The private optimizer of the run, from :func:`make_private`, before its first step.
-        k: The number of directions, at least 1 and at most the number of steps. A snapshot is kept after every
+        k: The number of directions, at least 1 and at most the number of steps. There is a snapshot after every
             ``floor(steps/k)`` steps.
 
     Raises:
@@ -142,7 +144,7 @@ class Trajectory:
         optimizer.attach_step_hook(self.take_snapshot)
 
     def take_snapshot(self, optimizer: PrivateOptimizer) -> None:
-        """Keep the weights if it is time for a snapshot; the optimizer calls this after every step.
+        """Store a snapshot if it is due; the optimizer calls this after every step.
 
         Args:
             optimizer: The private optimizer that has made a step.
@@ -151,7 +153,7 @@ class Trajectory:
             self.rows.append(flat_weights(optimizer._trained) - self.start)
 
     def subspace(self) -> Subspace:
-        """Return the subspace of the snapshots, with the account of the run that made them, which has to be over.
+        """Return the subspace of the snapshots, with the account of the finished run.
 
         Returns:
             A :class:`Subspace` of source "dp" with at most ``k`` directions.
@@ -168,12 +170,15 @@ class Trajectory:
 
 
 def flat_weights(trained: list[Trained]) -> Tensor:
-    """Return all trained weights in a row, in the order of the trained tensors."""
+    """Return all trained weights as a vector, in the order of the trained tensors."""
     return torch.cat([p.detach().flatten() for one in trained for p in one.parameters])
 
 
 class _SubspaceView(View):
-    """``z_j = P^T vec(G_j)`` in ``R^k``, over all trained tensors: clipped, summed, noised."""
+    """The view of DP-SFT: the coordinates ``z_j = P^T vec(G_j)`` over all trained tensors.
+
+    ``P`` (weights x k) is the basis of the subspace, and ``G_j`` is the gradient of record ``j``.
+    """
 
     def __init__(self, trained: list[Trained], subspace: Subspace) -> None:
         self.tensors, self.name, self.shape = trained, "the subspace", (subspace.rank,)
@@ -185,7 +190,10 @@ class _SubspaceView(View):
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
 
     def coordinates(self) -> Tensor | None:
-        """Return the coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
+        """Return the coordinates ``z_j`` of all records, records x ``k``.
+
+        The result is None if no gradients were captured.
+        """
         by_tensor, parts = [], iter(self.parts)
         for one in self.tensors:
             slices = [next(parts) for _ in one.parameters]
@@ -201,18 +209,18 @@ class _SubspaceView(View):
         return torch.stack(by_tensor).sum(0) if by_tensor else None
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm ``|z_j|^2`` for each record; None where nothing came back."""
+        """Return ``|z_j|^2`` for each record; None if no gradients were captured."""
         self.z = self.coordinates()
         return None if self.z is None else per_example.row_norms(self.z)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the sum ``sum_j c_j z_j`` over the records, a vector of ``k`` numbers."""
+        """Return ``sum_j c_j z_j`` over the records, a vector of ``k`` numbers."""
         z, self.z = self.z, None
         assert z is not None
         return per_example.weighted_sum(c, z, mask)
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Set the gradient ``P z`` on the weights, for the released mean ``z``."""
+        """Set the gradient of the weights to ``P z``, where ``z`` is the released mean."""
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
