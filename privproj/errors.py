@@ -80,7 +80,7 @@ class QueryError(PrivprojError):
     """Base class of errors of valid queries that have no value.
 
     Attributes:
-        outcome: The name of the member of :class:`privproj.Outcome` that the result gets.
+        outcome: The outcome of the result, the value of a member of :class:`privproj.Outcome`.
         result: The :class:`privproj.Result` without a value; None outside of a query.
 
     >>> from privproj import Gaussian, epsilon
@@ -139,7 +139,7 @@ class InvalidParameterError(PrivprojError, ValueError):
         The command line uses it to name the option instead of the parameter.
 
         Args:
-            name: The name to be written, for instance that of an option.
+            name: The name to be written, for instance the name of an option.
 
         Returns:
             The message, in one line.

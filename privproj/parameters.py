@@ -1,10 +1,10 @@
-"""Declarations and checks of parameters.
+"""Declare and check parameters.
 
 A parameter is declared once, where its field is defined (:func:`parameter`), with its help text, kind and range. The
 check of its value, the command-line option, the key in files and their JSON schema are derived from it.
 
-``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the query under the
-neighboring relation of the run. It may be omitted only in the query that solves for it.
+``noise_multiplier`` is ``z = sigma / s``, the ratio of the noise standard deviation to the sensitivity of the query
+under the neighboring relation of the run. It may be omitted only in the query that solves for it.
 """
 
 import operator
@@ -54,7 +54,9 @@ def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Ca
 def real(
     name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
 ) -> float:
-    """Return the value as a float in ``[low, high]``, excluding open ends.
+    """Return the value as a float from ``low`` to ``high``.
+
+    ``open_low`` and ``open_high`` exclude the ends of the range.
 
     ``name`` and ``expected`` are the name of the parameter and its condition, for the error message.
 
@@ -190,7 +192,9 @@ def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Ki
 def number(
     expected: str = "", low: float = 0.0, high: float = 1e100, *, open_low: bool = False, open_high: bool = False
 ) -> Kind:
-    """Return the kind of numbers from ``low`` to ``high``, excluding open ends.
+    """Return the kind of numbers from ``low`` to ``high``.
+
+    ``open_low`` and ``open_high`` exclude the ends of the range.
 
     ``expected`` is the condition in error messages; if it is empty, the range is stated.
     """

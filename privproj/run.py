@@ -55,19 +55,18 @@ class RunOptions(TypedDict):
         batches: The number of batches of an epoch, at least 1, for balls-in-bins and shuffle.
         batches_per_record: The number of different batches of an epoch that a record is in, at least 1, for
             balls-in-bins; 1 by default.
-        max_batch_size: The number of records to which a Poisson batch is truncated at random; needs
-            ``dataset_size``.
+        max_batch_size: The number of records to which a Poisson batch is truncated at random; needs ``dataset_size``.
         dataset_size: The number of records, which is public. A warning is issued unless ``delta < 1/dataset_size``.
         batch_size: The batch size, instead of the rate ``sampling_rate = batch_size/dataset_size``.
         epochs: The number of passes over the data, instead of ``steps``. A pass has ``ceil(dataset_size/batch_size)``
             steps.
-        relation: "add-remove", "replace" or "zero-out" (:class:`NeighboringRelation`); by default that of the bound, of
-            the mechanism or of the sampling scheme, in this order.
+        relation: "add-remove", "replace" or "zero-out" (:class:`NeighboringRelation`); by default the relation of the
+            bound, of the mechanism or of the sampling scheme, in this order.
         group_size: The largest number of records of one user, from 1 to 1e6; 1 by default.
         discretization: The grid step of privacy losses in a composition, in nats, from 1e-12 to 1; by default privproj
             chooses it.
-        split: For a bound that divides delta between two events, the share of the first one: a number above 0 and
-            below 1, "even" or "optimal".
+        split: For a bound that divides delta between two events, the share of the first one: a number above 0 and below
+            1, "even" or "optimal".
         tau: For the Beta-tail bound, the threshold of the share of the squared difference that the projection captures,
             above 0 and at most 1; the best one by default.
         allow_refuted: True to evaluate refuted bounds too; their values are marked as not being guarantees.
@@ -429,5 +428,5 @@ def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share from 0 to 1 in percent, to three digits."""
+    """Return a share from 0 to 1 as text in percent, with three digits."""
     return f"{100.0 * share:.3g} %"

@@ -1,4 +1,4 @@
-"""Define neighboring relations, and sampling schemes with their properties and requirements."""
+"""Define neighboring relations and sampling schemes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -136,8 +136,8 @@ class Scheme:
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch.
 
-    It supports zero-out and replace. ``name`` and ``have`` are the scheme as subjects of messages, and ``more`` are
-    other fields of :class:`Scheme`.
+    It supports zero-out and replace. ``name`` is its name, and ``have`` a subject with a verb for messages, such as "a
+    partition has". ``more`` are other fields of :class:`Scheme`.
     """
     shifts = "a removed record can shift every later batch"
     rejected = (

@@ -120,8 +120,9 @@ def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
     Args:
         mechanism: The mechanism without its ``rank``.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it.
 
     Returns:
         A result whose ``value`` is a rank that meets the target. It is the largest one if epsilon increases with the
@@ -156,9 +157,9 @@ def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Res
 
     Args:
         mechanism: The mechanism with its noise multiplier and its rank.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it,
-            without ``steps``.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it, without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
@@ -185,9 +186,9 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
     Args:
         mechanism: The mechanism with its noise multiplier and its rank.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
-            rate.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it, without a rate.
 
     Returns:
         A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if the target also
@@ -225,8 +226,9 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
     Args:
         mechanism: A mechanism without its misalignment: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it.
 
     Returns:
         A result whose ``value`` is the largest misalignment that meets the target, at most 1.96. ``value`` is None
@@ -695,11 +697,11 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
 def find_crossing_by_secants(
     excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
-    """Return an upper end of the zero of ``excess``, and the slope there.
+    """Return a number just above the zero of ``excess``, and the slope there.
 
-    The first result is the upper end of :func:`find_crossing`, where ``excess`` is at most 0. The second one is minus
-    the derivative of ``excess`` in ``ln x``. The search begins with secants in ``ln x``. They need few evaluations if
-    ``guess`` is accurate to 10 %, and fewer if the slope ``fall`` is known.
+    ``excess`` is a decreasing function, and at most 0 at the first result (the upper end of :func:`find_crossing`). The
+    slope is minus the derivative of ``excess`` in ``ln x``. The search begins with secants in ``ln x``. They need few
+    evaluations if ``guess`` is accurate to 10 %, and fewer if the slope ``fall`` is known.
     """
     # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall

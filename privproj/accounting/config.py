@@ -236,7 +236,11 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
-    """Build a mechanism of this class; each parameter may have any of its names, once."""
+    """Build a mechanism from parameters, each under any of its names.
+
+    Raises:
+        InvalidParameterError: A parameter is unknown, or given under two names.
+    """
     plain: dict[str, Any] = {}
     names_of: dict[str, str] = {}
     for name, value in values.items():

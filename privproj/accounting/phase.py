@@ -285,7 +285,7 @@ class Phase:
         return replace(self.run, group_size=1, **unsampled)
 
     def guess(self) -> tuple[Representation, Run]:
-        """Return :meth:`release`, to compute the first guess of a search.
+        """Return the result of :meth:`release`, for the first guess of a search.
 
         If the bound does not support the group of records, a single record is used.
         """
@@ -311,11 +311,11 @@ class Phase:
         return mechanism, run
 
     def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
-        """Return profiles of single differences between neighboring sums, and their run.
+        """Return privacy profiles for lower bounds, and the run to compose them over.
 
-        Each is the exact profile of one release for a difference that no assumption rules out, for lower bounds (C28).
-        There may be none. If the records of a group are sampled independently, all of them are copies of one record
-        whose sensitivity is not random.
+        Each is the profile of one release for one difference between neighboring sums that no assumption rules out
+        (C28). There may be none. If the records of a group are sampled independently, all of them are copies of one
+        record whose sensitivity is not random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run
@@ -535,7 +535,7 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=CACHED_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the bound of one release in its own representation, cached.
+    """Return the bound of one release, cached.
 
     With ``several`` it is the bound for several records of one user.
     """

@@ -60,9 +60,9 @@ class Composition:
 
     Args:
         phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
-        discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
-            composer choose it.
-        requirements: Further requirements of every number of this run.
+        discretization: The step of the grid of privacy losses on which the phases are composed, in nats, from 1e-12 to
+            1; None lets privproj choose it.
+        requirements: Further requirements that every result of this run states.
 
     Raises:
         InvalidParameterError: There is no phase, or the phases have different relations or group sizes.
@@ -306,7 +306,9 @@ class Composition:
         return build_result(self, quantity, value, curve=curve, outcome=outcome, **target.fields())
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
-        """Return whether both epsilon and delta of the run are within the target ``(epsilon, delta)`` (C24).
+        """Return whether the run meets the target ``(epsilon, delta)`` (C24).
+
+        Both epsilon at the target delta and delta at the target epsilon are evaluated.
 
         Args:
             epsilon: The target epsilon, from 0 to 1e9.
@@ -339,7 +341,7 @@ class Composition:
     # --- data -------------------------------------------------------------------------------------------
 
     def __add__(self, other: "Composition | Phase") -> "Composition":
-        """Return the composition of both runs, the second after the first.
+        """Return the composition of this run followed by another run or phase.
 
         A phase that has the name and all parameters of an earlier phase is merged with it, so that a loop may add each
         step separately. A planned phase is merged with the last phase only, so that planned phases keep their order.
@@ -382,7 +384,10 @@ class Composition:
 
 
 def _continues(before: Phase, phase: Phase) -> bool:
-    """Return whether a phase only adds steps like those of an earlier phase."""
+    """Return whether two phases differ in their number of steps only.
+
+    The two can then be merged. Phases of another accountant or with a fixed projection cannot.
+    """
     # Two phases with a fixed projection have two different projections.
     if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):
         return False

@@ -1,4 +1,8 @@
-"""Build phases, calibrate the noise of a schedule, compute the releases that a budget allows, and plan DP-SFT."""
+"""Build and plan runs of several phases.
+
+The functions build phases, calibrate the noise of all phases, compute how many releases a budget allows, and plan
+DP-SFT.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +21,14 @@ __all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "mo
 
 @dataclass(frozen=True)
 class Remaining:
-    """The number of releases like those of one phase that a budget allows after all earlier phases.
+    """The number of further releases of one phase that a budget allows.
+
+    All earlier phases are counted first.
 
     Attributes:
         phase: The phase whose releases are counted: a planned phase, or the last phase if none is planned.
-        more_steps: The number of further releases like those of ``phase`` within the budget.
-        after: The planned phases before ``phase``, which are counted in full.
+        more_steps: The number of releases of ``phase`` that the budget allows.
+        after: The planned phases before ``phase``, all of whose steps are counted.
 
     >>> from privproj import Gaussian
     >>> from privproj.schedule import Composition, phase_of, remaining

@@ -133,7 +133,7 @@ def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
 
     Args:
         mechanism: The mechanism with its noise multiplier.
-        lift: The ratios that :meth:`Mechanism.lift` returns for the mechanism.
+        lift: The noise and the projection error, as :meth:`Mechanism.lift` returns them.
         dp_sgd: The result of the sigma query of DP-SGD for the same target and run.
     """
     run: Any = dp_sgd.run
@@ -204,9 +204,9 @@ class Choice:
 
 
 class _Way(NamedTuple):
-    """A training algorithm, the mechanism that accounts for it, and the lift of its releases.
+    """A training algorithm, and the mechanism that accounts for it.
 
-    ``lift`` is None for the lift of the mechanism (:meth:`Mechanism.lift`).
+    ``lift`` has the noise and the projection error of its updates; None means :meth:`Mechanism.lift`.
     """
 
     algorithm: str | None
@@ -294,7 +294,7 @@ def _ways_of(projected: M2) -> list[_Way]:
 
 
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
-    """Return the lift of an algorithm that clips the projected gradient (C38).
+    """Return noise and projection error of clipping after the projection (C38).
 
     Let every record be clipped, with a gradient of rank one along the unit vector ``u``. The mean component of a
     clipped record along ``u`` is ``E sqrt b`` times the clipping norm. So at the noise multiplier ``z`` the effective

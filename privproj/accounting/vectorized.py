@@ -281,7 +281,7 @@ def _answer_columns(
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
-    """Return the type of a mechanism and its given parameters."""
+    """Return the class of a mechanism, and its parameters that are set."""
     if isinstance(mechanism, MechanismColumns):
         return mechanism.kind, mechanism.parameters
     if isinstance(mechanism, Mechanism):
@@ -566,10 +566,12 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 
 
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
-    """Return approximately the smallest noise multipliers that meet each target; ``inf`` if none is found.
+    """Return a noise multiplier that meets each target; ``inf`` if none is found.
+
+    It is approximately the smallest one.
 
     The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end epsilon is evaluated at each noise
-    multiplier, as in a scalar query. If it meets the target, so does the delta there (C24).
+    multiplier, as in a scalar query. If epsilon meets the target, so does delta (C24).
     """
     most = epsilon * (1.0 - CALIBRATION_STEP)
 

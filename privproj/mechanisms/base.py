@@ -149,7 +149,7 @@ class Mechanism:
         """The rank of the projection or of the sketch.
 
         Raises:
-            InvalidParameterError: The rank was left out.
+            InvalidParameterError: The rank was omitted.
         """
         rank = getattr(self, "rank", None)
         if rank is None:

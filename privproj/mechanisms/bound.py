@@ -80,7 +80,7 @@ class Bound:
         exact: Whether two neighboring datasets attain the bound: True, False, or a function that decides it for the
             parameters of a mechanism. "given-projection" means that the bound is exact for an adversary who also
             observes the projections (C4).
-        worst_differences: Returns privacy profiles of single differences between neighboring sums that no assumption
+        worst_differences: Returns privacy profiles, each for one difference between neighboring sums that no assumption
             rules out, usually the worst first. No accounting gives a smaller delta if the adversary observes the
             projections (C28). None means that no such profile is known.
         status: Proved, conditional, asymptotic or refuted.

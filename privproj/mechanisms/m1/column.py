@@ -61,7 +61,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     """Return the exact profile of the residual part; None if there is none (C13).
 
     It is the profile of a vector Wishart release in fewer dimensions. If the norms of the residuals differ, the profile
-    covers both orders and every ratio from 1 to theirs (C12).
+    covers both directions and all ratios of norms between 1 and the actual one (C12).
     """
     if not _has_residual(mechanism):
         return None

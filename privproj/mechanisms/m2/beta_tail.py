@@ -242,7 +242,7 @@ OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "assumptions": _rank_assumpti
 
 
 def _fields_of(sharp: bool) -> dict[str, Any]:
-    """Return the fields of both bounds at the best ``tau``."""
+    """Return the fields that ``beta-tail`` and ``beta-tail-sharp`` share."""
     return {
         "example": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
         # delta(eps) = min over tau of G(eps; mu sqrt(tau)) + k P(B > tau), B ~ Beta(r/2, (d-r)/2) (2601.21719, Theorem

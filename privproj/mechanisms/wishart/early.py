@@ -117,8 +117,9 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta at an epsilon, or 0 if no delta is below 1.
 
-    Delta is ``tail(t) + spectral(R)``, minimized subject to ``loss(t, R) <= eps``. The loss increases with ``R`` and
-    decreases with ``t``. At the smallest possible ``t``, the loss at the smallest ``R`` is ``eps``.
+    Delta is the tail probability at ``t`` plus the bound on the norm at ``R``, minimized subject to a loss of at most
+    ``eps``. The loss increases with ``R`` and decreases with ``t``. At the smallest possible ``t``, the loss at the
+    smallest ``R`` is ``eps``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -239,7 +240,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 
 def _log_fronts(rank: int, w: "Array") -> "Array":
-    """Return ``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
+    """Return ``ln[u^a e^-u / Gamma(a)]`` at ``u = a e^w``, for ``a = rank/2``."""
     from privproj.distributions.gamma_hockey_stick import deviance
 
     # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).
