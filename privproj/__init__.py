@@ -1,6 +1,7 @@
-"""Compute proved epsilons and deltas of training runs that release noisy gradients or random projections of them.
+"""Compute proved epsilons and deltas of differentially private training runs.
 
-The names in ``__init__.pyi`` are the public API. Importing the package loads none of them.
+The runs release noisy gradients, or random projections of noisy gradients. ``__init__.pyi`` lists the public API.
+Importing the package does not import these names; each is imported on first use.
 """
 
 from privproj.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""``python -m privproj``: the command line."""
+"""Run the command line with ``python -m privproj``."""
 
 from privproj_cli.main import main  # pyright: ignore[reportMissingImports]
 

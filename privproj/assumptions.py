@@ -1,4 +1,4 @@
-"""Name and state what a number requires of the program and assumes of the data."""
+"""Define requirements on the program and assumptions on the data."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -6,15 +6,16 @@ from typing import Self
 
 
 class RequirementText(StrEnum):
-    """Base of the requirements of the package and of its optional features.
+    """Base class of the requirements of the package and of its optional features.
 
-    A member is its text in whole sentences, as results and files contain it, and has a short name.
+    A member is the text of the requirement in whole sentences, as results and files contain it. ``short`` is its short
+    name.
     """
 
     short: str
 
     def __new__(cls, short: str, text: str) -> Self:
-        """Return a member that equals its text."""
+        """Return a member that is equal to its text."""
         member = str.__new__(cls, text)
         member._value_ = text
         member.short = short
@@ -22,7 +23,7 @@ class RequirementText(StrEnum):
 
 
 class Requirement(RequirementText):
-    """What the program must have done for a number to hold."""
+    """A requirement on the program, without which a result does not hold."""
 
     # sampling
     POISSON_SAMPLING = (
@@ -245,18 +246,24 @@ FIXED_SCHEDULES = (Requirement.FIXED_SCHEDULE, Requirement.FIXED_SCHEDULE_EXCEPT
 
 
 def fixed_schedule(*, adapts: bool) -> Requirement:
-    """Return the requirement of fixed parameters of several releases; with ``adapts`` some adapt the clipping norm."""
+    """Return the requirement that the schedule of several releases is fixed.
+
+    The parameters of the releases may not depend on earlier outputs. With ``adapts``, the clipping norm may.
+    """
     return Requirement.FIXED_SCHEDULE_EXCEPT_CLIP if adapts else Requirement.FIXED_SCHEDULE
 
 
 def short_name(text: str) -> str | None:
-    """Return the short name of a requirement that is given as its text, or None if it has none."""
+    """Return the short name of a requirement, or None for any other text."""
     member = text if isinstance(text, RequirementText) else Requirement._value2member_map_.get(text)
     return getattr(member, "short", None)
 
 
 class DataAssumption(Enum):
-    """What the data must satisfy: a text with placeholders; the name of the member is its short name."""
+    """An assumption on the data.
+
+    The value of a member is its text with placeholders. Its name in lower case, with hyphens, is its short name.
+    """
 
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"
     ALIGNMENT = "neighboring datasets give vectors of {norms} with 1 - cosine {most} (for every pair, not on average)"
@@ -290,7 +297,7 @@ class DataAssumption(Enum):
         return self.name.lower().replace("_", "-")
 
     def at(self, **values: object) -> "Assumption":
-        """Return the assumption with these values for the placeholders."""
+        """Return the assumption with these values of its placeholders."""
         return Assumption(self, tuple(values.items()))
 
 

@@ -77,11 +77,11 @@ class PrivprojError(Exception):
 
 
 class QueryError(PrivprojError):
-    """Base class of errors of valid queries without a value; ``result`` is the :class:`privproj.Result`.
+    """Base class of errors of valid queries that have no value.
 
     Attributes:
-        outcome: The name of the member of :class:`privproj.Outcome` that the result gets.
-        result: The result without a value; None until the failed query has set it.
+        outcome: The outcome of the result, the value of a member of :class:`privproj.Outcome`.
+        result: The :class:`privproj.Result` without a value; None outside of a query.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.errors import QueryError
@@ -102,8 +102,8 @@ class QueryError(PrivprojError):
 class InvalidParameterError(PrivprojError, ValueError):
     """Raised for a value outside its domain, and for missing or contradictory parameters.
 
-    It is also a ValueError. The message is ``NAME must be CONDITION, got VALUE.`` and a remedy. Its parts are
-    attributes.
+    It is also a ValueError. The message is ``NAME must be CONDITION, got VALUE.``, followed by a remedy. Its parts are
+    the attributes ``name``, ``expected``, ``value`` and ``remedy``.
 
     Args:
         name: The name of the parameter.
@@ -134,10 +134,12 @@ class InvalidParameterError(PrivprojError, ValueError):
         return self.value is None or (isinstance(self.value, str) and self.value == "nothing")
 
     def sentence(self, name: str) -> str:
-        """Return the message with another name for the parameter, as the command line writes it.
+        """Return the message with another name for the parameter.
+
+        The command line uses it to name the option instead of the parameter.
 
         Args:
-            name: The name to be written, for instance that of an option.
+            name: The name to be written, for instance the name of an option.
 
         Returns:
             The message, in one line.
@@ -153,7 +155,9 @@ class InvalidParameterError(PrivprojError, ValueError):
 
 
 class UnknownNameError(InvalidParameterError):
-    """Raised for a name that does not exist; ``expected`` is what it should name.
+    """Raised for a name that does not exist.
+
+    ``expected`` is the kind of name that was expected, such as "bound of gaussian".
 
     >>> from privproj import Gaussian, InvalidParameterError, epsilon
     >>> try:
@@ -164,7 +168,10 @@ class UnknownNameError(InvalidParameterError):
     """
 
     def sentence(self, name: str) -> str:
-        """Return the message; the location in ``name`` comes after the unknown name."""
+        """Return the message with another name for the parameter.
+
+        If ``name`` contains a location, such as a file, the location follows the unknown name.
+        """
         place, _ = _split(name)
         noun, _, owner = self.expected.partition(" of ")
         of_what = (f" of {owner}" if owner else "") + (f" in {place}" if place else "")
@@ -172,13 +179,16 @@ class UnknownNameError(InvalidParameterError):
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the location and the name of a parameter: ``"a.toml: entry 2: rank"`` is at ``"a.toml, entry 2"``."""
+    """Return the location and the name of a parameter.
+
+    For ``"a.toml: entry 2: rank"`` they are ``"a.toml, entry 2"`` and ``"rank"``.
+    """
     *places, leaf = name.split(": ")
     return ", ".join(places), leaf
 
 
 def _example(name: str) -> str:
-    """Return what to give for a missing parameter; empty if there is no typical value."""
+    """Return advice for a missing parameter, such as a typical value; empty if none."""
     place, leaf = _split(name)
     parameter = leaf.lstrip("-").replace("-", "_")
     if parameter == "misalignment":
@@ -189,7 +199,7 @@ def _example(name: str) -> str:
 
 
 def _as_sentence(remedy: str) -> str:
-    """Return a remedy as a sentence that follows another; empty without a remedy."""
+    """Return a remedy as a sentence, with a leading space; empty without a remedy."""
     if not remedy:
         return ""
     first = remedy.split()[0]
@@ -204,7 +214,7 @@ class MissingPackageError(PrivprojError):
         package: The name of the package.
         needed_by: The feature that needs the package.
         extra: The extra that contains the package.
-        otherwise: What to do instead; it follows the command.
+        otherwise: What to do instead, as text that follows the install command in the message.
 
     >>> from privproj.errors import MissingPackageError
     >>> print(MissingPackageError("matplotlib", "--plot", "plot"))
@@ -223,7 +233,7 @@ class MissingPackageError(PrivprojError):
 
 
 class UnsupportedError(QueryError):
-    """Raised if no bound is sound for a query, or if the named bound is not.
+    """Raised if no bound is sound for a query, or if the requested bound is not.
 
     Args:
         reason: The message.
@@ -297,7 +307,7 @@ class ConvergenceError(QueryError):
 
 
 class PrecisionError(QueryError):
-    """Raised if a number is below what the arithmetic can resolve.
+    """Raised if a value is below the smallest number that the arithmetic can resolve.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.errors import PrecisionError
@@ -312,17 +322,28 @@ class PrecisionError(QueryError):
 
 
 class GridSizeError(PrecisionError):
-    """Raised if the grid of a composition would take too much memory or time; a coarser grid may succeed."""
+    """Raised if the grid of a composition would take too much memory or time.
+
+    A coarser grid may succeed.
+    """
 
 
 def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
-    """Raise the error again with its location before the parameter, for example a file and an entry."""
+    """Raise an error again, with its location before the name of the parameter.
+
+    Args:
+        error: The error.
+        where: The location, for example a file and an entry.
+    """
     raise type(error)(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
 
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Add a location to the message of an error about a parameter or a bound."""
+    """Add a location to the message of errors that are raised in the context.
+
+    Only errors about parameters and bounds are changed. ``where`` is the location, for example a file and an entry.
+    """
     try:
         yield
     except InvalidParameterError as error:
@@ -335,10 +356,10 @@ def within(where: str) -> Iterator[None]:
 def unknown_name(
     name: str, value: object, what: str, allowed: Iterable[str], remedy: str = "", *, word: str | None = None
 ) -> InvalidParameterError:
-    """Return the error for a value (or its ``word``) that is not one of the ``allowed`` names.
+    """Return the error for a value that is not one of the allowed names.
 
-    It suggests the name for one of :data:`OTHER_TOOLS`, or the nearest names. If none is near it lists all of them, or
-    states the remedy if they are many.
+    It suggests the corresponding name for a name of :data:`OTHER_TOOLS`, or else the nearest names. If no name is near,
+    it lists all names, or states the remedy if there are more than 12.
 
     Args:
         name: The name of the parameter, or its location and ": " and the name.
@@ -360,13 +381,16 @@ def unknown_name(
 
 
 def unknown_attribute(owner: str, name: str) -> str:
-    """Return the message of the AttributeError for a name that ``owner`` does not have, with the name for it here."""
+    """Return the message of the AttributeError for an unknown name of ``owner``.
+
+    It suggests the corresponding name for a name of Opacus or dp-accounting.
+    """
     translation = OTHER_TOOLS.get(name)
     return f"{owner} has no attribute {name!r}{f'; use {translation!r}' if translation else ''}"
 
 
 def nearest_names(word: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names that are spelt almost like a word, nearest first."""
+    """Return up to three names with a similar spelling, the most similar one first."""
     from difflib import get_close_matches
 
     spelt = {name.lower(): name for name in names}

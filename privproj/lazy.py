@@ -1,4 +1,7 @@
-"""Import public names of a package on first use, so that its import is fast, and import modules of optional extras."""
+"""Import public names on first use, and modules of optional extras.
+
+Importing a package is then fast.
+"""
 
 import re
 import sys
@@ -15,11 +18,11 @@ STUB_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def lazy_names(module: str, extra: str = "") -> LazyNames:
-    """Return ``__getattr__`` and ``__dir__`` (PEP 562) of a module that imports its public names on first use.
+    """Return ``__getattr__`` and ``__dir__`` (PEP 562) for a module with lazy imports.
 
-    The public names are those that the stub, the ``.pyi`` file next to the module, imports. Type checkers read the same
-    file, so that each name is listed once. If a package of the ``extra`` is not installed, the import error names the
-    extra.
+    The module imports its public names on first use. The public names are those that its stub (the ``.pyi`` file next
+    to it) imports. Type checkers read the same file, so each name is listed once. If a package of the optional
+    ``extra`` is not installed, the import error names the extra.
     """
     with open(f"{splitext(str(sys.modules[module].__file__))[0]}.pyi", encoding="utf-8") as stub:
         imports = STUB_IMPORT.findall(stub.read())
@@ -63,13 +66,16 @@ def _submodules(module: str) -> list[str]:
 
 
 def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -> Any:
-    """Return a module of an optional extra; raise :class:`privproj.errors.MissingPackageError` if it is not installed.
+    """Import a module of an optional extra, and return it.
 
     Args:
         module: The module to import.
         needed_by: The feature that needs it, for the error message.
         extra: The name of the extra.
         otherwise: What to do instead, for the error message.
+
+    Raises:
+        MissingPackageError: The module is not installed.
     """
     try:
         return import_module(module)

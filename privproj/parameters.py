@@ -1,10 +1,10 @@
-"""Declarations and checks of parameters.
+"""Declare and check parameters.
 
 A parameter is declared once, where its field is defined (:func:`parameter`), with its help text, kind and range. The
 check of its value, the command-line option, the key in files and their JSON schema are derived from it.
 
-``noise_multiplier`` is ``z = sigma / s``: the noise standard deviation over the sensitivity of the query under the
-neighboring relation of the run. It may be omitted only in the query that solves for it.
+``noise_multiplier`` is ``z = sigma / s``, the ratio of the noise standard deviation to the sensitivity of the query
+under the neighboring relation of the run. It may be omitted only in the query that solves for it.
 """
 
 import operator
@@ -31,7 +31,10 @@ MOST_CHARACTERS = 60  # characters, longest value that an error message shows
 
 
 def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
-    """Return a decorator: a positional argument that the function does not take raises an error that shows ``call``."""
+    """Return a decorator that rejects surplus positional arguments of a function.
+
+    The message of the error shows ``call``, a correct call.
+    """
 
     def decorate(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
         most: int = function.__code__.co_argcount  # pyright: ignore[reportFunctionMemberAccess]
@@ -51,7 +54,11 @@ def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Ca
 def real(
     name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
 ) -> float:
-    """Return the value as a float in ``[low, high]``, excluding open ends.
+    """Return the value as a float from ``low`` to ``high``.
+
+    ``open_low`` and ``open_high`` exclude the ends of the range.
+
+    ``name`` and ``expected`` are the name of the parameter and its condition, for the error message.
 
     Raises:
         InvalidParameterError: The value is anything else, including nan, strings and booleans.
@@ -63,7 +70,10 @@ def real(
 
 
 def integer(name: str, value: object, expected: str, low: int = 1, high: int = MOST_WHOLE) -> int:
-    """Return the value as an int in ``[low, high]``; an integral float such as ``1e5`` is accepted.
+    """Return the value as an int in ``[low, high]``.
+
+    An integral float such as ``1e5`` is accepted. ``name`` and ``expected`` are the name of the parameter and its
+    condition, for the error message.
 
     Raises:
         InvalidParameterError: The value is anything else, including ``2.5``, nan, strings and booleans.
@@ -93,9 +103,10 @@ TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u206
 
 
 def is_printable(value: object) -> bool:
-    """Return whether no text in a value (also in a mapping or a sequence) contains line ends or control characters.
+    """Return whether no text in a value contains line ends or control characters.
 
-    Such characters in a name could forge a line of the output, so inputs with them are rejected.
+    Texts in mappings and sequences are checked too. Such characters in a name could imitate a line of the output, so
+    inputs with them are rejected.
     """
     if isinstance(value, str):
         return not any(category(c) in ("Cc", "Cs", "Zl", "Zp") or c in TURNS for c in value)
@@ -105,26 +116,38 @@ def is_printable(value: object) -> bool:
 
 
 def quoted(value: object) -> str:
-    """Return a value as an error message shows it: in ASCII and truncated."""
+    """Return a value as an error message shows it: in ASCII, at most 60 characters."""
     text = ascii(value)
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return the value if it is True or False; raise :class:`InvalidParameterError` otherwise."""
+    """Return the value if it is True or False.
+
+    Raises:
+        InvalidParameterError: The value is anything else.
+    """
     if not isinstance(value, bool):
         raise InvalidParameterError(name, value, "true or false")
     return value
 
 
 def probability(name: str, value: object) -> float:
-    """Return the value as a number above 0 and below 1; raise :class:`InvalidParameterError` otherwise."""
+    """Return the value as a float above 0 and below 1.
+
+    Raises:
+        InvalidParameterError: The value is anything else.
+    """
     return real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
 
 
 def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
-    """Return the value as an epsilon up to 1e9, above 0 or, if ``zero``, from 0 on; raise
-    :class:`InvalidParameterError`.
+    """Return the value as an epsilon of at most 1e9.
+
+    It must be above 0, or at least 0 if ``zero`` is set.
+
+    Raises:
+        InvalidParameterError: The value is anything else.
     """
     expected = "a number from 0 to 1e+09" if zero else "a number above 0 and at most 1e+09"
     return real(name, value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
@@ -135,11 +158,12 @@ def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> floa
 
 @dataclass(frozen=True)
 class Kind:
-    """The values that a parameter may have.
+    """The kind of values that a parameter may have.
 
-    ``description`` names the type in error messages about files. ``fits`` returns whether a file may contain a value,
-    which is not converted. ``rule`` is its JSON schema. ``check`` returns the validated value and raises
-    :class:`InvalidParameterError` for a value outside the range.
+    * ``description``: The name of the type in error messages about files.
+    * ``fits``: Returns whether a value in a file has the type; values in files are not converted.
+    * ``rule``: The JSON schema of the values.
+    * ``check``: Returns the validated value, and raises :class:`InvalidParameterError` if it is out of range.
     """
 
     description: str
@@ -155,7 +179,7 @@ def _is_number(value: object) -> bool:
 def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Kind:
     """Return the kind of integers from ``low`` to ``high``.
 
-    Error messages state ``expected``, or the name and the range.
+    ``expected`` is the condition in error messages; if it is empty, the range is stated.
     """
     ends = f">= {low}" if high == MOST_WHOLE else f"from {low} to {high:g}"
     return replace(
@@ -168,7 +192,12 @@ def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Ki
 def number(
     expected: str = "", low: float = 0.0, high: float = 1e100, *, open_low: bool = False, open_high: bool = False
 ) -> Kind:
-    """Return the kind of numbers from ``low`` to ``high``, excluding open ends, like :func:`whole_number`."""
+    """Return the kind of numbers from ``low`` to ``high``.
+
+    ``open_low`` and ``open_high`` exclude the ends of the range.
+
+    ``expected`` is the condition in error messages; if it is empty, the range is stated.
+    """
     ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
     is_open = {"open_low": open_low, "open_high": open_high}
     description = f"above {low:g} and {'below' if open_high else 'up to'}" if open_low else f"from {low:g} to"
@@ -181,7 +210,10 @@ def number(
 
 
 def one_of(*choices: str) -> Kind:
-    """Return the kind of a text from a list. The record checks it, because it suggests alternatives."""
+    """Return the kind of texts from a list of choices.
+
+    The class that declares the parameter checks the value itself, because it suggests alternatives.
+    """
     return replace(TEXT, rule={"enum": [*choices]})
 
 
@@ -225,11 +257,14 @@ SHARE = Kind(
 class Parameter:
     """The declaration of a parameter.
 
-    * ``description``: the help text of its option; empty if it has no option. ``letter`` is its metavar.
-    * ``is_needed``: it is required, except by the query that solves for it (``is_found``).
-    * ``key``: its name in files and on the command line, if it differs from the field's name.
-    * ``read``: converts a value from there to what the record accepts.
-    * ``is_rare``: it appears in the long help only.
+    * ``kind``: The kind of its values.
+    * ``description``: The help text of its command-line option; empty if it has no option. ``letter`` is its metavar.
+    * ``default``: The default value.
+    * ``is_needed``: Whether it is required, except by the query that solves for it.
+    * ``is_found``: Whether a query solves for it.
+    * ``is_rare``: Whether its option appears in the long help only.
+    * ``key``: Its name in files and on the command line, if it differs from the name of the field.
+    * ``read``: Converts a value from a file or the command line to the type of the field.
     """
 
     kind: Kind
@@ -255,22 +290,24 @@ def flag(description: str = "") -> Any:
 
 @cache
 def parameters_of(record: type) -> dict[str, Parameter]:
-    """Return the parameters of a record by field name."""
+    """Return the declared parameters of a dataclass by field name."""
     declared = record.__dataclass_fields__.items()  # pyright: ignore[reportAttributeAccessIssue]
     return {name: field.metadata["parameter"] for name, field in declared if "parameter" in field.metadata}
 
 
 def parameters_from(record: type, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a record by field name, from keys as used in files and on the command line.
+    """Return values of the parameters of a dataclass by field name.
 
-    Other keys and values of None are ignored.
+    ``keys`` are named as in files and on the command line. Other keys and values of None are ignored.
     """
     readers = {name: (declared.key or name, declared.read) for name, declared in parameters_of(record).items()}
     return {name: read(keys[key]) for name, (key, read) in readers.items() if keys.get(key) is not None}
 
 
 def check_parameters(record: object) -> None:
-    """Replace every parameter that was given by its validated value, even in a frozen record.
+    """Validate the parameters of a dataclass instance, and store the validated values.
+
+    This also works for a frozen dataclass.
 
     Raises:
         InvalidParameterError: A value is outside its range, or a required one is missing.

@@ -1,8 +1,8 @@
-"""Load the tables that optional features add to the core, which does not name the features.
+"""Load the tables that optional features add to the core.
 
-A feature is a package below ``privproj.contrib``. Its module ``plugin`` has tables (``BOUNDS``, ``COMMANDS``, ...),
-which have the same names in every feature. Their values are ``"module:attribute"`` references, so that reading a table
-does not import the feature.
+The core does not name the features. A feature is a package below ``privproj.contrib``. Its module ``plugin`` has tables
+(``BOUNDS``, ``COMMANDS``, ...), which have the same names in every feature. Their values are references of the form
+``"module:attribute"``, so that reading a table does not import the feature.
 """
 
 from functools import cache
@@ -13,13 +13,13 @@ from typing import Any
 
 @cache
 def plugins() -> tuple[Any, ...]:
-    """Return the ``plugin`` module of every optional feature that is installed, in alphabetical order."""
+    """Return the ``plugin`` module of each installed feature, sorted by name."""
     folders = sorted(Path(__file__).parent.glob("contrib/*/plugin.py"))
     return tuple(import_module(f"privproj.contrib.{path.parent.name}.plugin") for path in folders)
 
 
 def plugin_table(name: str) -> dict[Any, Any]:
-    """Return the merged entries of the tables with this name in all features."""
+    """Return the entries of the table with this name, merged over all features."""
     return {key: value for plugin in plugins() for key, value in getattr(plugin, name, {}).items()}
 
 

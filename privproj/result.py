@@ -1,4 +1,7 @@
-"""Define the result of a query: a value with its side, its bound and its assumptions, and how it is displayed."""
+"""Define the result of a query, and how it is displayed.
+
+A result has a value, the side of the true quantity on which the value lies, its bound and its assumptions.
+"""
 
 import math
 import re
@@ -35,11 +38,13 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How the evaluation of a bound ended; only a result with ``OK`` is a guarantee.
+    """How the evaluation of a bound ended.
+
+    Only a result with ``OK`` is a guarantee.
 
     Attributes:
         OK: The value is finite.
-        VACUOUS: The value says nothing: an infinite epsilon, a delta of 1, or no parameter that meets the target.
+        VACUOUS: There is no guarantee: epsilon is infinite, delta is 1, or no parameter meets the target.
         NOT_CONVERGED: A search or a quadrature did not reach its accuracy.
         PRECISION_LIMIT: The value is below the resolution of the arithmetic.
         UNSUPPORTED: The bound does not support this query, or it is refuted.
@@ -57,7 +62,9 @@ class Outcome(StrEnum):
 
 
 class Side(StrEnum):
-    """Where a value lies relative to the true quantity of the mechanism, if all assumptions hold.
+    """On which side of the true quantity of the mechanism a value lies.
+
+    The true quantity is the epsilon, delta or parameter of the mechanism itself, if all assumptions hold.
 
     Attributes:
         UPPER: The true quantity is at most the value.
@@ -77,7 +84,10 @@ class Side(StrEnum):
 
 
 def round_outward(value: float, *, up: bool = True) -> str:
-    """Return ``value`` rounded outward to four significant digits; a positive number is never shown as 0."""
+    """Return a value as text, rounded outward to four significant digits.
+
+    It is rounded up, or down if ``up`` is False. A positive number is never shown as 0.
+    """
     if value == math.inf:
         return "infinite"
     if isinstance(value, int) or value == 0.0:
@@ -86,26 +96,35 @@ def round_outward(value: float, *, up: bool = True) -> str:
 
 
 def limit_text(value: float, *, up: bool) -> str:
-    """Return a number in six digits, rounded up or down."""
+    """Return a number as text with six significant digits, rounded up or down."""
     return f"{_round_to(6, value, up):g}"
 
 
 def _round_to(digits: int, value: float, up: bool) -> float:
-    """Return the value, as its shortest decimal text, rounded up or down to this number of significant digits."""
+    """Return a value rounded up or down to a number of significant digits.
+
+    The shortest decimal text of the value is rounded, not its binary value.
+    """
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
     return float(Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value))))
 
 
 def risk_text(risk: Mapping[str, float]) -> str:
-    """Return an attack risk as text: the advantage, or the true positive rate at a false positive rate."""
+    """Return an attack risk as text.
+
+    It states the advantage, or the true positive rate at a false positive rate.
+    """
     if "advantage" in risk:
         return f"advantage {limit_text(risk['advantage'], up=True)}"
     return f"true positive rate {limit_text(risk['tpr'], up=True)} at {_fpr_text(risk)}"
 
 
 def _fpr_text(risk: Mapping[str, float]) -> str:
-    """Return the false positive rate of a risk as text, rounded down: a claim at this rate holds at smaller ones."""
+    """Return the false positive rate of a risk as text, rounded down.
+
+    A claim at this rate also holds at smaller rates.
+    """
     return f"false positive rate {limit_text(risk['fpr'], up=False)}"
 
 
@@ -136,11 +155,13 @@ def _run_text(run: Mapping[str, Any]) -> str:
 class LowerBound:
     """A lower bound of the true value of the mechanism (docs/proofs.md, C27 and C28).
 
+    No valid accounting of the same releases gives a smaller value.
+
     Attributes:
         quantity: The quantity that is bounded: "epsilon", "log10_delta" or "advantage".
         value: The lower bound.
-        for_whom: The adversary for whom it holds; empty for any adversary who observes the outputs.
-        gap: Why the upper bound is far above it; empty if it is not, or if no reason is known.
+        for_whom: The adversary for whom the bound holds; empty for any adversary who observes the outputs.
+        gap: Why the upper bound is far above the lower bound; empty if it is close, or if no reason is known.
 
     >>> from privproj import M2, epsilon, lower_bound
     >>> below = lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5))
@@ -154,7 +175,7 @@ class LowerBound:
     gap: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the keys that it has among the numerics of the JSON object."""
+        """Return the entries for ``numerics`` in the JSON object of a result."""
         details = {"lower_bound_adversary": self.for_whom, "gap": self.gap}
         return {f"{self.quantity}_lower_bound": self.value, **{key: text for key, text in details.items() if text}}
 
@@ -172,33 +193,37 @@ class Result:
             positive rate of ``risk``) or gdp_mu.
         value: The value, rounded to the safe side: ``inf`` if no finite epsilon exists, None if no parameter meets the
             target or the evaluation failed.
-        interval: An enclosure of the exact value of the named bound, which costs time where a run is composed
-            numerically and is computed when it is read. It encloses the true value only if ``side`` is exact. It has no
-            lower end for balls-in-bins with several batches per record, because no dataset attains that bound.
-        side: Where the value lies relative to the true quantity of the mechanism, a :class:`Side`.
+        interval: An enclosure of the exact value of the named bound. It encloses the true value only if ``side`` is
+            exact. It is computed when it is read, which takes time if the run is composed numerically. It has no lower
+            end for balls-in-bins with several batches per record, because no dataset attains that bound.
+        side: On which side of the true quantity of the mechanism the value lies, a :class:`Side`.
         mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
         run: All parameters of the run, and under "requirements" its requirements.
         bound: The name of the bound.
-        bound_version: Its version, which changes whenever a value of the bound may change.
+        bound_version: The version of the bound, which changes whenever a value of the bound may change.
         status: The status of the bound for these parameters, a :class:`Status`.
         data_assumptions: The assumptions on the data; empty for a bound that holds for all data.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
         outcome: How the evaluation ended, an :class:`Outcome`.
-        epsilon: The epsilon of the guarantee, given or computed; None if it is neither.
-        delta: The delta of the guarantee, given or computed; None if only its logarithm is a double.
+        epsilon: The epsilon of the guarantee, as a target or as the result; None if there is none.
+        delta: The delta of the guarantee, as a target or as the result; None if there is none, or if a target is below
+            the range of doubles.
         log10_delta: The decimal logarithm of that delta.
-        risk: The attack risk that is the target, by name: ``advantage``, or ``tpr`` and ``fpr``; None for any other.
-        noise_multiplier: The noise standard deviation (for Laplace noise its scale) over the sensitivity, for
-            mechanisms that have one.
-        noise_std: The noise standard deviation for a given clipping norm, in its units; None if none was given.
+        risk: The attack risk if it is the target, by name: ``advantage``, or ``tpr`` and ``fpr``; otherwise None.
+        noise_multiplier: The ratio of the noise standard deviation (for Laplace noise, the scale) to the sensitivity;
+            None for mechanisms without one.
+        noise_std: The noise standard deviation for a given clipping norm, in the units of that norm; None if no
+            clipping norm was given.
         numerics: How the value was computed, by name; empty for a closed form.
-        lower_bound: The lower bound of the true value (``with_details``), a :class:`LowerBound`; None if it is not
-            known or was not computed.
-        alternatives: The value for other batches, by name: ``balls_in_bins_instead`` and ``poisson_not_valid`` of
-            shuffled ones (``with_details``), and the ``smallest_harmless_max_batch_size`` of truncated ones.
+        lower_bound: The lower bound of the true value, a :class:`LowerBound`; None if it is not known or was not
+            computed. :func:`privproj.accounting.lower_bounds.with_details` computes it.
+        alternatives: Related values by name. For shuffled batches, ``balls_in_bins_instead`` and ``poisson_not_valid``
+            are the values for other sampling schemes (from ``with_details``). For truncated batches,
+            ``smallest_harmless_max_batch_size`` is the smallest maximum size with which truncation takes at most 1 % of
+            delta.
         warnings: Warnings, one sentence each.
-        query: The composition that was evaluated, from which ``with_details`` computes more; None if there is
-            nothing more.
+        query: The composition that was evaluated, from which ``with_details`` computes more; None if there are no more
+            details.
         target: The target of that query.
 
     >>> from privproj import M2, epsilon
@@ -288,7 +313,10 @@ class Result:
         return self._compared(other, lambda x, y: x >= y)
 
     def _compared(self, other: object, holds: Callable[[float, float], bool]) -> bool:
-        """Return the comparison of the values; an infinite epsilon compares too, although it is not a guarantee."""
+        """Return the comparison of two values.
+
+        An infinite epsilon can be compared too, although it is not a guarantee.
+        """
         if not isinstance(other, float | int | Result):
             return NotImplemented
         values = [
@@ -364,17 +392,22 @@ class Result:
 
     @property
     def usable(self) -> bool:
-        """True if the value is a guarantee: the evaluation succeeded, and the bound is not refuted."""
+        """True if the value is a guarantee.
+
+        The evaluation then succeeded, and the bound is not refuted.
+        """
         return self.outcome is Outcome.OK
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """The requirements on the program as text: first of the mechanism, then of the run."""
+        """The requirements on the program as text, first of the mechanism, then of the run."""
         lists: Any = (self.mechanism.get("requirements", ()), self.run.get("requirements", ()))
         return tuple(dict.fromkeys(sentence for sentences in lists for sentence in sentences))
 
     def as_dict(self) -> dict[str, object]:
-        """Return the JSON object of the command line: plain values, and None for numbers that are not finite.
+        """Return the JSON object that the command line prints.
+
+        It has plain values, and None for numbers that are not finite.
 
         Returns:
             The fields by name, with the version of the package and of the schema (``privproj/schema.json``).
@@ -420,7 +453,9 @@ class Rows(tuple[AnyRow, ...]):
     __slots__ = ()
 
     def to_dict(self) -> dict[str, list[object]]:
-        """Return the columns by name, with None for missing values, to build a data frame.
+        """Return the columns by name, to build a data frame.
+
+        Missing values are None.
 
         Returns:
             Lists of one length, for ``pandas.DataFrame(rows.to_dict())`` or ``polars.DataFrame(rows.to_dict())``.
@@ -433,7 +468,10 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def as_plain_value(value: object) -> object:
-    """Return the value in the types of JSON: text, finite numbers, lists, tables; None for ``nan`` and infinities."""
+    """Return a value in the types of JSON: text, finite numbers, lists and tables.
+
+    ``nan`` and infinities become None.
+    """
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):

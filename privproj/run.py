@@ -1,4 +1,7 @@
-"""A training run: its number of steps, and how each step samples its batch (:mod:`privproj.sampling`)."""
+"""Define a training run: its number of steps, and how each step samples its batch.
+
+:mod:`privproj.sampling` has the sampling schemes.
+"""
 
 import math
 from collections.abc import Mapping
@@ -42,29 +45,30 @@ ASSUMED_POISSON = (
 
 
 class RunOptions(TypedDict):
-    """The keyword arguments that describe the run in every query; all of them are optional.
+    """The keyword arguments that describe the run in every query; all are optional.
 
     Attributes:
-        steps: The number of releases (of epochs, for partition, balls-in-bins and shuffle), at least 1; 1 unless given.
-        sampling_rate: The probability that a record is in a batch, above 0 and at most 1; 1 unless given.
+        steps: The number of releases (of epochs, for partition, balls-in-bins and shuffle), at least 1; 1 by default.
+        sampling_rate: The probability that a record is in a batch, above 0 and at most 1; 1 by default.
         sampling: "poisson", "fixed", "partition", "balls-in-bins" or "shuffle" (:class:`Sampling`); Poisson by default
             if the rate is below 1.
         batches: The number of batches of an epoch, at least 1, for balls-in-bins and shuffle.
         batches_per_record: The number of different batches of an epoch that a record is in, at least 1, for
             balls-in-bins; 1 by default.
-        max_batch_size: The number of records to which a Poisson batch is truncated at random; needs
-            ``dataset_size``.
-        dataset_size: The number of records, which is public. A warning is issued unless delta is below one over it.
-        batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
-        epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
-        relation: "add-remove", "replace" or "zero-out" (:class:`NeighboringRelation`); by default that of the bound, of
-            the mechanism or of the sampling scheme, in this order.
-        group_size: The number of records of one user, from 1 to 1e6; 1 unless given.
-        discretization: The step of the grid of losses in a composition, from 1e-12 to 1; by default privproj chooses.
-        split: For a bound that divides delta between two events, the share of the first one: a number above 0 and
-            below 1, "even" or "optimal".
-        tau: For the Beta-tail bound, its threshold of the captured energy, above 0 and at most 1; the best one by
-            default.
+        max_batch_size: The number of records to which a Poisson batch is truncated at random; needs ``dataset_size``.
+        dataset_size: The number of records, which is public. A warning is issued unless ``delta < 1/dataset_size``.
+        batch_size: The batch size, instead of the rate ``sampling_rate = batch_size/dataset_size``.
+        epochs: The number of passes over the data, instead of ``steps``. A pass has ``ceil(dataset_size/batch_size)``
+            steps.
+        relation: "add-remove", "replace" or "zero-out" (:class:`NeighboringRelation`); by default the relation of the
+            bound, of the mechanism or of the sampling scheme, in this order.
+        group_size: The largest number of records of one user, from 1 to 1e6; 1 by default.
+        discretization: The grid step of privacy losses in a composition, in nats, from 1e-12 to 1; by default privproj
+            chooses it.
+        split: For a bound that divides delta between two events, the share of the first one: a number above 0 and below
+            1, "even" or "optimal".
+        tau: For the Beta-tail bound, the threshold of the share of the squared difference that the projection captures,
+            above 0 and at most 1; the best one by default.
         allow_refuted: True to evaluate refuted bounds too; their values are marked as not being guarantees.
         public_size: True if rate or steps were computed from a number of records that is public.
 
@@ -102,13 +106,14 @@ class Run:
     * Poisson, the default for ``q < 1``: add-remove and zero-out.
     * Fixed batch size: replace.
     * ``partition``: zero-out and replace. A step is an epoch, and ``q = 1``. Each record is in one batch of the epoch,
-      so only one of its releases depends on the record (C17).
+      so only one release of the epoch depends on the record (C17).
     * ``balls-in-bins``: add-remove and zero-out. A step is an epoch. Each record is assigned at random to one of
       ``batches`` batches, or to ``batches_per_record`` of them (C25).
     * ``shuffle`` is accounted as a partition.
 
-    At ``q = 1`` Poisson and fixed sampling have no effect, and the scheme is None. The fields are those of
-    :class:`privproj.run.RunOptions`; ``notes`` are the warnings about a relation that was chosen by default.
+    At ``q = 1`` Poisson and fixed-size sampling have no effect, and ``sampling`` is None. The fields are those of
+    :class:`privproj.run.RunOptions`. ``notes`` are the warnings about a relation or a sampling scheme that was chosen
+    by default.
     """
 
     steps: int = parameter(
@@ -196,7 +201,11 @@ class Run:
         set_field(self, "relation", relation if is_member else member_named(NeighboringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
-        """Check the numbers of batches and the maximum batch size, which only some sampling schemes support."""
+        """Check the options about batches, which only some sampling schemes support.
+
+        Raises:
+            InvalidParameterError: The sampling scheme does not support an option, or a required option is missing.
+        """
         for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:
@@ -222,7 +231,10 @@ class Run:
 
     @property
     def group_rate(self) -> float:
-        """The probability ``1 - (1-q)^K`` that a step samples any of K records, rounded up (C17)."""
+        """The probability that a step samples any record of a user, rounded up (C17).
+
+        It is ``1 - (1-q)^K`` for the sampling rate ``q`` and the group size ``K``.
+        """
         if self.group_size == 1 or self.sampling_rate == 1.0:
             return self.sampling_rate
         # Q = 1 - (1-q)^K; the margin of 1e-15 is more than its rounding (C17).
@@ -230,7 +242,10 @@ class Run:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The size of a batch of fixed size, if the dataset size is known; None otherwise."""
+        """The number of records in a batch of fixed size.
+
+        It is None for other sampling schemes, or if the dataset size is unknown.
+        """
         if self.sampling != Sampling.FIXED or self.dataset_size is None or self.max_batch_size is not None:
             return None
         batch = self.sampling_rate * self.dataset_size
@@ -243,7 +258,7 @@ class Run:
 
     @property
     def is_planned(self) -> bool:
-        """True if there is more than one release, so that their schedule must be fixed in advance."""
+        """True if the run has several releases, so that their schedule must be fixed in advance."""
         return self.scheme.counts_epochs or self.steps > 1
 
     @property
@@ -253,21 +268,24 @@ class Run:
 
     @property
     def allocates(self) -> bool:
-        """True for balls-in-bins, where each record is assigned to random batches in each epoch."""
+        """True for balls-in-bins, where each record picks random batches in each epoch."""
         return self.scheme.picks_batches
 
     @property
     def is_bounded_by_blocks(self) -> bool:
-        """True if a record is in several but not all batches of an epoch, where C25 proves an upper bound only."""
+        """True if a record is in several but not all batches of an epoch.
+
+        For such epochs C25 proves an upper bound that no dataset attains.
+        """
         return self.allocates and 1 < self.batches_per_record < (self.batches or 1)
 
     @property
     def single(self) -> bool:
-        """True for one release on the whole dataset, or an epoch that is accounted as one."""
+        """True for one release on the whole dataset, or one epoch that is accounted as one."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
-        """Return the run as plain values, as in results and certificates."""
+        """Return the run as plain values, as results and certificates state it."""
         always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
         per_record = ("batches_per_record",) if self.scheme.picks_batches else ()
         of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
@@ -293,15 +311,18 @@ BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # options o
 
 
 def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
-    """Return the run that the keys of a file or the command line describe.
+    """Return the run that the keys of a file or of the command line describe.
 
-    ``query`` names the calibrated quantity, whose key may be missing. A batch size ``B``, a dataset size ``N`` and a
-    number ``E`` of epochs give the rate ``B/N`` and ``ceil(E ceil(N/B))`` steps. If the sampling counts epochs
-    (partition, balls-in-bins, shuffle), the rate is 1, the steps are ``ceil(E)`` epochs, and an epoch has ``ceil(N/B)``
-    batches.
+    A batch size ``B``, a dataset size ``N`` and a number ``E`` of epochs give the rate ``B/N`` and
+    ``ceil(E ceil(N/B))`` steps. If the sampling counts epochs (partition, balls-in-bins, shuffle), the rate is 1, the
+    steps are ``ceil(E)`` epochs, and an epoch has ``ceil(N/B)`` batches.
+
+    Args:
+        keys: The keys with their values; other keys are ignored.
+        query: The name of the query, whose calibrated parameter may be missing; empty if nothing is calibrated.
 
     Raises:
-        InvalidParameterError: A key would have no effect or contradicts another.
+        InvalidParameterError: A key would have no effect, contradicts another one, or is missing.
     """
     rate, steps, sizes = 1.0, 1, [keys[name] for name in ("batch_size", "dataset_size") if name in keys]
     if len(sizes) == 2:  # check the sizes before other keys
@@ -322,7 +343,10 @@ def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
 
 
 def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
-    """Return the run with rate and steps in place of batch size and epochs."""
+    """Return the run with a rate and steps instead of a batch size and epochs.
+
+    ``query`` is the name of the query, as for :func:`run_from`.
+    """
     if not {"batch_size", "epochs"} & set(run):
         return run
     keys: Any = {name: value for name, value in run.items() if value is not None}
@@ -331,9 +355,12 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 
 
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameterError` for a redundant key, or if a key that another one needs is missing.
+    """Raise an error for keys about batches that are redundant or incomplete.
 
     A sampled run needs a number of steps.
+
+    Raises:
+        InvalidParameterError: A key is redundant, or a key that another one needs is missing.
     """
     sized, capped, has_size = "batch_size" in keys, "max_batch_size" in keys, "dataset_size" in keys
     in_epochs = keys.get("sampling") in IN_EPOCHS  # whose rate is 1
@@ -362,7 +389,13 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
-    """Return the sampling rate and the number of steps of ``E`` epochs over ``N`` records in batches of ``B``."""
+    """Return the sampling rate and the number of steps of a number of epochs.
+
+    For ``N`` records, batches of ``B`` and ``E`` epochs they are ``B/N`` and ``ceil(E ceil(N/B))``.
+
+    Raises:
+        InvalidParameterError: A value is outside its range, or the batch is larger than the dataset.
+    """
     size = integer("dataset_size", dataset_size, "an integer >= 1")
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
@@ -376,7 +409,10 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
 
 
 def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
-    """Return the number of releases and the sampling as text; ``digits`` is the format of the rate."""
+    """Return the number of releases and the sampling as text.
+
+    ``run`` has the keys of :meth:`Run.parameters`, and ``digits`` is the format of the rate.
+    """
     if run["sampling"] in IN_EPOCHS:
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
         return f"{epochs}, {scheme_of(run['sampling']).describe(run)}"
@@ -392,5 +428,5 @@ def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share from 0 to 1 in percent, to three digits."""
+    """Return a share from 0 to 1 as text in percent, with three digits."""
     return f"{100.0 * share:.3g} %"

@@ -1,4 +1,4 @@
-"""Neighboring relations and sampling schemes, with one record for each scheme of its properties and requirements."""
+"""Define neighboring relations and sampling schemes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ SamplingName = Literal["poisson", "fixed", "partition", "balls-in-bins", "shuffl
 class NeighboringRelation(StrEnum):
     """The relation between two neighboring datasets.
 
-    A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and zero-out, and ``2 C``
+    A sum of per-record vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and zero-out, and ``2 C``
     under replace.
 
     Attributes:
         ADD_REMOVE: One record is added or removed.
         REPLACE: One record is replaced by any other.
-        ZERO_OUT: One record is replaced by nothing; the number of records stays.
+        ZERO_OUT: The contribution of one record is replaced by zero; the number of records does not change.
 
     >>> from privproj.run import NeighboringRelation
     >>> NeighboringRelation("replace").clip_factor
@@ -34,7 +34,10 @@ class NeighboringRelation(StrEnum):
 
     @property
     def clip_factor(self) -> float:
-        """The sensitivity of a clipped sum over its clipping norm: 2 under replace, else 1."""
+        """The ratio of the sensitivity of a clipped sum to its clipping norm.
+
+        It is 2 under replace and 1 otherwise.
+        """
         return 2.0 if self is NeighboringRelation.REPLACE else 1.0
 
     @property
@@ -73,7 +76,10 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """The properties and requirements of a sampling scheme; :mod:`privproj.composition` composes runs that use it."""
+    """The properties and requirements of a sampling scheme.
+
+    :mod:`privproj.composition` composes runs that use the scheme.
+    """
 
     relations: tuple[NeighboringRelation, ...]
     """The relations that it supports."""
@@ -128,7 +134,11 @@ class Scheme:
 
 
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
-    """Return a scheme in which the position of a record determines its batch; it supports zero-out and replace."""
+    """Return a scheme in which the position of a record determines its batch.
+
+    It supports zero-out and replace. ``name`` is its name, and ``have`` a subject with a verb for messages, such as "a
+    partition has". ``more`` are other fields of :class:`Scheme`.
+    """
     shifts = "a removed record can shift every later batch"
     rejected = (
         f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
@@ -151,7 +161,7 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
 
 
 def _describe_bins(run: Mapping[str, Any]) -> str:
-    """Return how records are assigned to bins, as text."""
+    """Return how records are assigned to batches by balls-in-bins, as text."""
     count = "one" if run["batches_per_record"] == 1 else run["batches_per_record"]
     return f"each record in {count} of {run['batches']} batches, chosen at random in each epoch"
 
@@ -218,7 +228,7 @@ IN_EPOCHS = tuple(name for name, scheme in SCHEMES.items() if scheme.counts_epoc
 
 
 def scheme_of(name: object) -> Scheme:
-    """Return the record of a scheme, or :data:`WHOLE_DATA` for None."""
+    """Return the properties of a scheme; :data:`WHOLE_DATA` for None."""
     return WHOLE_DATA if name is None else SCHEMES[Sampling(name)]
 
 
@@ -226,7 +236,13 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """Return the enum member with this value; raises :class:`InvalidParameterError` if there is none."""
+    """Return the enum member with a value.
+
+    ``name`` is the name of the parameter, for the error message.
+
+    Raises:
+        InvalidParameterError: There is no such member.
+    """
     try:
         return kind(value)
     except ValueError:

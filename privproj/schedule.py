@@ -1,4 +1,7 @@
-"""The public names for runs of several phases, each with its own mechanism, noise multiplier and sampling."""
+"""Provide the public names for runs of several phases.
+
+Each phase has its own mechanism, noise multiplier and sampling.
+"""
 
 from privproj.accounting.schedule import (
     Composition,

@@ -1,6 +1,7 @@
-"""Targets of queries: a delta, an epsilon, both, an attack risk, or the slack of a ``mu``.
+"""Define the targets of queries.
 
-A delta may be far below the range of doubles, so its logarithm is stored.
+A target is a delta, an epsilon, both, an attack risk, or the slack of a ``mu`` of Gaussian DP. A delta may be far below
+the range of doubles, so its logarithm is stored.
 """
 
 import math
@@ -28,8 +29,8 @@ TARGET_PARAMETERS = {
 class Target:
     """A target delta.
 
-    ``log_delta`` is its natural logarithm and ``log10_delta`` its decimal one. ``delta`` is None if it is below the
-    range of doubles. ``by_log`` is True if the user gave ``log10_delta``.
+    ``log_delta`` is the natural logarithm of delta, and ``log10_delta`` the decimal logarithm. ``delta`` is None if it
+    is below the range of doubles. ``by_log`` is True if the user gave ``log10_delta``.
     """
 
     delta: float | None
@@ -56,13 +57,16 @@ class EpsilonTarget:
 
 @dataclass(frozen=True)
 class RiskTarget:
-    """An attack risk: the true positive rate at a false positive rate ``fpr``, or the advantage without it."""
+    """An attack risk.
+
+    ``value`` is the true positive rate at the false positive rate ``fpr``, or the advantage if ``fpr`` is None.
+    """
 
     value: float
     fpr: float | None = None
 
     def parameters(self) -> dict[str, float]:
-        """Return the risk by the names of its parts."""
+        """Return the parts of the risk by name: ``advantage``, or ``tpr`` and ``fpr``."""
         return {"advantage": self.value} if self.fpr is None else {"tpr": self.value, "fpr": self.fpr}
 
     def fields(self) -> dict[str, Any]:
@@ -81,18 +85,32 @@ AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """Return the target at an epsilon from 0 to 1e9; raises :class:`InvalidParameterError` for any other value."""
+    """Return the target at an epsilon from 0 to 1e9.
+
+    Raises:
+        InvalidParameterError: The value is anything else.
+    """
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
 
 
 def slack_target(delta: float) -> Target:
-    """Return the target at a slack from 0 to below 1; raises :class:`InvalidParameterError` for any other value."""
+    """Return the target at a slack from 0 to below 1.
+
+    The slack is the delta up to which a run is Gaussian DP.
+
+    Raises:
+        InvalidParameterError: The value is anything else.
+    """
     slack = real("delta", delta, "a number from 0 to below 1", 0.0, 1.0, open_high=True)
     return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
-    """Return the target at ``delta`` or ``10^log10_delta``; raises unless exactly one of them is given."""
+    """Return the target at ``delta``, or at ``10^log10_delta``.
+
+    Raises:
+        InvalidParameterError: Not exactly one of them is given, or the value is out of range.
+    """
     if (delta is None) == (log10_delta is None):
         value = "nothing" if delta is None else delta
         raise InvalidParameterError("delta", value, "omitted if log10_delta is given")
@@ -105,7 +123,13 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
 
 
 def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
-    """Return the target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
+    """Return the target at an epsilon and a delta.
+
+    ``epsilon = 0`` is allowed only if ``zero`` is True.
+
+    Raises:
+        InvalidParameterError: A value is out of range, or not exactly one of ``delta`` and ``log10_delta`` is given.
+    """
     at_delta = delta_target(delta, log10_delta)
     return FullTarget(**vars(at_delta), epsilon=privacy_epsilon(epsilon, zero=zero))
 
@@ -116,7 +140,11 @@ RISKS = ("advantage", "tpr", "fpr")  # names of the parts of a risk that can be 
 
 
 def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
-    """Return the target at an advantage, or at ``tpr`` and ``fpr``; raises unless ``fpr`` is below ``tpr``."""
+    """Return the target at an advantage, or at ``tpr`` and ``fpr``.
+
+    Raises:
+        InvalidParameterError: Both or none are given, a value is out of range, or ``fpr`` is not below ``tpr``.
+    """
     if advantage is not None:
         if tpr is not None or fpr is not None:
             raise InvalidParameterError("advantage", advantage, "omitted if tpr or fpr is given")
@@ -131,7 +159,13 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
 
 
 def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
-    """Return the target at ``(epsilon, delta)`` or at a risk; raises :class:`InvalidParameterError` for other names."""
+    """Return the target at ``(epsilon, delta)``, or at an attack risk.
+
+    The arguments have the names of :data:`TARGETS` and :data:`RISKS`.
+
+    Raises:
+        InvalidParameterError: Both or none are given, or a value is out of range.
+    """
     risk = [name for name in RISKS if values.get(name) is not None]
     if not risk:
         if values.get("epsilon") is None:
@@ -153,7 +187,11 @@ def target_names(query: str) -> tuple[str, ...]:
 
 
 def target_from(values: Mapping[str, Any], query: str) -> Any:
-    """Return the target of a query; raises :class:`InvalidParameterError` if it is missing, ambiguous or invalid."""
+    """Return the target of a query from values by name.
+
+    Raises:
+        InvalidParameterError: The target is missing, ambiguous or invalid.
+    """
     epsilon, delta, log10_delta = (values.get(name) for name in TARGETS)
     if query == "delta":
         return epsilon_target(epsilon)  # pyright: ignore[reportArgumentType]

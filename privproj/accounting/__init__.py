@@ -1,7 +1,7 @@
-"""Evaluate queries: the epsilon or delta of a mechanism in a run, and the parameter that meets a target.
+"""Evaluate queries about a mechanism in a run.
 
-A calibration finds the noise multiplier, rank, number of steps, sampling rate or misalignment. Besides
-:class:`privproj.Result`, the types that queries return can be imported from here.
+A query computes epsilon or delta, or calibrates the noise multiplier, rank, number of steps, sampling rate or
+misalignment to a target. The result types of comparisons, rankings and array queries can be imported from here.
 """
 
 from privproj.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""Build the warnings about truncated batches, shuffled batches, and a delta of at least one over the dataset size."""
+"""Build warnings about truncated batches, shuffled batches and large deltas."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,10 +21,15 @@ WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
 
 
 def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]) -> list[str]:
-    """Return the warnings about truncated and shuffled batches, and add related values to the fields of a result.
+    """Return the warnings about truncated and shuffled batches.
 
-    The values are the smallest harmless maximum batch size and the lower bound for shuffled batches. ``untruncated``
-    returns the curve of the same phases without truncation.
+    The function also sets two fields of the result. ``alternatives`` has the smallest maximum batch size with which
+    truncation takes at most 1 % of delta (C26). ``lower_bound`` is the lower bound for shuffled batches (C27).
+
+    Args:
+        phases: The phases of the run.
+        fields: The fields of the result by name, which are changed in place.
+        untruncated: Returns the privacy curve of the same phases without truncation.
     """
     # If a calibration found no value, the run in its result is a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
@@ -35,12 +40,12 @@ def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncate
 
 
 def known_size(phases: Sequence[Phase]) -> int:
-    """Return the largest dataset size of a phase; 0 if none is known."""
+    """Return the largest known dataset size of the phases; 0 if none is known."""
     return max((phase.run.dataset_size or 0 for phase in phases), default=0)
 
 
 def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
-    """Return a warning if delta is not below ``1/size``; ``size`` is 0 if the dataset size is unknown."""
+    """Return a warning if ``delta >= 1/size``; none if ``size`` is 0 (unknown)."""
     if not size or (delta or 0.0) < 1.0 / size:
         return ()
     return (
@@ -51,7 +56,11 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
 def _note_truncation(
     phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the smallest harmless maximum batch size, and a text about the delta of truncations (C26)."""
+    """Return the smallest harmless maximum batch sizes and warnings about truncation.
+
+    A maximum batch size is harmless if truncation takes at most 1 % of delta (C26). Both results are empty without
+    truncated batches or without a delta.
+    """
     runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
         return {}, []
@@ -74,9 +83,10 @@ def _note_truncation(
 
 
 def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
-    """Return the share of the delta ``e^log_delta`` that truncated batches take, as text.
+    """Return the share of delta that truncated batches take, as text.
 
-    A finite epsilon at a smaller delta than the probability of a truncation is that of composed truncated steps.
+    Delta is ``e^log_delta``. ``is_finite`` states whether epsilon is finite. It can be finite even if a truncation is
+    more likely than delta, because truncated steps are then composed (C26).
     """
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
@@ -95,7 +105,11 @@ def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
 
 
 def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
-    """Return the lower bound for shuffled batches (C27), and the warning that no amplification is counted."""
+    """Return the lower bound for shuffled batches (C27) and the warnings about them.
+
+    The bound is None if no batch is shuffled, or if no informative bound is known. A warning states that no
+    amplification by shuffling is counted.
+    """
     shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:
         return None, []

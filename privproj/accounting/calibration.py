@@ -1,7 +1,8 @@
 """Calibrate one parameter of a mechanism or a run to a target ``(epsilon, delta)`` or an attack risk.
 
-Every value is rounded to the safe side, because each search ends with an evaluation of the public query (C24). A risk
-is the advantage or a true positive rate, evaluated by :func:`privproj.profiles.tradeoff.risk_of` (C30).
+Each search ends with an evaluation of the public query at its result, so the result meets the target and is rounded to
+the safe side (C24). An attack risk is the advantage of an attack, or its true positive rate at a false positive rate;
+:func:`privproj.profiles.tradeoff.risk_of` evaluates it (C30).
 """
 
 import math
@@ -76,18 +77,18 @@ class _SigmaOptions(_CalibrationOptions):
 
 @arguments_by_name("sigma(mechanism, epsilon=1.0, delta=1e-5)")
 def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
-    """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
+    """Find the smallest noise multiplier that meets a target, rounded up.
 
-    The target is ``(epsilon, delta)``, or the risk of an attack that distinguishes neighboring datasets, such as a
-    membership attack.
+    The noise multiplier is ``z = sigma / sensitivity``. The target is ``(epsilon, delta)``, or the risk of an attack
+    that distinguishes neighboring datasets, such as a membership inference attack.
 
     Args:
         mechanism: The mechanism without its ``noise_multiplier``.
         **arguments: The target, ``bound`` (the name of a bound of the mechanism) and the run, as
             :class:`privproj.run.RunOptions` lists it. The target is one of: ``epsilon``, above 0 and at most 1e9, with
-            ``delta`` or ``log10_delta``, from -1e6 to below 0; ``advantage``, the largest difference of true and false
-            positive rate of any attack; or ``tpr``, the largest true positive rate of any attack at the false positive
-            rate ``fpr``.
+            ``delta`` or its decimal logarithm ``log10_delta``, from -1e6 to below 0; ``advantage``, the largest
+            difference of true and false positive rate of any attack; or ``tpr``, the largest true positive rate of any
+            attack at the false positive rate ``fpr``.
 
     Returns:
         A result whose ``value`` is the noise multiplier. The epsilon or the risk of the same bound at that value is
@@ -113,20 +114,23 @@ def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
 
 @arguments_by_name("rank(mechanism, epsilon=1.0, delta=1e-5)")
 def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
-    """Find the largest or smallest rank of the projection at which the bound meets ``(epsilon, delta)``.
+    """Find a rank of the projection that meets ``(epsilon, delta)``.
+
+    It is the largest such rank or the smallest one, depending on the mechanism; see Returns.
 
     Args:
         mechanism: The mechanism without its ``rank``.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it.
 
     Returns:
         A result whose ``value`` is a rank that meets the target. It is the largest one if epsilon increases with the
         rank (m2, sketch), and the smallest one if epsilon decreases (m1, sketch-public). For wishart epsilon first
         decreases and then increases: ``value`` and ``upper`` are the largest rank and ``lower`` is the smallest one.
-        That every rank between them meets the target is observed, not proved. For a composed run, rounding may hide how
-        epsilon depends on the rank, so that a rank beyond may meet the target too. ``value`` is None (outcome vacuous)
-        if no rank meets the target.
+        That every rank between them meets the target is observed, not proved. If the run is composed numerically, a
+        rank outside this range may meet the target too, because of rounding. ``value`` is None (outcome vacuous) if no
+        rank meets the target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or the mechanism has no rank, already has it set, or has
@@ -153,9 +157,9 @@ def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Res
 
     Args:
         mechanism: The mechanism with its noise multiplier and its rank.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it,
-            without ``steps``.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it, without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
@@ -182,9 +186,9 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
     Args:
         mechanism: The mechanism with its noise multiplier and its rank.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
-            rate.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it, without a rate.
 
     Returns:
         A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if the target also
@@ -214,17 +218,21 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
 @arguments_by_name("misalignment(mechanism, epsilon=1.0, delta=1e-5)")
 def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
-    """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
+    """Find the largest misalignment within ``(epsilon, delta)``, rounded down.
+
+    The misalignment is ``1 - rho``, where ``rho`` is the cosine of the angle between the vectors of neighboring
+    datasets.
 
     Args:
         mechanism: A mechanism without its misalignment: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
-        **arguments: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the
-            name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
+        **arguments: ``epsilon``, from 0 to 1e9; ``delta``, or its decimal logarithm ``log10_delta``, from -1e6 to below
+            0; ``bound``, the name of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists
+            it.
 
     Returns:
-        A result whose ``value`` is the largest misalignment that meets the target, at most 1.96. The misalignment is
-        one minus the cosine of neighboring vectors. ``value`` is None (outcome vacuous) if 1e-15 does not meet it.
+        A result whose ``value`` is the largest misalignment that meets the target, at most 1.96. ``value`` is None
+        (outcome vacuous) if a misalignment of 1e-15 does not meet it.
 
     Raises:
         InvalidParameterError: A value is outside its domain, or the mechanism has no misalignment or already has it
@@ -244,7 +252,7 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
 def _calibrate(
     quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
-    """Return the query without the calibrated parameter, its target and its result."""
+    """Return the query (without the calibrated parameter), the target and the result."""
     run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
     query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
     target = target_from(arguments, quantity)
@@ -252,7 +260,16 @@ def _calibrate(
 
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
-    """Raise :class:`InvalidParameterError` unless the mechanism has this parameter and its value is None."""
+    """Raise an error unless the mechanism has a parameter and its value is None.
+
+    Args:
+        mechanism: The mechanism whose parameter is calibrated.
+        parameter: The name of the calibrated parameter.
+        quantity: The name of the query, for the error message.
+
+    Raises:
+        InvalidParameterError: The mechanism lacks the parameter, or the parameter is already set.
+    """
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
         remedy = f"write {mechanism.call_text(without=parameter)}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
@@ -267,16 +284,16 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
 
 
 def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
-    """Raise :class:`InvalidParameterError` if the options of the run contain the calibrated parameter."""
+    """Raise an error if the run options contain a calibrated parameter."""
     for parameter in (name for name in names if name in run):
         raise InvalidParameterError(parameter, run[parameter], f"omitted, because {quantity} calibrates it")
 
 
 class Search:
-    """A search for the smallest ``x`` that meets a target, for a query whose epsilon decreases with ``x``.
+    """A search for the smallest ``x`` that meets a target.
 
-    ``query_at`` returns the query at ``x``, which is for example a noise multiplier or ``1/q``. The last curves are
-    cached.
+    Epsilon must decrease with ``x``, for example a noise multiplier or the inverse ``1/q`` of a sampling rate.
+    ``query_at`` returns the query at ``x``. The last eight curves are cached.
     """
 
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
@@ -286,16 +303,21 @@ class Search:
         self.excess = cache(self._excess)
 
     def _curve(self, x: Any) -> Curve:
-        """Return the curve at ``x``, in its form for small deltas if the target needs it."""
+        """Return the privacy curve at ``x``, in a form that resolves the target delta."""
         curve = self.query_at(x).curve()
         return curve if isinstance(self.target, RiskTarget) else resolved_at(curve, self.target.log_delta)
 
     def _margin(self, x: Any, margin: float) -> float:
-        """Return the margin below the target epsilon if the run at ``x`` is composed numerically, else 0."""
+        """Return ``margin`` if the run at ``x`` is composed numerically, else 0."""
         return margin if margin and numerics_of(self.curve(x)) else 0.0
 
     def _excess(self, x: Any, margin: float = 0.0) -> float:
-        """Return ``ln delta(x) - ln delta``, or for a risk the difference of the logs of the equivalent ``mu``."""
+        """Return by how much the result at ``x`` exceeds the target.
+
+        For a target ``(epsilon, delta)`` it is ``ln delta(epsilon) - ln delta`` (:func:`log_excess`), with epsilon
+        lowered by the relative ``margin`` if the run is composed numerically. For a risk it is ``ln mu(x) - ln mu``,
+        where ``mu`` is the distance of two Gaussians with this risk. It is at most 0 if the target is met.
+        """
         target = self.target
         if not isinstance(target, RiskTarget):
             return log_excess(self.curve(x), replace(target, epsilon=target.epsilon * (1.0 - self._margin(x, margin))))
@@ -306,9 +328,10 @@ class Search:
         return math.log(spread / gaussian_mu_of_risk(target.value, target.fpr)) if spread > 0.0 else -math.inf
 
     def meets(self, x: Any, margin: float = 0.0) -> bool:
-        """Return whether the result at ``x`` meets the target when re-evaluated by any public function (C24, C30).
+        """Return whether the result at ``x`` meets the target (C24, C30).
 
-        Every search ends with this check. A composed epsilon must be below the target by the relative ``margin``.
+        It must meet the target in scalar and in array queries. Every search ends with this check. In a run that is
+        composed numerically, epsilon must be below the target by the relative ``margin``.
         """
         query, target, curve = self.query_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
@@ -318,7 +341,10 @@ class Search:
         return not query.is_plain or meets_in_columns(query.only, target, curve)
 
     def result(self, quantity: str, x: Any, value: float, interval: Enclosure, **fields: Any) -> Result:
-        """Return the result at ``x``, with the numerics of its curve if a discretization was given."""
+        """Return the result at ``x``.
+
+        It states how the curve was computed only if a discretization was given.
+        """
         query = self.query_at(x)
         if quantity == "sigma" and value == SMALLEST_NOISE:
             fields["warnings"] = (*query.notes, LEAST_NOISE_NOTE)
@@ -326,16 +352,20 @@ class Search:
         return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
-        """Return a first guess from the standard deviation of the loss, or ``otherwise`` if that is unknown."""
+        """Return a first guess of ``x``, or ``otherwise`` if none is known.
+
+        There the privacy loss has about the standard deviation that the target allows (:func:`initial_noise`).
+        """
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return the smallest ``x`` found to meet the target, or ``inf``, and how fast the excess decreases.
+        """Return the smallest ``x`` found to meet the target, and a slope.
 
-        A number within a relative ``rtol`` below ``x`` does not meet the target. The second result is minus the
-        derivative of the excess in ``ln x``.
+        ``x`` is ``inf`` if no number up to ``high`` meets the target. Some number within a relative ``rtol`` below
+        ``x`` does not meet it. The slope is minus the derivative of the excess in ``ln x``; ``fall`` is a first guess
+        of the slope.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -344,9 +374,10 @@ class Search:
     def last_whole(
         self, best: int, end: int, *, guide: Callable[[int], float] | None = None, guess: int | None = None
     ) -> int | None:
-        """Return the last integer from ``best`` towards ``end`` that meets the target, or None if ``best`` does not.
+        """Return the last integer from ``best`` towards ``end`` that meets the target.
 
-        The search starts at ``guess``, or at the zero of ``guide``, an approximate excess that is cheap to evaluate.
+        The result is None if ``best`` does not meet the target. The search starts at ``guess``, or at the zero of
+        ``guide``, an approximate excess that is cheap to evaluate.
         """
         onwards = 1 if end > best else -1
 
@@ -377,7 +408,11 @@ class Search:
 
 
 def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
-    """Return the smallest factor such that a composition with all noise multipliers scaled by it meets a target."""
+    """Return the smallest common factor of all noise multipliers that meets a target.
+
+    Raises:
+        UnsupportedError: No factor from 1e-6 to 1e6 meets the target.
+    """
     search = Search(query.scaled, target)
     rtol = COMPOSED_RTOL if isinstance(target, RiskTarget) else 1e-7
     factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
@@ -389,7 +424,10 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
 
 
 def steps_after(query: Composition, target: FullTarget) -> int:
-    """Return the largest number of steps of the last phase that meets a target; 0 if one step exceeds it."""
+    """Return the largest number of steps of the last phase that meets a target.
+
+    It is at most 1e8, and 0 if a single step exceeds the target.
+    """
     *before, last = query.phases
     search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
     # The first guess uses the phases with a profile.
@@ -398,9 +436,10 @@ def steps_after(query: Composition, target: FullTarget) -> int:
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """Return the first number that ``passes``, of those tried from ``start`` to ``largest``; ``inf`` if none does.
+    """Return the first of the numbers tried, in increasing order, that ``passes``.
 
-    The relative step starts at ``step`` and grows by a factor of four.
+    The numbers begin at ``start``. Their relative step begins at ``step`` and grows by a factor of four. The result is
+    ``inf`` if no number up to ``largest`` passes.
     """
     x = start
     while x <= largest:
@@ -415,8 +454,8 @@ def _smallest_passing(passes: Callable[[float], bool], start: float, step: float
 def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Return the smallest noise multiplier with which a composition meets a target.
 
-    With ``roughly`` the result also meets the target, but is only within :data:`ROUGH_NOISE_RTOL` of the smallest noise
-    multiplier, and has no lower end.
+    With ``roughly``, the search may stop at a relative accuracy of :data:`ROUGH_NOISE_RTOL`. The result still meets the
+    target, but has no lower end.
     """
     search = Search(lambda z: query.with_mechanism(noise_multiplier=z), target)
     if isinstance(target, RiskTarget):
@@ -483,7 +522,10 @@ def _solve_rank(query: Composition, target: FullTarget) -> Result:
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
-    """Return a rank that meets the target, or otherwise the rank with approximately the least excess."""
+    """Return a rank from 1 to ``limit`` that meets the target.
+
+    If none is found, return the rank with approximately the smallest excess.
+    """
 
     def at(x: float) -> float:
         return excess(round(math.exp(x)))
@@ -531,7 +573,10 @@ def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
 def _largest_result(
     query: Composition, quantity: str, search: Search, x: Any, value: float | None, **details: Any
 ) -> Result:
-    """Return the result of a search for the largest value, which ended at ``x``; vacuous if there is none."""
+    """Return the result of a search for the largest value; vacuous if there is none.
+
+    The search ended at ``x``, where the calibrated parameter is ``value``.
+    """
     if not value:
         return _vacuous_result(query, quantity, side=Side.LOWER, **search.target.fields())
     return search.result(quantity, x, value, Enclosure(value, math.inf), side=Side.LOWER, **details)
@@ -561,13 +606,19 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
 
 
 def classical_noise(target: FullTarget) -> float:
-    """Return the noise multiplier of the classical Gaussian mechanism, at most 1e12, as a first guess."""
+    """Return the noise multiplier of the classical Gaussian mechanism.
+
+    It is at most 1e12 and only a first guess for a search.
+    """
     # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 
 def _plain_run(run: Run) -> Run:
-    """Return a Poisson-sampled run of similar cost, as a surrogate for balls-in-bins in a first guess."""
+    """Return a Poisson-sampled run of similar cost.
+
+    It replaces a balls-in-bins run in a first guess.
+    """
     if run.allocates and run.batches is not None:
         return Run(steps=run.steps * run.batches, sampling_rate=run.batches_per_record / run.batches)
     return Run(steps=run.steps, sampling_rate=run.sampling_rate)
@@ -583,9 +634,10 @@ def _target_deviation(target: FullTarget | RiskTarget) -> float:
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
-    """Return the ``x`` at which the loss has the standard deviation of a Gaussian release that meets the target.
+    """Return a first guess of ``x`` from the standard deviation of the privacy loss.
 
-    ``x`` is a noise multiplier or the inverse of a rate, so the standard deviation of the loss of ``at(x)`` decreases
+    At this ``x``, the privacy loss of ``at(x)`` has about the standard deviation of a Gaussian release that meets the
+    target. ``x`` is a noise multiplier or the inverse of a sampling rate, so the standard deviation decreases
     approximately like ``1/x``. If it is unknown, the result is ``guess``.
     """
     wanted = _target_deviation(target)
@@ -606,10 +658,11 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 
 
 def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
-    """Return the approximate standard deviation of the loss in nats; ``inf`` for huge losses, nan if unknown.
+    """Return the approximate standard deviation of the privacy loss of a run, in nats.
 
-    Poisson sampling replaces balls-in-bins, and the Gaussian release at half of delta replaces a good-event bound. The
-    result is nan for a run that needs no numerical composition.
+    Poisson sampling replaces balls-in-bins. A bound by a good event (C16) is replaced by its Gaussian run at half of
+    the target delta. The result is ``inf`` if the loss is too large to be described, and nan if a bound has no privacy
+    profile or the run needs no numerical composition.
     """
     from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.good_event import GoodEvent
@@ -630,7 +683,10 @@ def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = N
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
-    """Return approximately the largest number of steps of the last phase that meets the target, from 1 to 1e8."""
+    """Return a first guess of the number of steps of the last phase, from 1 to 1e8.
+
+    It is approximately the largest number that meets the target after the releases ``before``.
+    """
     form, run = last
     profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
     spent, unit = _deviation_of(profiles) if profiles else 0.0, _deviation_of([(form, replace(run, steps=1))])
@@ -641,10 +697,11 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
 def find_crossing_by_secants(
     excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
-    """Return the upper end of :func:`find_crossing`, and minus the slope of the excess in ``ln x`` there.
+    """Return a number just above the zero of ``excess``, and the slope there.
 
-    The search begins with secants in ``ln x``. They need few evaluations if the guess is accurate to a tenth, and fewer
-    if the slope ``fall`` is known.
+    ``excess`` is a decreasing function, and at most 0 at the first result (the upper end of :func:`find_crossing`). The
+    slope is minus the derivative of ``excess`` in ``ln x``. The search begins with secants in ``ln x``. They need few
+    evaluations if ``guess`` is accurate to 10 %, and fewer if the slope ``fall`` is known.
     """
     # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall
@@ -671,9 +728,10 @@ def find_crossing_by_secants(
 
 
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
-    """Return ``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` if it has none.
+    """Return ``ln delta(eps) - ln delta`` from a coarse table of the profile.
 
-    It guides a search. The result of the search is evaluated with the full table.
+    It only guides a search, because the coarse table is less accurate. The result is ``inf`` if the phase cannot be
+    evaluated.
     """
     try:
         # 3 values of the profile per standard deviation of the loss
@@ -685,7 +743,10 @@ def sparse_excess(phase: Phase, target: FullTarget) -> float:
 def rough_crossing(
     rough: Callable[[float], float], guess: float, low: float, high: float
 ) -> tuple[float, float | None]:
-    """Return the zero of an approximate excess to 1 %, and its slope in ``ln x`` or None."""
+    """Return the zero of an approximate excess to 1 %, and the slope there.
+
+    The slope is minus the derivative in ``ln x``, or None if it is unknown.
+    """
     near = find_crossing(rough, guess, low=low, high=high, rtol=1e-2)
     if not (near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower))):
         return near.upper, None
@@ -697,7 +758,10 @@ def rough_crossing(
 
 
 def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search) -> Result:
-    """Return the smallest noise multiplier at a risk, with a lower end for Gaussian curves (C30)."""
+    """Return the smallest noise multiplier that meets an attack risk (C30).
+
+    The result has a lower end only if the curves are exactly Gaussian.
+    """
     spread = gaussian_mu_of_risk(target.value, target.fpr)
     # relative accuracy for a closed form
     guess, rtol = min(max(1.0 / spread, SMALLEST_NOISE), LARGEST_NOISE), 1e-12
@@ -723,5 +787,5 @@ def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search)
 
 
 def gaussian_mu(curve: Curve) -> float | None:
-    """Return ``mu`` of a curve that is exactly a Gaussian profile, or None."""
+    """Return ``mu`` if the curve is exactly a Gaussian profile, else None."""
     return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None

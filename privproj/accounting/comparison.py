@@ -1,4 +1,7 @@
-"""Evaluate one query by all bounds of a mechanism, and by less specific baselines."""
+"""Evaluate one query by all bounds of a mechanism, and by baselines.
+
+A baseline is a published or less specific bound, such as plain Gaussian accounting without amplification.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -106,7 +109,7 @@ def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
 
 
 def _short_reason(bound: Bound, error: PrivprojError) -> str:
-    """Return the first clause of the reason, without the name of the bound."""
+    """Return the reason why a bound has no value, in a few words."""
     if isinstance(error, InvalidParameterError) and error.is_missing:
         return f"needs --{error.name.replace('_', '-')}"
     message = (
@@ -121,7 +124,7 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:
-    """Return the sort key: status, then value; rows without a value come last."""
+    """Return the sort key of a row: status, then value; no value comes last."""
     if row.result is None or row.result.value is None:
         return 2, 0.0
     status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)
@@ -131,14 +134,20 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """Return the values of the baselines for the query of a result, as ``(label, value)`` rows, least specific first.
+    """Return the values of the baselines for the query of a result.
 
-    ``dp_sgd_noise`` is the noise multiplier that DP-SGD needs for the same target, if it is known.
+    The rows are ``(label, value)``, the least specific baseline first. Baselines without a value and the bound of the
+    result itself are omitted. If the target is a risk, the published bound of a composed run is omitted too, because it
+    composes the run for each point of its curve (30 s in total).
 
-    The published bound of M2 needs the rank of the difference between neighboring sums. Unless a rank is assumed, the
-    largest rank that the shape allows is used. Baselines without a value and the bound of the result itself are
-    omitted. If the target is a risk, the published bound of a run is omitted too, because it composes the run for each
-    point of its curve (30 s in total).
+    The published bound of M2 needs the rank of the difference between neighboring sums. If the mechanism assumes none,
+    the largest rank that the shape allows is used.
+
+    Args:
+        result: The result of an epsilon, delta or sigma query; other queries have no baselines.
+        mechanism: The mechanism of the query.
+        run: The run of the query.
+        dp_sgd_noise: The noise multiplier that DP-SGD needs for the same target, if it is known.
     """
     if result.quantity not in SOLVERS:
         return []
@@ -165,7 +174,7 @@ def compare_with_baselines(
 
 
 def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
-    """Return the names and records of the bounds that are baselines for this run, least specific first."""
+    """Return the baselines of a run with their names, least specific first."""
     unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}

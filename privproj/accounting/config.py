@@ -68,7 +68,7 @@ KINDS: dict[str, Kind] = {
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
-    """Return an entry with its keys in one spelling, for example ``noise_multiplier`` for ``noise-multiplier``.
+    """Return an entry of a file with underscores instead of hyphens in its keys.
 
     Raises:
         InvalidParameterError: The entry is not a table, or has a key in both spellings.
@@ -85,7 +85,12 @@ def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
 
 
 def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
-    """Return the type of the mechanism of an entry; raises :class:`InvalidParameterError` if it is missing."""
+    """Return the class of the mechanism that an entry of a file names.
+
+    Raises:
+        InvalidParameterError: The entry has no mechanism, or an unknown one.
+        UnsupportedError: The name is a published method whose privacy claim is refuted.
+    """
     if "mechanism" not in entry:
         raise InvalidParameterError("mechanism", "nothing", "a mechanism", "for example mechanism = 'm2'")
     name: str = check_type("mechanism", entry["mechanism"], TEXT)
@@ -93,7 +98,11 @@ def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
 
 
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
-    """Return the keys that an entry about this mechanism may have, with their types, without the calibrated one."""
+    """Return the keys that an entry of a file may have, with their types.
+
+    They are the parameters of the mechanism, of the run and of the target of ``query``, and ``others``. The parameter
+    that ``query`` calibrates is excluded.
+    """
     of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
     kinds = {**of_mechanism, **{name: KINDS[name] for name in plain}}
@@ -101,7 +110,11 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 
 
 def check_type(name: str, value: Any, kind: Kind) -> Any:
-    """Return the value; raises :class:`InvalidParameterError` unless it has this type."""
+    """Return the value unchanged if it has the type ``kind``.
+
+    Raises:
+        InvalidParameterError: The value has another type, or contains control characters.
+    """
     if not kind.fits(value):
         raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.description)
     if not is_printable(value):
@@ -115,7 +128,11 @@ def _cut(value: Any) -> Any:
 
 
 def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Raise :class:`InvalidParameterError` for an unknown key, and for a value of another type."""
+    """Check that all keys of an entry are known and have values of the right type.
+
+    Raises:
+        InvalidParameterError: A key is unknown, or a value has the wrong type.
+    """
     for name, value in entry.items():
         if name not in kinds:
             raise unknown_name(name[:80], _cut(value), "key", kinds, word=name[:80])
@@ -123,10 +140,12 @@ def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
 
 
 def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
-    """Return the quantity of an entry, by default epsilon; ``others`` are further keys that the entry may have.
+    """Check the keys of an entry of a file, and return the quantity that it queries.
+
+    The quantity is epsilon by default. ``others`` are further keys that the entry may have.
 
     Raises:
-        InvalidParameterError: The quantity or a key is unknown, or a value is of another type.
+        InvalidParameterError: The quantity or a key is unknown, or a value has the wrong type.
     """
     query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
@@ -138,18 +157,21 @@ def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
 
 
 def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
-    """Return mechanism, name of the bound and run of an entry whose keys were checked."""
+    """Return mechanism, name of the bound and run of an entry with checked keys."""
     kind, run = mechanism_type_of(entry), run_from(entry, query)
     return kind(**parameters_from(kind, entry)), entry.get("bound"), run
 
 
 def composition_from(entry: Mapping[str, Any], query: str = "") -> Composition:
-    """Return the query of an entry whose keys were checked."""
+    """Return the query of an entry with checked keys."""
     return composition_of(*mechanism_bound_and_run(entry, query))
 
 
 def evaluate_entry(query: str, entry: Mapping[str, Any]) -> Result:
-    """Return the result of an entry whose keys were checked, without a lower bound, which files do not store."""
+    """Return the result of an entry with checked keys.
+
+    The result has no lower bound, because files do not store it.
+    """
     if query not in SOLVERS:
         mechanism, bound, run = mechanism_bound_and_run(entry, query)
         requested = {name: entry[name] for name in target_names(query) if name in entry}
@@ -174,11 +196,12 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     """Evaluate ``mechanism.bound.quantity`` by its dotted name, for scripts.
 
     Args:
-        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have special parameters:
-            ``sketch.rdp`` with an ``order`` is the Renyi divergence of that order; ``wishart.early.epsilon`` and
-            ``wishart.early.delta`` with ``t``, ``eta``, ``R`` and optionally ``c`` are the early theorem at these
-            values; ``wishart.preprocess.gain`` with ``gamma`` and ``beta`` is the increase of the alignment by
-            preprocessing.
+        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have special parameters.
+            ``sketch.rdp`` with an ``order`` is the Renyi divergence of that order. ``wishart.early.epsilon`` and
+            ``wishart.early.delta`` with ``t``, ``eta``, ``R`` and optionally ``c`` evaluate the bound ``early`` at
+            these values of its free parameters instead of the optimal ones (C11). ``wishart.preprocess.gain`` with
+            ``gamma`` and ``beta`` is the increase of the cosine of neighboring vectors by preprocessing
+            (:func:`privproj.mechanisms.wishart.alignment.preprocessing_gain`).
         **parameters: The parameters of the mechanism, of the run and of the target; numbers may be given as text. The
             names in the papers are accepted: ``mu`` for ``noise_multiplier = 1/mu``, ``nu`` for ``gamma = 1/nu``, and
             ``Gamma``, ``n_eig`` and ``rho`` for ``gamma``, ``eigenvalues`` and ``alignment``.
@@ -213,7 +236,11 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
-    """Return the mechanism of this type with these parameters, each given once under any of its names."""
+    """Build a mechanism from parameters, each under any of its names.
+
+    Raises:
+        InvalidParameterError: A parameter is unknown, or given under two names.
+    """
     plain: dict[str, Any] = {}
     names_of: dict[str, str] = {}
     for name, value in values.items():
@@ -252,7 +279,11 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate ``wishart.early.epsilon`` and ``.delta`` at given ``t``, ``eta`` and ``R`` (C11)."""
+    """Evaluate ``wishart.early.epsilon`` or ``.delta`` at ``t``, ``eta`` and ``R``.
+
+    They are the free parameters of the early theorem (C11): ``t`` is a threshold, ``eta`` its margin and ``R`` a bound
+    on a norm.
+    """
     from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 
     c = _pop_numbers(quantity, values, "c")[0] if "c" in values else SPECTRAL_CONSTANT
@@ -268,9 +299,10 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate ``wishart.preprocess.gain``, the increase of the alignment by preprocessing.
+    """Evaluate ``wishart.preprocess.gain``: a lower bound on the gain.
 
-    The increase fails with probability ``beta``, which must be added to delta.
+    The gain is the increase of the cosine of neighboring vectors by preprocessing. The bound fails with probability at
+    most ``beta``, which must be added to delta.
     """
     from privproj.mechanisms.wishart.alignment import preprocessing_gain
 
@@ -298,7 +330,11 @@ EXAMPLE_NAME = "for example m2.rank-free.delta"  # of a quantity
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:
-    """Return the parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameterError` for anything else."""
+    """Return the three parts of a name ``mechanism.bound.quantity``.
+
+    Raises:
+        InvalidParameterError: The name has another form, or the quantity is unknown.
+    """
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in QUERIES:
         if len(parts) == 3:
@@ -310,7 +346,7 @@ def _split_name(quantity: str) -> tuple[str, str, str]:
 
 
 def _parse_number(value: object) -> object:
-    """Return the number in a text; other values unchanged."""
+    """Return a text as a float if it is a number; return other values unchanged."""
     if isinstance(value, str):
         try:
             return float(value)

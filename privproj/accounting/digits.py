@@ -81,7 +81,9 @@ def _argument_of(target: Target | EpsilonTarget) -> Any:
 
 
 def with_digits(result: Result, digits: float) -> Result:
-    """Return a result of epsilon or delta with its value in mpmath in ``numerics``.
+    """Return a result with its value in mpmath, to many digits.
+
+    ``numerics["mpmath"]`` of the new result has the digits. The result must be one of epsilon or delta.
 
     Args:
         result: A result with its query, as :func:`privproj.epsilon` and :func:`privproj.delta` return it.
@@ -104,9 +106,10 @@ def with_digits(result: Result, digits: float) -> Result:
 
 
 def difference(result: Result, value: Any) -> str:
-    """Return how a result differs from its value in mpmath, as text; empty if it is on the safe side and close.
+    """Return how a result differs from its value in mpmath, as text.
 
-    The relative difference may be at most :data:`CLOSE`. Deltas below 1e-290 are compared by their logarithms.
+    The text is empty if the result is on the safe side and their relative difference is at most :data:`CLOSE`. Deltas
+    below 1e-290 are compared by their logarithms.
     """
     import mpmath as mp
 
@@ -132,9 +135,10 @@ def difference(result: Result, value: Any) -> str:
 
 
 def noise_difference(query: Composition, target: FullTarget | RiskTarget, noise: float) -> str:
-    """Return how a noise multiplier differs from the smallest that meets a target in mpmath, as text; empty if close.
+    """Return how a noise multiplier differs from the smallest one in mpmath, as text.
 
-    The noise multiplier must meet the target, and one that is smaller by a relative :data:`CLOSE_NOISE` must not.
+    The text is empty if the noise multiplier meets the target and one that is smaller by a relative :data:`CLOSE_NOISE`
+    does not.
 
     Raises:
         UnsupportedError: There is no reference for this query, or the target is an attack risk.

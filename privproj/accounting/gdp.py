@@ -1,12 +1,13 @@
 """Gaussian differential privacy (GDP): a single ``mu`` that bounds the whole privacy curve of a run.
 
-``G_mu`` is the privacy profile, or the trade-off function, of two Gaussians at distance ``mu``. The profile ``H`` of
-the run is evaluated at some epsilons. Elsewhere it is only known to be convex in ``t = e^eps`` and decreasing, so the
-lower convex hull of these points, a polygon, is above it. ``mu`` is chosen such that ``G_mu`` is above each edge
-between the ends of the edge.
+``G_mu(eps)`` is the privacy profile of two Gaussians with standard deviation 1 at distance ``mu``, and ``G_mu(a)``
+their trade-off function. The privacy profile ``H`` of the run is evaluated at some epsilons. Elsewhere it is only known
+to be convex in ``t = e^eps`` and decreasing. So the lower convex hull of these points, a polygon, is above ``H``.
+``mu`` is chosen such that ``G_mu`` is above every edge of the polygon.
 
 At very small deltas, such as 1e-30, a sampled run looks like one on the whole dataset. Therefore a slack ``d0`` is
-allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Then (C30)
+allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let ``f(a)`` be the smallest false negative
+rate of any attack at the false positive rate ``a``, and ``Phi`` the normal distribution function. Then (C30)
 
     delta(eps) <= max(G_mu(eps), d0)    at every epsilon,
     f(a) >= G_mu(a) - d0                at every false positive rate a,
@@ -47,10 +48,11 @@ def gdp_mu(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """Return a ``mu`` such that the run is ``mu``-GDP up to the slack ``delta``, rounded up.
+    """Return a ``mu``, rounded up, such that the run is ``mu``-GDP up to a slack.
 
-    Let ``G_mu`` be the profile, or the trade-off function, of two Gaussians at distance ``mu``, and ``f(a)`` the least
-    false negative rate of any attack at the false positive rate ``a``. For every epsilon and every ``a``
+    Let ``G_mu(eps)`` be the privacy profile of two Gaussians at distance ``mu``, and ``G_mu(a)`` their trade-off
+    function. Let ``f(a)`` be the smallest false negative rate of any attack at the false positive rate ``a``. With the
+    slack ``delta``, for every epsilon and every ``a``
 
         delta(eps) <= max(G_mu(eps), delta),    f(a) >= G_mu(a) - delta,
 
@@ -90,7 +92,16 @@ def gdp_mu(
 
 
 def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
-    """Raise :class:`InvalidParameterError` if a bound or options of a run are given together with a schedule."""
+    """Raise an error if a bound or run options are given together with a schedule.
+
+    Args:
+        bound: The name of the bound, or None.
+        options: The run options by name; None counts as omitted.
+        what: The schedule as a noun phrase, for the error message.
+
+    Raises:
+        InvalidParameterError: A bound or an option is given.
+    """
     for name, value in {"bound": bound, **options}.items():
         if value is not None:
             raise InvalidParameterError(name, value, f"omitted, because {what} already has its bounds and runs")
@@ -137,8 +148,9 @@ class _GaussianFit:
 
     Attributes:
         mu: The ``mu``; ``inf`` if none was found.
-        least_rate: The rate ``a0`` from which on the slack is not needed.
-        regret: An upper bound on the gain of the best attack against ``G_mu`` over the best attack against the curve.
+        least_rate: The rate ``a0``; error rates that are at least ``a0`` need no slack.
+        regret: An upper bound on how much better the best attack against ``G_mu`` is than the best attack against the
+            curve, in the probability of guessing right, for any prior.
         points: The number of epsilons at which the curve was evaluated.
     """
 
@@ -149,10 +161,15 @@ class _GaussianFit:
 
 
 def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
-    """Return the smallest ``mu`` found such that ``delta(eps) <= max(G_mu(eps), d0)`` for all epsilons, rounded up.
+    """Return the smallest ``mu`` found that bounds a privacy curve, rounded up (C30).
 
-    ``slack`` is ``d0``. It may be None, for no slack, only if the curve is 0 above some epsilon. The result is as sound
-    as the curve. ``mu`` is ``inf`` if the curve does not reach ``d0``.
+    With the slack ``d0`` it satisfies ``delta(eps) <= max(G_mu(eps), d0)`` for all ``eps >= 0``, where ``G_mu`` is the
+    privacy profile of two Gaussians at distance ``mu``. The result is as sound as the curve. ``mu`` is ``inf`` if the
+    curve does not reach ``d0``.
+
+    Args:
+        curve: The privacy curve of the run.
+        slack: The slack ``d0`` as a target delta. None means no slack; then the curve must be 0 above some epsilon.
     """
     last, least = _end_of(curve, slack)
     if last == math.inf:
@@ -195,13 +212,19 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
 
 
 def _falls(log_delta: float, next_log_delta: float) -> bool:
-    """Return whether delta or ``1 - delta`` changes enough along an edge for bisection to improve the fit."""
+    """Return whether bisecting an edge of the polygon could improve the fit.
+
+    It could if delta or ``1 - delta`` changes by more than 1e-3 nats along the edge.
+    """
     # 1e-3 nats; an edge along which delta and 1 - delta change less is not bisected.
     return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > 1e-3
 
 
 def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
-    """Return the last epsilon that is evaluated, and the log of an upper bound on delta there; ``inf`` for none."""
+    """Return the last epsilon to evaluate, and a bound on ``ln delta`` there.
+
+    The epsilon is ``inf`` if the curve reaches neither 0 nor the slack.
+    """
     if isinstance(curve, PrivacyProfile):
         last = read_epsilon(curve, delta_target(None, LEAST_LOG10_DELTA)).upper
         if last < math.inf and curve.log_delta(last).upper <= LOG_OF_ZERO_FROM_ABOVE:
@@ -213,14 +236,18 @@ _Point = tuple[float, float]  # an epsilon in nats, and the log of an upper boun
 
 
 def _read(curve: Curve, eps: float) -> float:
-    """Return an upper bound of ``ln delta``; 0 if the bound cannot be evaluated."""
+    """Return an upper bound of ``ln delta`` at ``eps``; 0 if the curve has none."""
     with suppress(PrivprojError):
         return min(0.0, curve.log_delta(eps).upper)
     return 0.0
 
 
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
-    """Return the decreasing edges of the lower convex hull of the points in ``t = e^eps``; any edges are sound."""
+    """Return the decreasing edges of the lower convex hull of the points.
+
+    The hull is taken of ``(e^eps, delta)``. Rounding may give other edges, which are sound too, because the profile is
+    convex.
+    """
     hull: list[_Point] = []
     for point in points:
         if hull and hull[-1][1] <= point[1]:
@@ -232,7 +259,10 @@ def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
 
 
 def _log_rate(low: _Point, high: _Point) -> float:
-    """Return ``ln a`` where ``-a`` is the slope of an edge in ``t``, which decreases for edges of :func:`_edges`."""
+    """Return ``ln a``, where ``-a`` is the slope of an edge.
+
+    The slope is the derivative of delta in ``t = e^eps``. ``a`` decreases from one edge of :func:`_edges` to the next.
+    """
     (eps, log_delta), (next_eps, next_log_delta) = low, high
     # ln((H_1 - H_2) / (t_2 - t_1))
     fall = -math.expm1(next_log_delta - log_delta)
@@ -240,13 +270,19 @@ def _log_rate(low: _Point, high: _Point) -> float:
 
 
 def _log_slope(eps: float, mu: float) -> float:
-    """Return ``ln a`` where ``-a`` is the slope of ``G_mu`` in ``t`` at this epsilon, to the margin of C20."""
+    """Return ``ln a``, where ``-a`` is the slope of ``G_mu`` at this epsilon.
+
+    The slope is the derivative in ``t = e^eps``. Its error is within the margin of C20 for closed forms.
+    """
     # -dG/dt = Phi(-mu/2 - eps/mu)
     return _log_tail(0.5 * mu + eps / mu)
 
 
 def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
-    """Return a ``mu`` with ``G_mu`` above an edge; with ``at_ends``, ``G`` is above both ends of the edge (C30)."""
+    """Return a ``mu`` for which ``G_mu`` is above an edge of the polygon (C30).
+
+    ``at_ends`` is a ``mu`` for which ``G_mu`` is above both ends of the edge.
+    """
     log_rate = _log_rate(low, high)
     if at_ends == math.inf:
         return math.inf
@@ -268,14 +304,19 @@ def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
 
 
 def _log_tail(x: float) -> float:
-    """Return ``ln(1 - Phi(x))`` for ``x >= -8``, to a relative 1e-12 of the probability and as C20 allows per nat."""
+    """Return ``ln(1 - Phi(x))`` for ``x >= -8``.
+
+    ``Phi`` is the normal distribution function. The error is within the margin of C20: a relative 1e-12 of the
+    probability, and 4e-15 per nat of its logarithm.
+    """
     return log_normal_density(x) + math.log(mills(x))
 
 
 def _quantile(log_tail: float, *, up: bool) -> float:
-    """Return an ``x`` with a normal tail of at most ``e^log_tail`` if ``up``, or at least ``e^log_tail`` otherwise.
+    """Return a bound on the ``x`` at which the normal upper tail is ``e^log_tail``.
 
-    The tail was evaluated at ``x``. The result is ``-inf`` if the tail is too close to 1.
+    The tail at the result was evaluated. It is at most ``e^log_tail`` if ``up``, and at least ``e^log_tail`` otherwise.
+    Without ``up``, the result is ``-inf`` if the tail is too close to 1.
     """
     from scipy.special import ndtri_exp
 
@@ -294,14 +335,17 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 
 
 def _mu_above(eps: float, log_delta: float) -> float:
-    """Return a ``mu`` at which the evaluated ``G_mu(eps)`` is above this delta; ``inf`` if there is none."""
+    """Return a ``mu`` with ``G_mu(eps) > e^log_delta``; ``inf`` if there is none."""
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
     noise = find_noise(eps, aim).lower
     return next_up(1.0 / noise) if noise > 0.0 else math.inf
 
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
-    """Return upper bounds of ``(G_mu - H)/(1 + t)`` on each edge, for convex ``H`` through the points."""
+    """Return an upper bound of ``(G_mu - H)/(1 + t)`` on each edge.
+
+    ``H`` is any convex, decreasing profile through the points, and ``t = e^eps``.
+    """
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
         # H is above the next edge extended to the left: at t_1 it is at least H_2 + a (t_2 - t_1).

@@ -1,8 +1,9 @@
-"""List the bounds that array queries evaluate by compiled kernels, with functions that build the kernel's parameters.
+"""List the bounds that array queries evaluate by compiled kernels.
 
-A row function takes a mechanism and a ratio ``mu`` of sensitivity to noise. It returns the kernels and the row, or None
-if no kernel supports the parameters. With an array of ratios, entries of the row are arrays. Everything that a result
-states besides its value must be independent of the noise, because many rows share one result.
+A kernel is a compiled function of an epsilon (or a log delta) and a row, the tuple of the other parameters. A row
+function takes a mechanism and a ratio ``mu`` of sensitivity to noise. It returns the kernels and the row, or None if no
+kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. Everything that a result states
+besides its value must be independent of the noise, because many rows share one result.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,11 @@ def _gaussian_row(mechanism: Any, mu: Any) -> "KernelRow":
 
 
 def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | None":
-    """Return the row of M2; None for layers of several shapes or a private count (adaptive clipping)."""
+    """Return the kernels and the row of M2, or None if no kernel supports it.
+
+    No kernel supports layers of several shapes or the noisy count of adaptive clipping. ``any_rank`` is 1 for the bound
+    for differences of any rank, and 0 for rank one.
+    """
     from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
 
     if mechanism.unprojected:
@@ -33,7 +38,10 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 
 
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
-    """Return the row of M2 with one projected layer; None otherwise."""
+    """Return the kernels and the row of M2 with one projected layer, else None.
+
+    ``sharp`` selects the exact Gaussian delta instead of the two-sided tail (C16).
+    """
     from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 
     if mechanism.unprojected or mechanism.layers:

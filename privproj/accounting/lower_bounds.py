@@ -1,9 +1,9 @@
-"""Compute lower bounds of the true epsilon or delta of a run, and its values for other sampling schemes.
+"""Compute lower bounds of the true epsilon or delta of a run.
 
-A lower bound is the value of one pair of neighboring datasets (C28). One record changes the query in the same way in
-every release, and all other records contribute nothing. The distribution of the outputs of this pair is known exactly,
-so the lower end of its composition is a proved lower bound. Shuffled batches have another pair (C27,
-:mod:`privproj.accounting.shuffling`).
+A lower bound is the exact value for one pair of neighboring datasets (C28). In this pair, one record changes the query
+in the same way in every release, and all other records contribute nothing. The output distributions of this pair are
+known, so the lower end of their composition is a proved lower bound. For shuffled batches another pair is used (C27,
+:mod:`privproj.accounting.shuffling`). This module also evaluates a run with other sampling schemes, for comparison.
 """
 
 import math
@@ -47,10 +47,11 @@ QUANTITIES = ("epsilon", "delta", "sigma")  # quantities whose results have a lo
 
 
 def lower_bound(result: Result) -> LowerBound | None:
-    """Return a lower bound of the true value for the mechanism and the run of a result (C27, C28).
+    """Return a lower bound of the true value for the query of a result (C27, C28).
 
-    It is an epsilon. For a delta it is ``log10`` of a delta, and for a noise multiplier at a risk it is an advantage.
-    No valid accounting of the same releases gives a smaller value. The adversary observes random projections.
+    No valid accounting of the same releases gives a smaller value, if the adversary observes the random projections.
+    The quantity is epsilon for a result of epsilon or sigma, ``log10_delta`` for a result of delta, and the advantage
+    for a noise multiplier that was calibrated to an advantage.
 
     Args:
         result: The result of :func:`privproj.epsilon`, :func:`privproj.delta` or :func:`privproj.sigma`.
@@ -80,9 +81,10 @@ def lower_bound(result: Result) -> LowerBound | None:
 
 
 def with_details(result: Result) -> Result:
-    """Return a result with its lower bound, a warning if the gap is large, and its values for other sampling schemes.
+    """Return a result with a lower bound and its values for other samplings.
 
-    Each of these is a separate query. A result without a query is returned unchanged.
+    A warning is added if the gap between the value and the lower bound is large. Each detail takes the time of a
+    separate query. A result without a query is returned unchanged.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.accounting.lower_bounds import with_details
@@ -128,7 +130,10 @@ def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
 
 
 def _end_of(curve: Curve, quantity: str, result: Result) -> float:
-    """Return the quantity for the curve of one pair, rounded down."""
+    """Return a quantity for the curve of one pair of datasets, rounded down.
+
+    The quantity is epsilon, ``log10_delta`` or the advantage.
+    """
     if quantity == "advantage":
         return math.exp(curve.log_delta(0.0).lower) * (1.0 - 1e-15)
     if quantity == "log10_delta":
@@ -141,7 +146,10 @@ def _end_of(curve: Curve, quantity: str, result: Result) -> float:
 
 
 def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
-    """Return why an upper bound is far above its lower bound; empty if no reason is known."""
+    """Return why an upper bound is far above its lower bound, as text.
+
+    The text is empty if no reason is known.
+    """
     if any(phase.accountant is not None for phase in phases):
         return PHASES_LEFT_OUT
     if any(is_renyi(phase.bound) for phase in phases):
@@ -151,10 +159,11 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
-    """Yield choices of one difference for each phase, as the profiles and runs to compose.
+    """Yield the profiles and runs to compose, for one choice of differences at a time.
 
-    Phases without a known difference are left out, which only decreases the bound. If another phase has more
-    differences, the last difference of a phase is used again.
+    A choice takes one difference between neighboring sums for each phase (:meth:`Phase.worst_differences`). A phase
+    without a known difference is left out, which only decreases the lower bound. A phase with fewer differences than
+    another one uses its last difference again.
     """
     from privproj.composition.balls_in_bins import tested_epochs
 
@@ -168,7 +177,11 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
 
 def attains_pair(phase: Phase) -> bool:
-    """Return whether a difference of one record alone has a pair that bounds the run from below (C28)."""
+    """Return whether C28 proves a lower bound for the run of a phase.
+
+    It does not for a fixed projection, truncated batches, sampling schemes whose bound no dataset attains, and most
+    groups of records in batches.
+    """
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
         return False
@@ -178,7 +191,10 @@ def attains_pair(phase: Phase) -> bool:
 
 
 def _ratio(result: Result, least: float) -> float:
-    """Return the ratio of an epsilon, delta or advantage to its lower bound; ``inf`` if the bound is not positive."""
+    """Return the ratio of an epsilon, delta or advantage to its lower bound.
+
+    ``least`` is the lower bound, for a delta its ``log10``. The result is ``inf`` if the bound is not positive.
+    """
     if result.quantity == "delta":
         assert result.log10_delta is not None
         return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf
@@ -187,9 +203,15 @@ def _ratio(result: Result, least: float) -> float:
 
 
 def with_alternatives(query: Composition, result: Result, solve: Callable[[Composition], Result]) -> Result:
-    """Return a result for shuffled batches with the values for balls-in-bins and for Poisson sampling, if available.
+    """Return a result for shuffled batches with its values for other sampling schemes.
 
-    ``solve`` evaluates another query at the same target.
+    They are the value for balls-in-bins and the value for Poisson sampling, which is not valid for shuffled batches.
+    Values that cannot be computed are omitted, and results for other batches are returned unchanged.
+
+    Args:
+        query: The query of the result.
+        result: The result.
+        solve: Evaluates another query at the target of the result.
     """
     shuffled = [phase.run for phase in query.phases if phase.run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):

@@ -1,4 +1,7 @@
-"""A phase of a run, which is one mechanism, its run and its bound, and the checks that the bound is valid for it."""
+"""Define a phase of a run: one mechanism, its run and its bound.
+
+A phase checks that its bound is valid for its mechanism and run.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -66,12 +69,18 @@ class Phase:
 
     @property
     def place(self) -> str:
-        """The location in an error message: ``phase NAME``, without ``phase`` twice for names such as ``phase 1``."""
+        """The name of the phase in an error message: ``phase NAME``.
+
+        A name that begins with ``phase``, such as ``phase 1``, is not changed.
+        """
         return self.name if self.name == "phase" or self.name.startswith("phase ") else f"phase {self.name}"
 
     @property
     def description(self) -> dict[str, str | None]:
-        """The names of mechanism, sampling scheme, relation and bound: attributes of :class:`UnsupportedError`."""
+        """The names of mechanism, sampling scheme, relation and bound.
+
+        They are the attributes of :class:`UnsupportedError`.
+        """
         run = self.run
         return {
             "mechanism": self.mechanism.name,
@@ -131,7 +140,10 @@ class Phase:
             )
 
     def _check_free_parameters(self) -> None:
-        """Raise :class:`InvalidParameterError` if the run has a parameter of a theorem that the bound does not have."""
+        """Raise an error if the bound does not use the ``split`` or ``tau`` of the run.
+
+        ``split`` is the division of delta between two events, and ``tau`` the threshold of the Beta-tail bound.
+        """
         bound, split, tau = self.bound, self.run.split, self.run.tau
         if split is not None and "split" not in bound.supports:
             raise InvalidParameterError(
@@ -143,7 +155,7 @@ class Phase:
             raise InvalidParameterError("tau", tau, "omitted if group_size is above 1")
 
     def _advice_without_poisson(self) -> str:
-        """Return advice for a mechanism without a theorem for batches of varying size."""
+        """Return advice for a mechanism that does not support batches of varying size."""
         # The parameters of the mechanism may be incomplete here; other checks report that.
         with suppress(PrivprojError):
             holds = NeighboringRelation.REPLACE in self.bound.relations
@@ -155,7 +167,11 @@ class Phase:
         )
 
     def check_count(self) -> None:
-        """Raise :class:`UnsupportedError` unless the bound covers the private count of adaptive clipping (C31)."""
+        """Raise an error unless the bound covers the count of adaptive clipping (C31).
+
+        Raises:
+            UnsupportedError: The bound does not cover the count, or clipping is per layer.
+        """
         sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
         if "adaptive-clipping" not in self.bound.supports:
             names = [bound.name for bound in bounds_of(type(self.mechanism)) if "adaptive-clipping" in bound.supports]
@@ -178,15 +194,19 @@ class Phase:
 
     @property
     def is_attained(self) -> bool:
-        """True if the bound of one release is exact for datasets that differ in the records of one user."""
+        """True if the bound of one release is exact, also for a user with several records.
+
+        Two datasets that differ in the records of one user then attain the bound.
+        """
         is_about_them = self.run.group_size == 1 or self.bound.of_group == "same"
         return is_about_them and self.bound.is_exact(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
-        """Return the bound of one release in its own representation, and the run over which it is composed.
+        """Return the bound of one release, and the run over which it is composed.
 
-        For the replace relation, and for a group of records on the whole dataset, the sensitivity of the mechanism is
-        larger. A step that samples the records of a group is accounted as one release (C37).
+        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. It has the sensitivity
+        of the neighboring relation and of the group. If batches are sampled and the bound is a profile, a step that
+        samples some of the records of a group is accounted as one release, and the returned run is unsampled (C37).
 
         Raises:
             UnsupportedError: The bound does not support groups of records.
@@ -201,12 +221,16 @@ class Phase:
         return self._at_tau(_represent(self.bound, mechanism, several=self.run.group_size > 1)), run
 
     def _at_tau(self, form: Representation) -> Representation:
-        """Return the profile at the ``tau`` of the run; the same form if none is given, or if it does not matter."""
+        """Return the bound at the ``tau`` of the run; unchanged if the run has none."""
         free = form.free if self.run.tau is not None and isinstance(form, PrivacyProfile) else None
         return form if free is None or self.run.tau is None else free.at(self.run.tau)
 
     def check_group(self) -> None:
-        """Raise an error unless the bound and the sampling scheme support groups of records."""
+        """Raise an error unless a group of records of one user is supported.
+
+        Raises:
+            UnsupportedError: The bound covers one record only, or not a group under this sampling scheme.
+        """
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
             raise UnsupportedError(f"the bound {bound.name} protects one record and does not support group_size={size}")
@@ -217,7 +241,7 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True for Gaussian noise if batches are determined by positions.
+        """True for Gaussian noise if the position of a record determines its batch.
 
         Then the epsilon of a user is largest if all records of the user are in one batch (C37).
         """
@@ -225,7 +249,7 @@ class Phase:
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return the profile of a step that samples the records of a group, and the run of such steps (C37)."""
+        """Return the profile of a sampled step for a group, and the unsampled run (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
                 f"the bound {self.bound.name} has no amplification by subsampling, which "
@@ -236,7 +260,11 @@ class Phase:
         return _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed), self._whole_run
 
     def truncated_release(self) -> tuple[PrivacyProfile, Run] | None:
-        """Return :meth:`profile`, with truncated batches part of a step; None if there is no such theorem (C26)."""
+        """Return the profile of a step with truncated batches, and its run (C26).
+
+        The profile includes the sampling of the step. The result is None if no theorem covers the truncation of a step.
+        Without a maximum batch size it is :meth:`profile`.
+        """
         if self.run.max_batch_size is None:
             return self.profile()
         if self.run.group_size > 1 or self.bound.of_group is None:
@@ -257,14 +285,21 @@ class Phase:
         return replace(self.run, group_size=1, **unsampled)
 
     def guess(self) -> tuple[Representation, Run]:
-        """Return :meth:`release` for the first guess of a search; for an unsupported group that of one record."""
+        """Return the result of :meth:`release`, for the first guess of a search.
+
+        If the bound does not support the group of records, a single record is used.
+        """
         try:
             return self.release()
         except UnsupportedError:
             return self.with_run(group_size=1).release()
 
     def for_relation(self) -> tuple[Mechanism, Run]:
-        """Return the mechanism and the run with the sensitivity of the group and of the neighboring relation."""
+        """Return mechanism and run for the neighboring relation and the group size.
+
+        The mechanism has the sensitivity of the whole group under the relation. The run has group size 1 and the rate
+        at which a step samples any record of the group (C17).
+        """
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
             # Account for the group as one record that is sampled if any record of the group is, and whose sensitivity
@@ -276,9 +311,10 @@ class Phase:
         return mechanism, run
 
     def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
-        """Return the profiles of possible differences between neighboring sums in one release (C28), and their run.
+        """Return privacy profiles for lower bounds, and the run to compose them over.
 
-        There may be none. For a group whose records are sampled independently, the group consists of copies of one
+        Each is the profile of one release for one difference between neighboring sums that no assumption rules out
+        (C28). There may be none. If the records of a group are sampled independently, all of them are copies of one
         record whose sensitivity is not random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
@@ -298,7 +334,7 @@ class Phase:
         return self.bound.worst_differences(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
-        """Return the privacy profile of one release and the run over which it is composed, for a joint composition.
+        """Return the privacy profile of one release, and the run for a joint composition.
 
         Raises:
             InvalidParameterError: A parameter is missing or out of range.
@@ -316,9 +352,12 @@ class Phase:
         return form, run
 
     def curve(self, resolution: float | None = None) -> Curve:
-        """Return the privacy curve of the phase: the bound of one release, composed over the run.
+        """Return the privacy curve of the phase.
 
-        A smaller ``resolution`` is faster and less accurate; use it only to guide a search.
+        It is the bound of one release, composed over the run.
+
+        ``resolution`` is the number of evaluations of a profile per standard deviation of the privacy loss; None means
+        the default of the profile. A smaller number is faster and less accurate; use it only to guide a search.
         """
         form, run = self.release()
         if resolution is not None and isinstance(form, PrivacyProfile):
@@ -352,7 +391,7 @@ class Phase:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The warnings of every result of this phase."""
+        """The warnings that every result of this phase states."""
         notes, rank = (*self.mechanism.notes(), *self.run.notes), getattr(self.mechanism, "change_rank", None) or 1
         if rank > 1 and DataAssumption.DIFFERENCE_RANK.at(k=1) in self.bound.assumptions(self.mechanism):
             notes += (
@@ -407,7 +446,8 @@ class Phase:
     def status(self) -> Status:
         """The status of the bound at these parameters.
 
-        A guarantee is conditional exactly if it has assumptions on the data. A group size is one.
+        A guarantee is conditional if it has an assumption on the data, and proved otherwise. A group size above 1 is
+        such an assumption.
         """
         if not self.bound.guarantees(self.mechanism):
             return self.bound.status
@@ -417,9 +457,9 @@ class Phase:
     def side(self, curve: Curve) -> Side:
         """Return whether values of the curve are exact or upper bounds.
 
-        They are exact if the mechanism attains the bound and the curve is a closed form. Values for shuffled batches
-        are never exact, because amplification by shuffling is not counted. Neither are values for a user whose records
-        are in several batches of a partition.
+        They are exact if the mechanism attains the bound and the curve is a closed form. They are upper bounds for
+        shuffled batches, because amplification by shuffling is not counted, and for a user whose records are in several
+        batches of a partition.
         """
         run = self.run
         # A batch may be smaller than a group.
@@ -428,7 +468,10 @@ class Phase:
 
 
 def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
-    """Return the joint curve of these phases, with the probability of truncated batches added (C26)."""
+    """Return the joint curve of phases, including the truncation of batches (C26).
+
+    ``curve`` is their joint curve without truncation. It is returned unchanged if no phase has a maximum batch size.
+    """
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
     from privproj.composition.truncated_poisson import SmallerCurve, TruncatedCurve, with_truncated_batches
@@ -462,9 +505,19 @@ def check_mechanism(mechanism: object) -> None:
 
 
 def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, name: str = "") -> Phase:
-    """Return the phase of a mechanism with this bound, the bound of this name, or the default bound for None.
+    """Return the phase of a mechanism with a bound and a run.
 
-    If no relation is given, it is that of the bound, or otherwise that of the mechanism.
+    If the run has no neighboring relation, it gets the default of the bound (:attr:`Bound.default_relation`), or
+    otherwise the default of the sampling scheme.
+
+    Args:
+        mechanism: The mechanism.
+        bound: The bound or its name; None for the default of the mechanism.
+        run: The options of the run.
+        name: The name of the phase in results and messages.
+
+    Raises:
+        InvalidParameterError: ``mechanism`` is not a mechanism, or an option is unknown or invalid.
     """
     check_mechanism(mechanism)
     bound = bound if isinstance(bound, Bound) else find_bound(type(mechanism), bound)
@@ -482,7 +535,10 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=CACHED_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the cached bound of one release, for several records of one user if ``several``."""
+    """Return the bound of one release, cached.
+
+    With ``several`` it is the bound for several records of one user.
+    """
     # If neighboring datasets can differ in one vector only, differences have rank one for groups too.
     if several and callable(bound.of_group) and getattr(mechanism, "largest_rank", None) != 1:
         return bound.of_group(mechanism)
@@ -493,7 +549,11 @@ def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> 
 def _group_step(
     bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
 ) -> PrivacyProfile:
-    """Return the cached profile of a step for a group, for Poisson sampling or ``fixed`` (dataset, batch) sizes."""
+    """Return the profile of a sampled step for ``size`` records of a user (C37).
+
+    ``fixed`` is the pair of dataset size and batch size for fixed-size sampling. None means Poisson sampling at
+    ``rate``. The profile is cached.
+    """
     from privproj.composition.group_privacy import fixed_size_weights, group_step, poisson_weights
 
     def member(count: int) -> PrivacyProfile:
@@ -507,7 +567,7 @@ def _group_step(
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:
-    """Return how the curve was computed, as names and values; empty for a closed form."""
+    """Return how a curve was computed, as names and values; empty for a closed form."""
     return dict(getattr(curve, "numerics", {}))
 
 

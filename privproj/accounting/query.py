@@ -60,9 +60,9 @@ class Composition:
 
     Args:
         phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
-        discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
-            composer choose it.
-        requirements: Further requirements of every number of this run.
+        discretization: The step of the grid of privacy losses on which the phases are composed, in nats, from 1e-12 to
+            1; None lets privproj choose it.
+        requirements: Further requirements that every result of this run states.
 
     Raises:
         InvalidParameterError: There is no phase, or the phases have different relations or group sizes.
@@ -148,11 +148,17 @@ class Composition:
 
     @property
     def accountant(self) -> Any:
-        """The accountant of the phases that another accountant composes (:attr:`Phase.accountant`), or None."""
+        """The external accountant of the phases (:attr:`Phase.accountant`).
+
+        It is None if privproj composes all phases.
+        """
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
     def by_one_accountant(self) -> "Composition":
-        """Return the composition with the bounds that its accountant composes (:attr:`Phase.accountant`)."""
+        """Return the composition with the bounds that its external accountant composes.
+
+        The composition is returned unchanged if it has no external accountant.
+        """
         accountant = self.accountant
         return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
 
@@ -161,7 +167,11 @@ class Composition:
 
         One phase is composed by its bound. Several phases are composed on one discretization grid. For users with
         several records, the result is the smaller one of this curve and of group privacy applied to the curve of one
-        record. It raises the errors of :meth:`Phase.curve` and :meth:`Phase.profile`.
+        record (C37).
+
+        Raises:
+            InvalidParameterError: A parameter of a phase is missing or out of range.
+            UnsupportedError: A phase is not supported, or has no privacy profile although there are several phases.
         """
         if accountant := self.accountant:
             phases = self.merged()
@@ -191,19 +201,19 @@ class Composition:
     def side(self, curve: Curve) -> Side:
         """Return whether values read from the curve are exact or upper bounds.
 
-        Several phases give upper bounds. Phases that differ in their number of steps only count as one.
+        Values for several phases are upper bounds. Phases that differ in their number of steps only count as one phase.
         """
         phases = self.phases if self.is_plain else self.merged()
         return phases[0].side(curve) if len(phases) == 1 else Side.UPPER
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The warnings of every result about this composition, without repetitions."""
+        """The warnings that every result of this composition states, without repetitions."""
         return unique(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
-        """The remedies that decrease the epsilon of any of the phases, for a message."""
+        """Advice that decreases the epsilon of the phases, as text for a message."""
         caps = ("a larger max_batch_size" for phase in self.phases if phase.run.max_batch_size is not None)
         return " or ".join(unique((*(phase.mechanism.remedy for phase in self.phases), *caps)))
 
@@ -271,7 +281,9 @@ class Composition:
         return evaluate_delta(self.by_one_accountant(), epsilon_target(epsilon))
 
     def risk(self, *, advantage: float | None = None, tpr: float | None = None, fpr: float | None = None) -> Result:
-        """Return an upper bound of the risk of any attack on the whole run, to compare with a target risk.
+        """Return an upper bound of the risk of any attack on the whole run.
+
+        The result also states the target, for comparison.
 
         Args:
             advantage: The target advantage, above 0 and below 1.
@@ -294,7 +306,9 @@ class Composition:
         return build_result(self, quantity, value, curve=curve, outcome=outcome, **target.fields())
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
-        """Return whether both epsilon and delta of the run are within the target ``(epsilon, delta)`` (C24).
+        """Return whether the run meets the target ``(epsilon, delta)`` (C24).
+
+        Both epsilon at the target delta and delta at the target epsilon are evaluated.
 
         Args:
             epsilon: The target epsilon, from 0 to 1e9.
@@ -327,7 +341,7 @@ class Composition:
     # --- data -------------------------------------------------------------------------------------------
 
     def __add__(self, other: "Composition | Phase") -> "Composition":
-        """Return the composition of both runs, the second after the first.
+        """Return the composition of this run followed by another run or phase.
 
         A phase that has the name and all parameters of an earlier phase is merged with it, so that a loop may add each
         step separately. A planned phase is merged with the last phase only, so that planned phases keep their order.
@@ -343,7 +357,7 @@ class Composition:
         return replace(self, phases=tuple(phases))
 
     def __mul__(self, times: int) -> "Composition":
-        """Return the composition in which every phase is repeated ``times`` times; the order does not matter."""
+        """Return the composition with ``times`` times as many steps in every phase."""
         count = integer("times", times, "an integer >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
             raise UnsupportedError("a run that uses another accountant or a fixed projection cannot be repeated")
@@ -370,7 +384,10 @@ class Composition:
 
 
 def _continues(before: Phase, phase: Phase) -> bool:
-    """Return whether a phase only adds steps like those of an earlier phase."""
+    """Return whether two phases differ in their number of steps only.
+
+    The two can then be merged. Phases of another accountant or with a fixed projection cannot.
+    """
     # Two phases with a fixed projection have two different projections.
     if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):
         return False
@@ -378,7 +395,12 @@ def _continues(before: Phase, phase: Phase) -> bool:
 
 
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
-    """Return the phase with a scaled noise multiplier; raises :class:`InvalidParameterError` if it has none."""
+    """Return the phase with its noise multiplier multiplied by a factor.
+
+    Raises:
+        InvalidParameterError: The phase has no noise multiplier.
+        UnsupportedError: Another accountant composes the phase.
+    """
     if phase.accountant is not None:
         raise UnsupportedError(
             f"{phase.place} uses another accountant, so its noise cannot be scaled. Omit the phase, or "
@@ -393,7 +415,10 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
-    """Return the run of several phases as plain values, without a rate, because the phases may have different ones."""
+    """Return the run of several phases as plain values.
+
+    It has no sampling scheme and no rate, because they may differ between the phases.
+    """
     shared = phases[0].run.parameters() if phases else {}
     run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
     run |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
@@ -406,7 +431,10 @@ def unique(items: Iterable[str]) -> tuple[str, ...]:
 
 
 def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Composition:
-    """Return the composition of one phase without a name; ``bound`` is the name of a bound, or None for the default."""
+    """Return the composition of one phase without a name.
+
+    ``bound`` is the name of a bound of the mechanism, or None for the default.
+    """
     return Composition((phase_for(mechanism, bound, run),))
 
 
@@ -483,7 +511,11 @@ def build_result(
 
 
 def query_of(quantity: str) -> Callable[[Solver], Solver]:
-    """Return a decorator for ``solve(query, target)`` that attaches a result without a value to its exceptions."""
+    """Return a decorator that adds a result to the errors of a query.
+
+    It decorates a function ``solve(query, target)``. If the function raises a :class:`QueryError`, the error gets a
+    result without a value, which describes the query.
+    """
 
     def decorate(solve: Solver) -> Solver:
         @wraps(solve)
@@ -541,7 +573,10 @@ def epsilon(
 
 
 def evaluate_epsilon(query: Composition, target: Target) -> Result:
-    """Return the result of :func:`privproj.epsilon` with its query, from which more details can be computed."""
+    """Return the result of :func:`privproj.epsilon`, together with its query.
+
+    :func:`privproj.accounting.lower_bounds.with_details` computes more from the query.
+    """
     return replace(solve_epsilon(query, target), query=query, target=target)
 
 
@@ -595,7 +630,10 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
 
 def evaluate_delta(query: Composition, target: EpsilonTarget) -> Result:
-    """Return the result of :func:`privproj.delta` with its query, from which more details can be computed."""
+    """Return the result of :func:`privproj.delta`, together with its query.
+
+    :func:`privproj.accounting.lower_bounds.with_details` computes more from the query.
+    """
     return replace(solve_delta(query, target), query=query, target=target)
 
 

@@ -11,7 +11,7 @@ from privproj.profiles.rdp import BestCurve, RenyiCurve
 def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
     """Return the Renyi curve of a phase, and the phase with the bound of this curve.
 
-    The bound is that of the phase if it has a Renyi curve, and otherwise the Renyi bound of the mechanism.
+    If the bound of the phase has no Renyi curve, the Renyi bound of the mechanism replaces it.
 
     Raises:
         UnsupportedError: The mechanism has no Renyi bound, or none that supports the sampling.

@@ -1,4 +1,8 @@
-"""Build phases, calibrate the noise of a schedule, compute the releases that a budget allows, and plan DP-SFT."""
+"""Build and plan runs of several phases.
+
+The functions build phases, calibrate the noise of all phases, compute how many releases a budget allows, and plan
+DP-SFT.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +21,14 @@ __all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "mo
 
 @dataclass(frozen=True)
 class Remaining:
-    """The number of releases like those of one phase that a budget allows after all earlier phases.
+    """The number of further releases of one phase that a budget allows.
+
+    All earlier phases are counted first.
 
     Attributes:
         phase: The phase whose releases are counted: a planned phase, or the last phase if none is planned.
-        more_steps: The number of further releases like those of ``phase`` within the budget.
-        after: The planned phases before ``phase``, which are counted in full.
+        more_steps: The number of releases of ``phase`` that the budget allows.
+        after: The planned phases before ``phase``, all of whose steps are counted.
 
     >>> from privproj import Gaussian
     >>> from privproj.schedule import Composition, phase_of, remaining
@@ -73,9 +79,10 @@ def calibrate_noise(
     tpr: float | None = None,
     fpr: float | None = None,
 ) -> Composition:
-    """Return the composition with all noise multipliers scaled by the smallest factor that meets a target.
+    """Return the composition with its noise scaled to meet a target.
 
-    The target is ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
+    All noise multipliers are multiplied by one factor, the smallest that meets the target. The target is
+    ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
 
     Args:
         run: The composition of the phases.
@@ -105,14 +112,14 @@ def calibrate_noise(
 
 
 def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
-    """Return the number of releases like those of a phase that a budget allows after all earlier phases.
+    """Return how many more releases of one phase a budget allows.
 
     Args:
-        run: The composition of the phases. Its planned phases are not counted.
+        run: The composition of the phases. Its completed phases are counted first; its planned phases are ignored.
         phase: The phase whose releases are counted; its number of steps is ignored.
         epsilon: The epsilon of the budget, from 0 to 1e9.
         delta: The delta of the budget, above 0 and below 1.
-        after: Planned phases before ``phase``, which are counted in full.
+        after: Planned phases before ``phase``, all of whose steps are counted.
 
     Returns:
         A number of releases up to 1e8; 0 if a single release exceeds the budget.
@@ -132,10 +139,10 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
 
 
 def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaining]:
-    """Return, for each planned phase, how many of its releases fit into a budget.
+    """Return how many releases of each planned phase fit into a budget.
 
-    The completed phases and the planned phases before it are counted first. If no phase is planned, the releases
-    are like those of the last phase.
+    The completed phases and the planned phases before it are counted first. If no phase is planned, the result is the
+    number of further releases like those of the last phase.
 
     Args:
         run: The composition of the phases.
@@ -172,9 +179,10 @@ def dp_sft(
     budget: str = "joint",
     public: bool = False,
 ) -> Composition:
-    """Plan DP-SFT: a private subspace search, then training within the subspace, both subsampled Gaussian mechanisms.
+    """Plan the noise of DP-SFT for a target ``(epsilon, delta)``.
 
-    Epsilon does not depend on the dimensions of the subspace.
+    DP-SFT first searches for a subspace privately, and then trains within the subspace. Both stages are subsampled
+    Gaussian mechanisms. Epsilon does not depend on the dimension of the subspace.
 
     Args:
         epsilon: The epsilon of the whole run, above 0 and at most 1e9.

@@ -2,20 +2,21 @@
 
 In each of ``E`` epochs the data are shuffled and split into ``t`` batches. The gradient of one record is the clipping
 norm in one direction, and the gradient of every other record is the clipping norm in the opposite direction. So the sum
-of every other batch is known up to the noise. The sum of the batch with the record is shifted by ``a R``
+of every batch without this record is known up to the noise. The sum of the batch with the record is shifted by ``a R``
 standard deviations of the noise, or by ``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out,
-``(1, 0)`` under replace. Here ``R^2`` is the squared sensitivity of a unit direction over the noise: ``R = 1/z`` for
-Gaussian noise, random but observed for a known projection.
+``(1, 0)`` under replace. Here ``R^2`` is the squared sensitivity of a unit direction, in units of the noise. For
+Gaussian noise ``R = 1/z``, where ``z`` is the noise multiplier. For a projection that the adversary observes ``R`` is
+random, but known to the adversary.
 
 The adversary marks a batch if its shift, in standard deviations of the noise, is more than ``w/R + (a+b) R/2``, where
 ``w`` is a threshold for the log likelihood ratio. The adversary marks an epoch if one of its batches is marked. The
-probability of this is ``A`` with the record and ``B`` without it:
+probability of this is ``A`` with the record and ``B`` in the neighboring dataset:
 
-    A = 1 - (1 - E Q(w/R - R/2)) (1 - E Q(w/R + (a+b) R/2))^(t-1),
-    B = 1 - (1 - E Q(w/R + R/2)) (1 - E Q(w/R + (a+b) R/2))^(t-1),
+    A = 1 - (1 - M[Q(w/R - R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1),
+    B = 1 - (1 - M[Q(w/R + R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1).
 
-with ``Q`` the upper tail of the normal distribution. The adversary decides for the record if at least ``k`` epochs are
-marked. So for every ``w >= 0`` and ``k``
+``Q`` is the upper tail of the normal distribution, and ``M`` the mean over ``R``. The adversary decides for the record
+if at least ``k`` epochs are marked. So for every ``w >= 0`` and ``k``
 
     delta(eps) >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k].
 
@@ -58,7 +59,7 @@ CELLS = 24  # cells per standard deviation of a random shift; every number of ce
 
 
 class _ShiftCell(NamedTuple):
-    """An interval of ``R`` and the logs of a lower and an upper bound of its probability."""
+    """An interval of ``R``, with the logs of a lower and an upper bound of its probability."""
 
     low: float
     high: float
@@ -67,12 +68,15 @@ class _ShiftCell(NamedTuple):
 
 
 def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
-    """Return the cell of Gaussian noise, where ``R = 1/z``."""
+    """Return the distribution of ``R`` for Gaussian noise: one cell at ``1/z``."""
     return (_ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
 def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
-    """Return the cells of a known projection, fresh for each batch, from its squared sensitivity."""
+    """Return the distribution of ``R`` for a projection that the adversary observes.
+
+    ``distribution`` is the distribution of ``R^2``. Each batch must have a fresh projection.
+    """
     # first and last cell, in standard deviations from the middle
     first, last = -5, 8
     places = [
@@ -91,7 +95,10 @@ def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
 
 @dataclass(frozen=True)
 class ShuffledEpochs:
-    """Epochs of shuffled batches with Gaussian noise, and the lower bounds that hold for them (C27)."""
+    """Epochs of shuffled batches with Gaussian noise, and lower bounds for them (C27).
+
+    The module docstring defines the symbols ``R``, ``t`` and ``E``.
+    """
 
     cells: tuple[_ShiftCell, ...]  # distribution of ``R``, the sensitivity of a unit direction over the noise
 
@@ -102,7 +109,10 @@ class ShuffledEpochs:
     relation: NeighboringRelation  # zero-out or replace
 
     def epsilon_at_least(self, log_delta: float) -> float:
-        """Return a lower bound of epsilon at the delta ``e^log_delta``, rounded down; 0 if none is known."""
+        """Return a lower bound of epsilon at the delta ``e^log_delta``, rounded down.
+
+        The result is 0 if no lower bound is known.
+        """
 
         # eps >= ln[(P[Bin(E, A) >= k] - delta) / P[Bin(E, B) >= k]]
         def value(right: float, wrong: float) -> float:
@@ -113,7 +123,10 @@ class ShuffledEpochs:
         return max(0.0, eps - LOWER_MARGIN * (1.0 + abs(eps))) if eps > -math.inf else 0.0
 
     def log_delta_at_least(self, eps: float) -> float:
-        """Return the log of a lower bound of delta at ``eps``, rounded down; ``-inf`` if none is known."""
+        """Return a lower bound of ``ln delta`` at ``eps``, rounded down.
+
+        The result is ``-inf`` if no lower bound is known.
+        """
 
         # delta >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k]
         def value(right: float, wrong: float) -> float:
@@ -123,7 +136,10 @@ class ShuffledEpochs:
         return log_delta - LOWER_MARGIN * (1.0 + abs(log_delta)) if log_delta > -math.inf else log_delta
 
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
-        """Return the largest ``value`` found for thresholds ``w`` up to a little above ``reach``."""
+        """Return the largest ``value`` found for thresholds ``w`` up to about ``reach``.
+
+        ``value`` takes the two log-probabilities of :meth:`_log_tails`.
+        """
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
         def loss(x: float) -> float:
@@ -134,10 +150,11 @@ class ShuffledEpochs:
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _log_tails(self, w: float) -> Iterator[tuple[float, float]]:
-        """Yield bounds of the log-probabilities that at least ``k`` epochs are marked, for several ``k``.
+        """Yield bounds of the log-probabilities that at least ``k`` epochs are marked.
 
-        The first is ``ln P[Bin(E, A) >= k]`` (with the record), rounded down. The second is ``ln P[Bin(E, B) >= k]``
-        (without it), rounded up. ``E``, ``A``, ``B`` and the threshold ``w`` are those of the module docstring.
+        The bounds are yielded for several ``k``. The first is ``ln P[Bin(E, A) >= k]`` (with the record), rounded down.
+        The second is ``ln P[Bin(E, B) >= k]`` (neighboring dataset), rounded up. ``E``, ``A``, ``B`` and the threshold
+        ``w`` are those of the module docstring.
         """
         right, wrong = self.log_looks_so(w)
         if self.epochs == 1:
@@ -153,7 +170,10 @@ class ShuffledEpochs:
             yield max(above, log1m_exp(fewer)), log_binomial_tail(seen, unlikely, k).upper
 
     def log_looks_so(self, w: float) -> tuple[float, float]:
-        """Return ``ln A`` rounded down and ``ln B`` rounded up, at the threshold ``w >= 0``."""
+        """Return ``ln A`` rounded down and ``ln B`` rounded up, at a threshold ``w >= 0``.
+
+        ``A`` and ``B`` are the probabilities that an epoch is marked; see the module docstring.
+        """
         # (a + b)/2 for (a, b) = (1, 0) or (2, 1)
         mean = 0.5 if self.relation is NeighboringRelation.REPLACE else 1.5
         hit, missed = self._log_tail_at_least(w, -0.5), self._log_tail_at_most(w, 0.5)
@@ -167,7 +187,7 @@ class ShuffledEpochs:
         return widen_outward(_log_any(right), 1e-13).lower, widen_outward(_log_any(wrong), 1e-13).upper
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
-        """Return ``ln E Q(w/R + slope R)``, rounded down."""
+        """Return ``ln M[Q(w/R + slope R)]``, rounded down; ``M`` is the mean over ``R``."""
         # w/R + s R decreases for s < 0. For s > 0 it decreases, then increases. So it is largest at an end of a cell.
         logs = []
         for low, high, log_least, _ in self.cells:
@@ -177,7 +197,7 @@ class ShuffledEpochs:
         return _log_sum(logs) - 1e-12
 
     def _log_tail_at_most(self, w: float, slope: float) -> float:
-        """Return ``ln E Q(w/R + slope R)`` for ``slope > 0``, rounded up."""
+        """Return ``ln M[Q(w/R + slope R)]``, rounded up, for ``slope > 0``."""
         # w/R + s R is least at R = sqrt(w/s).
         least = math.sqrt(w / slope)
         logs = [
@@ -219,9 +239,11 @@ def _log_any(log_spent: float) -> float:
 
 
 def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
-    """Return the lower bound of C27 at ``goal``.
+    """Return the lower bound for the shuffled batches of a phase (C27).
 
-    It is a bound of ``ln delta`` at an epsilon if ``of_delta``, and otherwise a bound of epsilon at a ``log10`` delta.
+    With ``of_delta``, ``goal`` is an epsilon, and the result is a lower bound of ``ln delta``. Otherwise ``goal`` is
+    the decimal logarithm of a delta, and the result is a lower bound of epsilon. The result is ``-inf`` if C27 does not
+    cover the phase.
     """
     run, cells = phase.run, _shift_of(phase.mechanism)
     if cells is None or run.batches is None or run.relation is None:
@@ -232,12 +254,12 @@ def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
 # cached, because all bounds of a mechanism share it
 @lru_cache(maxsize=64)
 def _read(distribution: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
-    """Return the cached lower bound of :func:`least_of`."""
+    """Return the lower bound of :func:`least_of`, cached."""
     return distribution.log_delta_at_least(goal) if of_delta else distribution.epsilon_at_least(goal * math.log(10.0))
 
 
 def _shift_of(mechanism: Mechanism) -> tuple[_ShiftCell, ...] | None:
-    """Return the distribution of the shift of a unit direction, for mechanisms of C27; None for others."""
+    """Return the distribution of ``R`` for a mechanism; None if C27 excludes it."""
     if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
         return None
     if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):

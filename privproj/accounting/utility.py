@@ -1,9 +1,10 @@
-"""Compute the utility of the update of a mechanism, and compare training algorithms at the same epsilon and delta.
+"""Compute the utility of the update of a mechanism, and compare training algorithms.
 
 Epsilon does not describe the utility of the model. Two numbers describe the update (docs/proofs.md, C38). The effective
-noise multiplier is that of the DP-SGD run whose update has the same noise. The projection factor ``kappa`` gives the
-projection error: the mean squared error of the update of one step is ``kappa - 1`` times the square of the clipped sum.
-With fresh projections the projection error averages out over the steps.
+noise multiplier is the noise multiplier of the DP-SGD run whose update has the same noise. The projection factor
+``kappa`` gives the projection error: the mean squared error of the update of one step is ``kappa - 1`` times the square
+of the clipped sum. With fresh projections the projection error averages out over the steps. Algorithms are compared at
+the same epsilon and delta.
 """
 
 import math
@@ -32,8 +33,8 @@ class Utility:
     Attributes:
         effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has the same noise.
         dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same epsilon and delta in the same run.
-        projection_error: The mean squared error of the update of one step that the projection causes, over the square
-            of the clipped sum. It is ``kappa - 1``, and 0 without a projection.
+        projection_error: The mean squared error that the projection causes in the update of one step, over the square
+            of the clipped sum. It is ``kappa - 1`` (C38), and 0 without a projection.
         releases: The number of releases with a fresh projection, over which the projection error averages.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
         of: The number of coordinates of the gradient.
@@ -52,7 +53,7 @@ class Utility:
 
     @property
     def noise_over_dp_sgd(self) -> float:
-        """The noise of the update over that of DP-SGD at the same privacy."""
+        """The ratio of the noise of the update to the noise of DP-SGD at the same privacy."""
         return self.effective_noise_multiplier / self.dp_sgd_noise_multiplier
 
     @property
@@ -62,10 +63,10 @@ class Utility:
 
     @property
     def error(self) -> float:
-        """The squared error of the mean update of the run, in units of the squared error of DP-SGD.
+        """The squared error of the mean update of the run, relative to the squared error of DP-SGD.
 
-        It is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``, which assumes that the noise of DP-SGD, averaged over the run, is
-        as large as the update.
+        It is ``projection_error_of_run + noise_over_dp_sgd^2``. It assumes that the noise of DP-SGD, averaged over the
+        run, is as large as the update.
         """
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
@@ -85,10 +86,10 @@ def update_utility(
     risk: dict[str, float] | None = None,
     **run: Unpack[RunOptions],
 ) -> Utility | None:
-    """Compute the utility of the update of a mechanism, compared with DP-SGD at the same privacy.
+    """Compute the utility of the update of a mechanism, compared with DP-SGD.
 
-    The utility has the effective noise multiplier ``z_eff = z lift``, the projection error ``kappa - 1`` (C38), and the
-    noise multiplier of DP-SGD for the same target in the same run.
+    The result has the effective noise multiplier, the projection error (C38), and the noise multiplier that DP-SGD
+    needs for the same target in the same run.
 
     Args:
         mechanism: The mechanism with its noise multiplier.
@@ -128,7 +129,13 @@ def update_utility(
 
 
 def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
-    """Return the utility of a mechanism, given the result of DP-SGD for the same privacy in the same run."""
+    """Return the utility of a mechanism, compared with DP-SGD in the same run.
+
+    Args:
+        mechanism: The mechanism with its noise multiplier.
+        lift: The noise and the projection error, as :meth:`Mechanism.lift` returns them.
+        dp_sgd: The result of the sigma query of DP-SGD for the same target and run.
+    """
     run: Any = dp_sgd.run
     # If a step is an epoch, each of its batches is an update.
     updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
@@ -197,9 +204,9 @@ class Choice:
 
 
 class _Way(NamedTuple):
-    """A training algorithm, the mechanism that accounts for it, and the lift of its releases.
+    """A training algorithm, and the mechanism that accounts for it.
 
-    If the lift is None, it is that of the mechanism.
+    ``lift`` has the noise and the projection error of its updates; None means :meth:`Mechanism.lift`.
     """
 
     algorithm: str | None
@@ -217,15 +224,15 @@ def choose(
     ranks: Sequence[int] = (),
     **run: Unpack[RunOptions],
 ) -> Rows[Choice]:
-    """Compare training algorithms at the same privacy, in increasing order of the error of their updates.
+    """Compare training algorithms at the same privacy, best first.
 
-    They are sorted by :attr:`Utility.error` at the noise multiplier that each algorithm needs for the target.
-    Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed. They train another model with the noise
-    multiplier of DP-SGD, and can only be compared by accuracy.
+    They are sorted by the error of their updates (:attr:`Utility.error`) at the noise multiplier that each algorithm
+    needs for the target. Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed. They train another
+    model with the noise multiplier of DP-SGD, and can only be compared by accuracy.
 
     Args:
-        layers: The trained matrices in the format of M2: ``1024x16x24`` stands for 24 matrices with 1024 inputs, at
-            rank 16; ``1024x16x24:4096`` if they have 4096 outputs.
+        layers: The trained matrices in the format of M2: ``1024x16x24`` means 24 matrices with 1024 inputs, projected
+            to rank 16; ``1024x16x24:4096`` if they have 4096 outputs.
         epsilon: The epsilon of the whole run.
         delta: The delta of the whole run.
         ranks: Ranks for every layer that replace the ranks in ``layers``. A layer with fewer inputs is not projected.
@@ -287,12 +294,16 @@ def _ways_of(projected: M2) -> list[_Way]:
 
 
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
-    """Return the lift of algorithms that clip the projected gradient, for clipped records of rank one.
+    """Return noise and projection error of clipping after the projection (C38).
 
-    For a Haar projection let ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)``. For projected DP-SGD let ``b ~ Beta(r/2, (d-1)/2)``
-    be the squared cosine of the angle between ``A^T A u`` and ``u``. The component of a clipped record in the direction
-    ``u`` is ``E sqrt b`` times the clipping norm (C38). So ``z_eff = z sqrt(r/d) / E sqrt b`` and
-    ``kappa = 1/(E sqrt b)^2``. For records of higher rank ``b`` varies less. For several layers the worst one is used.
+    Let every record be clipped, with a gradient of rank one along the unit vector ``u``. The mean component of a
+    clipped record along ``u`` is ``E sqrt b`` times the clipping norm. So at the noise multiplier ``z`` the effective
+    noise multiplier is ``z sqrt(r/d) / E sqrt b``, and the projection factor is ``1/(E sqrt b)^2``.
+
+    With ``haar``, ``P`` is a uniformly random orthogonal projection and ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)``. Otherwise
+    (projected DP-SGD) the projection is a Gaussian matrix ``A``, and ``b ~ Beta(r/2, (d-1)/2)`` is the squared cosine
+    of the angle between ``A^T A u`` and ``u``. For gradients of higher rank ``b`` varies less. The worst of several
+    layers is used.
     """
     whole_lift = projected.lift()
     noise = factor = 1.0
@@ -312,7 +323,7 @@ def _mean_root_of_beta(a: float, b: float) -> float:
 
 
 def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
-    """Return the noise multiplier and the utility of one algorithm; None if no bound of it meets the target."""
+    """Return the row of one algorithm, or None if it does not meet the target."""
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
     except (QueryError, UnsupportedError):

@@ -1,8 +1,9 @@
 """Evaluate queries with arrays of parameters: many epsilons, deltas or noise multipliers in one call.
 
-Rows that differ only in noise and target share one composition, which is checked once. This is possible because only
-the value of a result depends on the noise, for bounds with kernels. :mod:`privproj.accounting.vectorized_kernels`
-states the margins. All other rows, and rows with an error, are evaluated as scalar queries.
+Bounds with compiled kernels evaluate many rows at once. Rows that differ only in noise and target share one
+composition, which is checked once, because nothing in a result but the value depends on the noise.
+:mod:`privproj.accounting.vectorized_kernels` states the margins. All other rows, and rows with an error, are evaluated
+as scalar queries.
 """
 
 import math
@@ -76,8 +77,9 @@ class ColumnResult:
         data_assumptions: The assumptions on the data for all rows, as texts.
         requirements: All requirements on the program, as texts.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
-        arguments: The arguments by name, parameters, targets and run: an array of the broadcast shape, or one value.
-        find_lower: Computes ``lower``, when it is first read, because the search takes additional time.
+        arguments: The arguments by name (parameters, targets and run): each an array of the broadcast shape, or one
+            value for all rows.
+        find_lower: A function that computes ``lower`` when it is first read, because that takes additional time.
 
     >>> from privproj import Gaussian, epsilons
     >>> column = epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5)
@@ -101,7 +103,7 @@ class ColumnResult:
 
     @cached_property
     def lower(self) -> Array:
-        """The lower ends of the enclosures of the exact values of the named bound; 0 if unknown."""
+        """The lower ends of the enclosures of the exact values of the bound; 0 if unknown."""
         return self.find_lower()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,11 +139,11 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **arguments: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism.
-            They may also be the options of the run, see :class:`privproj.run.RunOptions`. Each is a value for all
-            rows, or a list or array. Lists and arrays are broadcast as in numpy. ``bound`` is the name of a bound of
-            the mechanism; by default the first bound in the registry. ``threads`` is the number of threads for large
-            inputs; by default one.
+        **arguments: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9; the parameters of the mechanism; and
+            the options of the run, as :class:`privproj.run.RunOptions` lists them. Each is one value for all rows, or a
+            list or array. Lists and arrays are broadcast as in NumPy. ``bound`` is the name of a bound of the
+            mechanism, by default the first bound in the registry. ``threads`` is the number of threads for large
+            inputs, by default 1.
 
     Returns:
         Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows.
@@ -191,7 +193,9 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
 @arguments_by_name("sigmas(mechanism, epsilon=[1.0, 2.0], delta=1e-5)")
 def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
-    """Return the approximately smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
+    """Return noise multipliers that meet ``(epsilon, delta)`` for many releases.
+
+    Each is approximately the smallest one, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
@@ -277,7 +281,7 @@ def _answer_columns(
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
-    """Return the type of a mechanism and its given parameters."""
+    """Return the class of a mechanism, and its parameters that are set."""
     if isinstance(mechanism, MechanismColumns):
         return mechanism.kind, mechanism.parameters
     if isinstance(mechanism, Mechanism):
@@ -290,7 +294,7 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
 
 
 def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
-    """Return the scalars, the flat columns, and the shape of the result."""
+    """Return the scalar parameters, the flat columns, and the broadcast shape."""
     arrays = {name: _column_of(name, value) for name, value in parameters.items() if is_column(name, value)}
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
@@ -302,7 +306,11 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, Any]) -> None:
-    """Raise :class:`InvalidParameterError` for a parameter that is unknown or that this quantity does not use."""
+    """Raise an error for a parameter that is unknown or not used by the quantity.
+
+    Raises:
+        InvalidParameterError: There is such a parameter.
+    """
     names, taken = [field.name for field in fields(kind)], target_names(quantity)[:3]
     for name, value in parameters.items():
         if name not in TARGETS and name not in names:
@@ -315,7 +323,11 @@ def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, 
 
 
 def _column_of(name: str, value: Any) -> Array:
-    """Return the values of a parameter as an array, or raise :class:`InvalidParameterError`."""
+    """Return the values of a parameter as an array.
+
+    Raises:
+        InvalidParameterError: They are not an array of numbers, or contain masked values or booleans.
+    """
     try:
         column = np.array(value)  # a copy, because lower ends may be computed later
     except ValueError:
@@ -332,9 +344,9 @@ def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[N
 
 
 def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
-    """Return the phase after :meth:`Phase.check`.
+    """Return the phase after checking that its bound is valid.
 
-    If the noise multiplier is calibrated, it is a first guess.
+    If the query calibrates the noise multiplier, the returned phase has a first guess of it.
     """
     if isinstance(target, FullTarget):
         require_unset(phase.mechanism, "noise_multiplier", "sigma")
@@ -344,7 +356,10 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
-    """Return the union of assumptions and requirements of all rows, and their weakest status and side."""
+    """Return the fields of a result that all rows share.
+
+    They are the bound, the weakest status and side of all rows, and the union of their assumptions and requirements.
+    """
     requirements = (text for phase in phases for text in (*phase.mechanism_requirements, *phase.run_requirements))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
@@ -364,10 +379,16 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
 class ColumnAnswers:
     """The targets and the results of many rows of one quantity, as arrays.
 
-    ``numbers`` has the targets and the given noise multipliers by the names of the fields of a result, and
-    ``log_delta``. ``delta`` is 0 if it is below the range of doubles. ``log10_delta`` is a target or a result.
-    ``shape`` has the index of each row in ``phases`` and ``sides``. It is -1 for a row without a kernel or with an
-    error, which is evaluated as a scalar query.
+    Attributes:
+        quantity: The quantity: epsilon, delta or sigma.
+        numbers: Targets and given noise multipliers, by the names of the fields of a result, and ``log_delta``.
+            ``delta`` is 0 if it is below the range of doubles. ``log10_delta`` is a target, or a result of deltas.
+        value: The results.
+        shape: The index of each row in ``phases`` and ``sides``; -1 for a row without a kernel or with an error, which
+            is then evaluated as a scalar query.
+        lower_ends: Indices of rows, with a function that computes their lower ends.
+        phases: One phase for each group of rows that differ only in noise and target.
+        sides: The side of the values of each phase.
     """
 
     quantity: str
@@ -389,14 +410,15 @@ class ColumnAnswers:
 
     @property
     def small(self) -> Truths:
-        """True for deltas below 1e-300, whose value is an upper bound."""
+        """True for deltas below 1e-300, which are reported as an upper bound near 1e-300."""
         return self.numbers["log10_delta"] <= LEAST_LOG_VALUE / math.log(10.0)
 
 
 def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
-    """Return targets and noise multipliers as arrays, and a mask of the rows where all of them are valid.
+    """Return targets and noise multipliers as arrays, and a mask of valid rows.
 
-    Each parameter is one value for all rows, or one value for each row.
+    A parameter is one value for all rows, or has one value for each row. A row is valid if all its values are within
+    their ranges.
     """
     fine = np.ones(size, bool)
 
@@ -430,10 +452,18 @@ def read_columns(
     phase_at: Callable[[int], Phase],
     threads: int = 1,
 ) -> ColumnAnswers:
-    """Evaluate the rows that have kernels; the result of a row does not depend on other rows.
+    """Evaluate the rows whose bound has a kernel.
 
-    ``same`` contains the arguments that all rows share, and ``columns`` those with a value for each row. ``phase_at``
-    builds and checks the query of the row with this index. A row for which it raises is not evaluated here.
+    The result of a row does not depend on other rows.
+
+    Args:
+        quantity: The quantity: epsilon, delta or sigma.
+        same: The arguments that all rows share.
+        columns: The arguments with a value for each row.
+        size: The number of rows.
+        phase_at: Builds and checks the query of the row with an index. A row for which it raises an error is not
+            evaluated.
+        threads: The number of threads.
     """
     numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
     answers = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
@@ -474,7 +504,7 @@ def read_columns(
 
 
 def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
-    """Yield the indices of rows that differ only in noise and target."""
+    """Yield groups of valid rows that differ only in noise and target, as indices."""
     places = np.flatnonzero(fine)
     others = [column for name, column in columns.items() if name not in (*TARGETS, "noise_multiplier")]
     groups: dict[Any, Any] = {}
@@ -495,14 +525,22 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
-    """Return both values of the kernel for every row; the second is ``inf`` if there is no result."""
+    """Evaluate a kernel for every row, and return its two values.
+
+    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. The second value is ``inf`` if a row
+    has no result.
+    """
     distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
     return first, np.where(answered < math.inf, answered, math.inf)
 
 
 def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
-    """Return a lower end for each epsilon or noise multiplier, a smaller number whose delta exceeds the target."""
+    """Return a lower end for each epsilon or noise multiplier.
+
+    It is a smaller number at which delta exceeds the target; 0 if none is found. ``sought`` is the name of the computed
+    field.
+    """
 
     def is_above(where: Places, x: Array) -> Any:
         tried = {name: column[where] for name, column in at.items()} | {sought: x}
@@ -513,7 +551,10 @@ def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str,
 
 
 def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
-    """Return numbers moved by growing relative steps until each ``holds``."""
+    """Return the numbers of ``start``, each moved until it ``holds``.
+
+    The relative step begins at ``step`` and grows by a factor of four. A number that never holds becomes ``otherwise``.
+    """
     moved = start.copy()
     waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))
     while waiting.size and abs(step) < 1.0:
@@ -525,10 +566,12 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 
 
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
-    """Return approximately the smallest noise multipliers that meet each target; ``inf`` if none is found.
+    """Return a noise multiplier that meets each target; ``inf`` if none is found.
+
+    It is approximately the smallest one.
 
     The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end epsilon is evaluated at each noise
-    multiplier, as in a scalar query. If it meets the target, so does the delta there (C24).
+    multiplier, as in a scalar query. If epsilon meets the target, so does delta (C24).
     """
     most = epsilon * (1.0 - CALIBRATION_STEP)
 

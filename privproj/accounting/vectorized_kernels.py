@@ -1,11 +1,11 @@
-"""Provide the kernels of array queries, with margins such that their results agree with scalar queries (C24).
+"""Provide the kernels of array queries, with margins so that their results agree with scalar queries (C24).
 
 Round trips hold: ``delta`` or ``deltas`` at the epsilon that ``epsilons`` returns for ``d`` is at most ``d``, and
-``sigmas`` meets both its targets (C24, "Columns"). Let ``U`` be the upper end of an enclosure of ``ln delta``, and
-``w`` the width of the enclosure. Then
+``sigmas`` meets both its targets (C24). Let ``U`` be the upper end of an enclosure of ``ln delta``, and ``w`` the width
+of the enclosure. Let ``V(h)`` be the delta that is printed for a log delta ``h``. Then
 
-    deltas(e)   = value(U(c) + 2 w)  where c is the number of thirteen digits up to e,
-    epsilons(d) = c                  of thirteen digits, where U(c) + 6 w <= ln d was evaluated,
+    deltas(e)   = V(U(c) + 2 w), where c is the largest number of thirteen digits that is at most e,
+    epsilons(d) = a number c of thirteen digits, for which U(c) + 6 w <= ln d was evaluated,
 
 with both sums rounded up to a multiple of 2^-36.
 
@@ -51,9 +51,10 @@ ROOT: Any = None  # the kernel of the approximate inverse of the profile; set by
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
-    """Return an enclosure of ``ln delta``, or ``(-inf, inf)`` if it is unknown.
+    """Return an enclosure of ``ln delta`` at ``eps``, with a raised upper end.
 
-    The upper end is raised by ``widths`` times the width of the enclosure.
+    The upper end is raised by ``widths`` times the width of the enclosure. The result is ``(-inf, inf)`` if the kernel
+    has no value.
     """
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
@@ -72,7 +73,10 @@ def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float
 
 
 def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return a lower end and the rounded upper end of ``ln delta``; the upper end is ``inf`` if unknown."""
+    """Return a lower end and the rounded upper end of ``ln delta``.
+
+    The upper end is ``inf`` if the kernel has no value.
+    """
     cut = digits_below(eps)
     lower, upper = _ends(cut, row, WIDTHS_ABOVE)
     if upper < math.inf:
@@ -81,7 +85,10 @@ def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
 
 
 def _root(log_delta: float, row: Sequence[float]) -> float:
-    """Return an approximate epsilon for this log delta; the caller must evaluate delta there."""
+    """Return an approximate epsilon for this log delta.
+
+    The caller must evaluate delta at the result.
+    """
     rate = row[-1]
     if not rate < 1.0:
         return ROOT(log_delta, row)[0]
@@ -93,9 +100,10 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return ``(excess, epsilon)`` for a target ``log_delta``; epsilon is ``inf`` if none is found.
+    """Return ``(excess, epsilon)`` for a target ``log_delta``.
 
-    ``excess`` is the raised upper end of ``ln delta`` at this epsilon minus ``log_delta``. It is at most 0.
+    ``excess`` is the raised upper end of ``ln delta`` at this epsilon minus ``log_delta``. It is at most 0. Both are
+    ``inf`` if no epsilon is found.
     """
     # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
@@ -133,7 +141,7 @@ class RowShape(NamedTuple):
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
-    """Return the shared properties of rows like this phase, or None if no kernel evaluates its bound."""
+    """Return the shared properties of rows like this phase; None without a kernel."""
     run, bound, kernel_row = phase.run, phase.bound, row_function(phase.bound)
     if kernel_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
@@ -155,9 +163,10 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
-    """Return whether delta and epsilon as the vectorized kernels compute them meet the target too (C24).
+    """Return whether array queries meet the target too (C24).
 
-    A kernel that does not exist, or that has no value, does not contradict the target.
+    The delta and the epsilon of the kernels are evaluated at the noise multiplier of the phase. If there is no kernel,
+    or the kernel has no value, the result is True.
     """
     shape = shape_of(phase, curve)
     if shape is None:

@@ -1,4 +1,4 @@
-"""Define mechanisms as frozen records, and their bounds.
+"""Define mechanisms, which are frozen dataclasses, and their bounds.
 
 :mod:`privproj.mechanisms.registry` lists the bounds.
 """

@@ -1,4 +1,4 @@
-"""Base classes of mechanisms."""
+"""Define the base classes of mechanisms."""
 
 import math
 from dataclasses import dataclass, fields, replace
@@ -10,17 +10,20 @@ from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, p
 
 
 class Lift(NamedTuple):
-    """Utility of the update that is computed from a release (C38).
+    """The noise and the projection error of the update that a release determines (C38).
 
-    The update ``U``, the release mapped back to the size of the gradient, has ``E U = S`` and ``E|U - S|^2 = (factor -
-    1) |S|^2 + n d (noise z C)^2``. Here ``S`` is the clipped sum of records, with ``n d`` entries, and ``C`` is the
-    clipping norm. DP-SGD with noise multiplier ``noise z`` adds as much noise.
+    The update ``U`` is the release mapped back to the size of the gradient. Let ``S`` be the sum of the clipped
+    records, with ``n d`` entries, ``C`` the clipping norm and ``z`` the noise multiplier. Then ``E U = S`` and
+
+        E|U - S|^2 = (factor - 1) |S|^2 + n d (noise z C)^2.
+
+    DP-SGD with the noise multiplier ``noise z`` adds as much noise.
 
     Attributes:
-        noise: The ratio of the effective noise multiplier to the noise multiplier.
+        noise: The ratio of the effective noise multiplier to the noise multiplier ``z``.
         factor: The projection factor, ``E|U|^2/|S|^2`` without noise; 1 if nothing is projected.
         released: The number of entries of a release; None if the size of the gradient is not known.
-        of: The number of entries of the gradient.
+        of: The number of entries of the gradient; None if it is not known.
     """
 
     noise: float
@@ -62,7 +65,13 @@ class Mechanism:
     noise_multiplier = None
 
     def __new__(cls, *unnamed: object, **parameters: Any) -> Self:
-        """Return a mechanism, or :class:`MechanismColumns` if a parameter other than a flag is a list or an array."""
+        """Return a mechanism, or :class:`MechanismColumns` for array parameters.
+
+        The result is a :class:`MechanismColumns` if any parameter, except a flag, is a list or an array.
+
+        Raises:
+            InvalidParameterError: A parameter is unknown, or given without its name.
+        """
         if unnamed:
             is_one = len(unnamed) == 1 and cls.example.count("=") == 1
             call = f"{cls.__name__}({cls.example.split('=')[0]}={unnamed[0]!r})" if is_one else cls.call_text()
@@ -107,9 +116,9 @@ class Mechanism:
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several projections that must be independent (C6).
+        """Whether one release uses several projections.
 
-        Some bounds require the independence.
+        Some bounds require that these projections are independent (C6).
         """
         return False
 
@@ -127,7 +136,11 @@ class Mechanism:
     def for_replacement(self) -> "Mechanism":
         """Return the mechanism under the replace relation.
 
-        The result is the same mechanism unless the relation changes more than the sensitivity.
+        The noise multiplier is relative to the sensitivity under this relation, so it does not change. Subclasses
+        change other parameters that depend on the relation.
+
+        Returns:
+            The mechanism; by default the same one.
         """
         return self
 
@@ -136,7 +149,7 @@ class Mechanism:
         """The rank of the projection or of the sketch.
 
         Raises:
-            InvalidParameterError: The rank was left out.
+            InvalidParameterError: The rank was omitted.
         """
         rank = getattr(self, "rank", None)
         if rank is None:
@@ -153,13 +166,13 @@ class Mechanism:
         return []
 
     def lift(self) -> Lift | None:
-        """Return the utility of the update, or None if there is no update."""
+        """Return noise and projection error of the update; None if there is no update."""
         return None
 
     def parameters(self) -> dict[str, object]:
         """Return the parameters that differ from their defaults, by name.
 
-        Results and files use this form.
+        Results and files state parameters in this form.
         """
         silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
         parameters: dict[str, object] = {
@@ -174,10 +187,10 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class MechanismColumns:
-    """Arrays of parameters of one class of mechanism.
+    """A class of mechanisms with arrays of parameters.
 
-    ``epsilons``, ``deltas`` and ``sigmas`` accept these arrays. The class is not a :class:`Mechanism`, so functions for
-    one mechanism reject its objects.
+    ``epsilons``, ``deltas`` and ``sigmas`` accept it. It is not a :class:`Mechanism`, so functions for one mechanism
+    reject it.
     """
 
     kind: type[Mechanism]
@@ -187,7 +200,7 @@ class MechanismColumns:
 def is_column(name: str, value: object) -> bool:
     """Return whether a value is a list, a tuple, a range or an array.
 
-    Layers do not count, because all rows share them.
+    The result is False for ``layers``, because all rows share them.
     """
     return name != "layers" and (isinstance(value, list | tuple | range) or len(getattr(value, "shape", ())) > 0)
 
@@ -205,19 +218,19 @@ class NoisyMechanism(Mechanism):
 
     @property
     def mu(self) -> float:
-        """The ratio ``mu = 1/z`` of sensitivity to noise.
+        """The ratio ``mu = 1/z`` of the sensitivity to the noise.
 
         Raises:
-            InvalidParameterError: The noise multiplier was left out.
+            InvalidParameterError: The noise multiplier was omitted.
         """
         return 1.0 / self.z
 
     @property
     def z(self) -> float:
-        """The noise multiplier ``z``, the ratio of noise to sensitivity.
+        """The noise multiplier ``z``, the ratio of the noise to the sensitivity.
 
         Raises:
-            InvalidParameterError: The noise multiplier was left out.
+            InvalidParameterError: The noise multiplier was omitted.
         """
         if self.noise_multiplier is None:
             raise InvalidParameterError("noise_multiplier", None, "a number")
@@ -237,11 +250,11 @@ class NoisyMechanism(Mechanism):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClippedSum(NoisyMechanism):
-    """A noisy sum of clipped records, optionally with a noisy count (C31).
+    """A noisy sum of clipped records, optionally released with a noisy count (C31).
 
-    The count adapts the clipping norm of later releases. The count is the sum of ``b_i - 1/2`` over the records of the
-    batch, where ``b_i`` is 1 for a record that was not clipped and 0 otherwise. Its sensitivity is 1/2, or 1 under
-    replace.
+    The count determines the clipping norm of later releases (adaptive clipping). It is the sum of ``b_i - 1/2`` over
+    the records of the batch, where ``b_i`` is 1 for a record that was not clipped and 0 otherwise. Its sensitivity is
+    1/2, or 1 under replace.
     """
 
     adaptive_clipping_sigma: float | None = parameter(
@@ -260,18 +273,22 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def adaptive_count_shift(self) -> float:
-        """The squared sensitivity ``c^2`` of the count over its noise; 0 without a count."""
+        """The square ``c^2`` of the ratio of the sensitivity of the count to its noise.
+
+        It is 0 without a count.
+        """
         # c = (1/2)/S (C31)
         return 0.0 if self.adaptive_clipping_sigma is None else (0.5 / self.adaptive_clipping_sigma) ** 2
 
     @property
     def mu_with_count(self) -> float:
-        """The joint sensitivity of sum and count over noise.
+        """The ratio of the joint sensitivity of sum and count to the noise, rounded up.
 
-        It is the ratio without a projection, and equals ``mu`` without a count.
+        It is ``sqrt(mu^2 + c^2)`` for the ratios ``mu`` of the sum and ``c`` of the count, without a projection. It is
+        ``mu`` without a count.
 
         Raises:
-            InvalidParameterError: The noise multiplier was left out.
+            InvalidParameterError: The noise multiplier was omitted.
         """
         if self.adaptive_clipping_sigma is None:
             return self.mu
@@ -279,10 +296,10 @@ class ClippedSum(NoisyMechanism):
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
 
     def mus_with_count(self, mu: Any) -> Any:
-        """Return the joint sensitivity over noise of sum and count at other ratios ``mu``.
+        """Return :attr:`mu_with_count` for other ratios ``mu`` of the sum.
 
         Args:
-            mu: A number or an array.
+            mu: The ratio of the sensitivity of the sum to its noise, a number or an array.
 
         Returns:
             The joint ratios, rounded up.
@@ -292,7 +309,7 @@ class ClippedSum(NoisyMechanism):
         return mu if self.adaptive_clipping_sigma is None else joint
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism for a group.
+        """Return the mechanism for a group of records of one user.
 
         The sensitivities of sum and count are ``size`` times as large.
 

@@ -1,4 +1,4 @@
-"""Define the record of a theorem about the privacy of a mechanism."""
+"""Define bounds: theorems about the privacy of a mechanism."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ OF_ONE_RECORD: dict[str, Any] = {
 
 
 def _assumes_rank_one(mechanism: Mechanism) -> tuple[Assumption, ...]:
-    """Return the assumption that the difference has rank one.
+    """Return the assumption that neighboring sums differ by a matrix of rank one.
 
-    There is no assumption if the shape of the query allows no other rank.
+    There is no assumption if the shape of the query allows no larger rank.
     """
     return () if getattr(mechanism, "largest_rank", None) == 1 else (DataAssumption.DIFFERENCE_RANK.at(k=1),)
 
@@ -54,8 +54,8 @@ class Flaw(NamedTuple):
     """Why a refuted or asymptotic bound is not a guarantee.
 
     Attributes:
-        reason: The counterexample or the open constant, and what to use instead.
-        affects: Whether the flaw concerns these parameters; elsewhere the bound holds.
+        reason: The counterexample or the unspecified constant, and which bound to use instead.
+        affects: Returns whether the flaw concerns the parameters of a mechanism; otherwise the bound holds.
     """
 
     reason: str
@@ -71,29 +71,31 @@ class Bound:
         mechanism: The class of the mechanism.
         summary: A noun phrase for tables.
         formula: The formula in plain text.
-        source: The paper and the theorem, or the argument if it is our own.
-        representation: Return the privacy profile of one release, or an object with ``over_run``.
+        source: The paper and the theorem, or the argument if the theorem is our own.
+        representation: Returns the bound of one release of a mechanism: its privacy profile, or an object whose
+            ``over_run`` returns the curve of a run.
         proof: The claim of docs/proofs.md that proves or refutes the theorem; empty if the source is enough.
-        of_group: The representation for several records of one user. "same" means ``representation``, None that the
-            theorem does not cover groups.
-        exact: Whether the value is the smallest possible one: True, False, or a predicate of the parameters for which
-            the worst pair of datasets satisfies all assumptions. "given-projection" means that it is for an adversary
-            who also observes the projections (C4).
-        worst_differences: Return profiles of differences that no assumption rules out, the worst first as a rule. No
-            accounting is below them if the adversary observes the projections (C28). None means that none is known.
+        of_group: Returns the bound for several records of one user. "same" means ``representation``. None means that
+            the theorem does not cover groups.
+        exact: Whether two neighboring datasets attain the bound: True, False, or a function that decides it for the
+            parameters of a mechanism. "given-projection" means that the bound is exact for an adversary who also
+            observes the projections (C4).
+        worst_differences: Returns privacy profiles, each for one difference between neighboring sums that no assumption
+            rules out, usually the worst first. No accounting gives a smaller delta if the adversary observes the
+            projections (C28). None means that no such profile is known.
         status: Proved, conditional, asymptotic or refuted.
         flaw: Why a refuted or asymptotic bound is not a guarantee.
-        assumptions: Return what the data must satisfy. A bound with an assumption is conditional, otherwise proved.
-        check: Raise :class:`InvalidParameterError` or :class:`UnsupportedError` unless the theorem covers these
-            parameters.
+        assumptions: Returns the assumptions on the data. A bound with an assumption is conditional, otherwise proved.
+        check: Raises :class:`InvalidParameterError` or :class:`UnsupportedError` unless the theorem covers the
+            parameters of a mechanism.
         relations: The neighboring relations under which the theorem holds.
-        supports: What the theorem also covers: a given division of delta between two events ("split"), a given value of
-            its parameter ("tau"), the noisy count of adaptive clipping (C31), one projection for all releases
-            ("fixed-projection"), or dependent projections of the layers ("shared-projection", C6). "one-vector" limits
-            it to sketches of one vector (C14).
-        version: Raised whenever a returned value may change.
+        supports: Further cases that the theorem covers: a division of delta between two events that the user sets
+            ("split"), a value of its free parameter that the user sets ("tau"), the noisy count of adaptive clipping
+            ("adaptive-clipping", C31), one projection for all releases ("fixed-projection"), or dependent projections
+            of the layers ("shared-projection", C6). "one-vector" limits the theorem to sketches of one vector (C14).
+        version: An integer that increases whenever a value of the bound may change.
         example: The options of an example command. The default is the example of the mechanism. For a claim without a
-            number it is a command that uses another bound.
+            number it is a whole command that uses another bound.
     """
 
     name: str
@@ -124,12 +126,12 @@ class Bound:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The names of the mechanism and of the bound."""
+        """The pair of the names of the mechanism and of the bound."""
         return self.mechanism.name, self.name
 
     @property
     def citation(self) -> str:
-        """The source, and the claim of docs/proofs.md."""
+        """The source of the theorem, with the claim of docs/proofs.md if there is one."""
         return f"{self.source} (docs/proofs.md, {self.proof})" if self.proof else self.source
 
     @property
@@ -141,21 +143,23 @@ class Bound:
     def default_relation(self) -> str | None:
         """The neighboring relation if none is given.
 
-        It is the default of the mechanism if the bound holds under it.
-
-        The other relation that keeps the size of the dataset public is zero-out.
+        It is the default of the mechanism if the bound holds under it, otherwise zero-out, under which the number of
+        records is public too. None means the default of the sampling scheme.
         """
         default = self.mechanism.default_relation
         return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT
 
     def is_exact(self, mechanism: Mechanism) -> bool:
-        """Return whether the value is attained at these parameters by the release alone."""
+        """Return whether the bound is exact at these parameters.
+
+        Two neighboring datasets then attain it, for an adversary who observes the release only.
+        """
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
 
     def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """Return what the program must do for any parameters of the mechanism.
+        """Return the requirements on the program, for any parameters of the mechanism.
 
-        A bound that holds for every projection has only the requirements that are not about projections.
+        A bound that holds for a fixed projection has no requirements on projections.
         """
         of_mechanism = (
             requirement
@@ -169,6 +173,6 @@ class Bound:
     def guarantees(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is proved at these parameters.
 
-        The proof may need assumptions on the data.
+        The proof may depend on assumptions on the data.
         """
         return self.flaw is None or not self.flaw.affects(mechanism)

@@ -62,9 +62,9 @@ ANALYTIC = Bound(
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
-    """Return the tail probability of the absolute privacy loss as a profile.
+    """Return the probability that the absolute privacy loss exceeds epsilon.
 
-    The probability that the absolute privacy loss exceeds eps is an upper bound of delta.
+    As a function of epsilon it is an upper bound of the privacy profile.
     """
     mu = mechanism.mu_with_count
 
@@ -105,7 +105,11 @@ GDP = Bound(
 
 
 def classical_rule(mu: float, constant: float = 1.25) -> EpsilonDeltaRule:
-    """Return the textbook rule with this constant, for ``0 < eps < 1`` only."""
+    """Return the rule ``eps = mu sqrt(2 ln(constant/delta))``.
+
+    It is proved for ``0 < eps < 1`` only. ``mu`` is the ratio of sensitivity to noise. The textbook rule has the
+    constant 1.25.
+    """
     return EpsilonDeltaRule(
         # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
         epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
@@ -147,7 +151,7 @@ CLASSICAL_2 = Bound(
 def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
     """Return the Renyi curve of one release.
 
-    It includes the moments for Poisson sampling.
+    The curve includes the moments that Poisson sampling needs (C15).
     """
     mu = mechanism.mu_with_count
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).

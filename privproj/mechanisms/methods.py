@@ -1,8 +1,9 @@
-"""Map published training methods to the mechanisms that account for them or, if refuted, replace them.
+"""Map published training methods to the mechanisms that account for them.
 
-``privproj explain NAME`` and ``privproj bounds NAME`` read this table, errors for an unknown mechanism name its
-entries, and ``docs/published-methods.md`` is written from it. The rows are in ``methods.toml``, and in the files of
-this name of optional features.
+For a method whose privacy claim is refuted, the mechanisms replace it. ``privproj explain NAME`` and
+``privproj bounds NAME`` read this table, errors for an unknown mechanism name its entries, and
+``docs/published-methods.md`` is written from it. The rows are in ``methods.toml``, and in the files of this name of
+optional features.
 """
 
 import re
@@ -21,8 +22,8 @@ class _Method:
     Attributes:
         name: The name in the literature.
         also: Names of other methods with the same entry.
-        mechanisms: The mechanisms that account for it, the most common one first; empty if none does.
-        released: What an adversary observes who sees all steps.
+        mechanisms: The names of mechanisms that account for it, the most common one first; empty if none does.
+        released: The outputs that an adversary observes over all steps.
         accounted: How to account for it.
         mistake: A common mistake.
         source: The paper.
@@ -58,7 +59,10 @@ LORA_NAMES = ("lora", "qlora", "peft")  # the mechanism depends on what is clipp
 
 
 def find_method(name: str) -> _Method | None:
-    """Return the method of this name up to case, hyphens and spaces, or None."""
+    """Return the method of this name, or None.
+
+    Case, hyphens, underscores and spaces are ignored.
+    """
     requested = _spelling(name)
     return next((m for m in METHODS if requested in map(_spelling, (m.name, *m.also))), None)
 

@@ -1,9 +1,7 @@
 """Define claims that are not guarantees (C22).
 
-Each claim has a counterexample or an unspecified constant.
-
-A claim without a formula raises :class:`UnsupportedError`. Refuted methods that are not mechanisms
-here, such as R1SMG, are in ``methods.toml``.
+Each claim has a counterexample or an unspecified constant. The evaluation of a claim without a formula raises
+:class:`UnsupportedError`. Refuted methods that are not mechanisms here, such as R1SMG, are in ``methods.toml``.
 """
 
 import math
@@ -20,7 +18,7 @@ from privproj.run import Run
 
 
 def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
-    """Return a claim that has no formula to evaluate.
+    """Return the bound of a claim that has no formula to evaluate.
 
     Its evaluation raises :class:`UnsupportedError`.
     """
@@ -76,10 +74,11 @@ EARLY_MATRIX = _without_a_number(
 
 
 def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
-    """Return the published curve of a whole training run.
+    """Return the published Renyi curve of a whole LoRA training run, which is refuted.
 
     Raises:
-        UnsupportedError: The run is subsampled, or ``Gamma <= 1``.
+        InvalidParameterError: ``step_smoothness`` or ``eigenvalues`` is missing.
+        UnsupportedError: The run is subsampled, or the ratio ``Gamma`` is at most 1.
     """
     if run.sampling_rate < 1.0:
         raise UnsupportedError("the published formula does not support sampling. Use sampling_rate=1")

@@ -1,8 +1,8 @@
-"""List every bound.
+"""List the bounds of all mechanisms.
 
-A new bound is a record in the module of its mechanism and one line here, or one entry in the table ``BOUNDS`` of the
-plugin of an optional feature. The first bound of a mechanism is its default. A module is imported when one of its
-bounds is needed.
+To add a bound, write a record in the module of its mechanism and add one line here. For an optional feature, add an
+entry to the table ``BOUNDS`` of its plugin instead. The first bound of a mechanism is its default. A module is imported
+when one of its bounds is needed.
 """
 
 from functools import cache
@@ -18,12 +18,12 @@ Key = tuple[str, str]  # the names of a mechanism and of a bound
 
 
 class Baseline(NamedTuple):
-    """How a bound appears as simpler accounting of the same query.
+    """The role of a bound as a baseline with which results are compared.
 
     Attributes:
-        label: Its name in the comparison; ``{k}`` stands for the rank of the difference.
-        runs: For which runs: "single" (one release on the whole dataset), "composed" (all others), "unsampled"
-            (sampling rate 1) or "any".
+        label: The name of the baseline in the comparison; ``{k}`` is replaced by the rank of the difference.
+        runs: For which runs it is used: "single" (one release on the whole dataset), "composed" (all others),
+            "unsampled" (sampling rate 1) or "any".
         split: The published division of delta, if the bound has one.
     """
 
@@ -36,8 +36,9 @@ class Line(NamedTuple):
     """Where a bound is defined, and its role.
 
     Attributes:
-        place: ``"module:NAME"``, a module of :mod:`privproj.mechanisms`, or for a feature the full name.
-        role: "renyi" for the Renyi curve by which the mechanism enters Renyi accountants, or a baseline.
+        place: ``"module:NAME"``, where the module is one of :mod:`privproj.mechanisms`, or a full name for an optional
+            feature.
+        role: "renyi" for the bound whose Renyi curve the Renyi accountants use, a baseline, or None.
     """
 
     place: str
@@ -97,12 +98,12 @@ _LINES: dict[Key, Line] = {
 
 @cache
 def _all_lines() -> dict[Key, Line]:
-    """Return the lines of the core and of all optional features."""
+    """Return the entries of the core and of all optional features."""
     return {**_LINES, **{key: Line(*line) for key, line in plugin_table("BOUNDS").items()}}
 
 
 def lines_of(mechanism: str) -> dict[Key, Line]:
-    """Return the lines of a mechanism, its default first.
+    """Return the entries of the registry for a mechanism, its default first.
 
     Optional features are loaded only for a mechanism that the core does not have.
     """
@@ -167,6 +168,7 @@ def mechanism_named(name: str) -> type[Mechanism]:
 
     Raises:
         InvalidParameterError: There is no mechanism of this name.
+        UnsupportedError: The name is a published method whose privacy claim is refuted.
     """
     keys = lines_of(name) if isinstance(name, str) else {}
     if not keys:
@@ -179,19 +181,19 @@ def mechanism_named(name: str) -> type[Mechanism]:
 def baselines_of(mechanism: str) -> dict[str, Baseline]:
     """Return the baselines of a mechanism by the names of their bounds.
 
-    The results are in the order of the registry.
+    They are in the order of the registry.
     """
     roles = {name: line.role for (_, name), line in lines_of(mechanism).items()}
     return {name: role for name, role in roles.items() if isinstance(role, Baseline)}
 
 
 def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
-    """Return the bound by which a mechanism enters Renyi accountants, or None."""
+    """Return the bound whose Renyi curve Renyi accountants use, or None."""
     keys = [key for key, line in lines_of(mechanism.name).items() if line.role == "renyi"]
     return _load_bound(keys[0]) if keys else None
 
 
 def is_renyi(bound: Bound) -> bool:
-    """Return whether Renyi accountants use this bound of its mechanism."""
+    """Return whether Renyi accountants use this bound for its mechanism."""
     line = lines_of(bound.mechanism.name).get(bound.key)
     return line is not None and line.role == "renyi"

@@ -24,8 +24,8 @@ class PublicSketch(NoisyMechanism):
     independent entries ``N(0, 1/rank)``.
 
     Args:
-        noise_multiplier: ``z``, the standard deviation of ``N`` over the sensitivity ``max |Q - Q'|_F``, from 1e-12 to
-            1e12; None only for the sigma query.
+        noise_multiplier: ``z``, the ratio of the standard deviation of ``N`` to the sensitivity ``max |Q - Q'|_F``,
+            from 1e-12 to 1e12; None only for the sigma query.
         rank: The number of rows of ``A``, from 1 to 1e6; None only for the rank query.
         dim: The number of columns of ``A``, at least 1; it does not affect privacy.
         fixed_projection: Whether one ``A`` is used for all releases.
@@ -51,9 +51,12 @@ class PublicSketch(NoisyMechanism):
     fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:
-        """Return the utility of ``Y A``, whose mean is ``Q``, or None without ``dim``.
+        """Return noise and projection error of the update ``Y A``, as in C38.
 
-        As in C38: ``E A^T A = I`` and ``E|N A|^2 = E|N|^2 d/r``, the energy of ``n d`` numbers.
+        ``Y`` is the sketch ``Q A^T + N``, and the mean of ``Y A`` is ``Q``.
+
+        Returns:
+            The ratios, or None without ``dim``.
         """
         if self.dim is None:
             return None
@@ -61,9 +64,9 @@ class PublicSketch(NoisyMechanism):
 
 
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
-    """Return the distribution of the squared sensitivity over noise.
+    """Return the distribution of the squared sensitivity of one unit direction.
 
-    The difference is one unit direction. ``mu`` may be an array.
+    It is in units of the noise variance. ``mu`` is the ratio of sensitivity to noise, and may be an array.
     """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
@@ -71,7 +74,7 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivit
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return the privacy profiles of the differences that give lower bounds of delta.
+    """Return privacy profiles of differences, for lower bounds of delta (C28).
 
     The differences have rank one, or are the limit of many directions with equal singular values.
     """
@@ -115,9 +118,9 @@ EXACT_RANK1 = Bound(
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
     """Return a Gaussian run at a bound on the norm of the sketched difference.
 
-    The bound holds except for a rare event.
-
-    The norm is a Lipschitz function of the Gaussian matrix with constant ``|D|_op/sqrt(r)`` and mean at most ``|D|_F``.
+    The norm exceeds the bound with a small probability, which is added to delta (C16). For a difference ``D`` the norm
+    of ``D A^T`` is a Lipschitz function of the standard normals in ``A``, with constant ``|D|_op/sqrt(r)`` and mean at
+    most ``|D|_F``.
     """
     root = math.sqrt(mechanism.needed_rank)
 

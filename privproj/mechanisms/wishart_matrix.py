@@ -10,9 +10,8 @@ from privproj.parameters import parameter, whole_number
 class WishartMatrix(Mechanism):
     """A matrix times a Wishart matrix without noise, which is not private.
 
-    The release is ``M V``.
-
-    Every query about this mechanism raises :class:`UnsupportedError`, which states the reason.
+    The release is ``M V`` for a matrix query ``V`` and a random Wishart matrix ``M``. Every query about this mechanism
+    raises :class:`UnsupportedError`, which states the reason.
 
     Args:
         dim: The rows of ``V``, at least 1.

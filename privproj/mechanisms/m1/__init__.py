@@ -16,17 +16,18 @@ MISALIGNMENT = number(high=2.0, open_high=True)  # 1 - cos, without opposite vec
 class M1(NoisyMechanism):
     """The mechanism that projects, then adds noise.
 
-    The release is ``M V + E`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. ``Z`` has the shape ``dim x
-    rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to ``changed_columns`` are
-    assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or one changed column ``v
-    -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
+    The release is ``M V + E`` with ``M = Z Z^T``, where ``Z`` is resampled for each release. ``Z`` has the shape
+    ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to ``changed_columns``
+    are assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or one column of a
+    matrix that changes from ``v`` to ``v'`` between neighboring datasets. The other columns span ``span_dim``
+    dimensions.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity
             ``s = max |V - V'|_F``, from 1e-12 to 1e12; None only for the sigma query.
-        dim: The side of ``V`` that is projected, from 1 to 1e7.
+        dim: The dimension of ``V`` that is projected, from 1 to 1e7.
         rank: The rank of the projection, from 1 to 1e7, which may exceed ``dim``; None only for the rank query.
-        columns: The other side of ``V``, from 1 to 1e7.
+        columns: The other dimension of ``V``, from 1 to 1e7.
         misalignment: For a unit vector (``columns = 1``): the largest ``1 - cos(v, v')``, from 0 to below 2. The
             sensitivity is then ``sqrt(2 misalignment)``.
         span_dim: For one changed column: the dimension that the other columns span, from 0 to ``dim - 1``.
@@ -92,28 +93,33 @@ class M1(NoisyMechanism):
         """The pair ``(d, r)`` of dimension and rank.
 
         Raises:
-            InvalidParameterError: The rank was left out.
+            InvalidParameterError: The rank was omitted.
         """
         assert self.dim is not None
         return self.dim, self.needed_rank
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank of a difference: ``min(d, m)``."""
+        """The largest rank of a difference between neighboring sums: ``min(dim, columns)``."""
         return min(self.dim or 1, self.columns or self.dim or 1)
 
     @property
     def norms(self) -> tuple[float, float]:
-        """The norms ``(kappa, kappa')`` of the two residuals, by default 1."""
+        """The norms ``(kappa, kappa')`` of the two residuals, by default 1.
+
+        A residual is the part of the changed column that is orthogonal to the other columns.
+        """
         first = 1.0 if self.residual_norm is None else self.residual_norm
         return first, first if self.other_residual_norm is None else self.other_residual_norm
 
     @property
     def span_residual(self) -> tuple[int, float, float, float]:
-        """The tuple ``(k, residual misalignment, alpha, beta)`` of one changed column.
+        """The tuple ``(k, 1 - rho, alpha, beta)`` that describes one changed column.
 
-        ``alpha`` is the difference within the span, and ``beta = |kappa b - kappa' b'|`` is the difference of the
-        residuals, with ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        ``k`` is the dimension of the span of the other columns, and ``1 - rho`` the misalignment of the residuals,
+        which are the parts orthogonal to the span. ``alpha`` is the size of the difference within the span. ``beta`` is
+        the size of the difference of the residuals: with their norms ``kappa`` and ``kappa'``,
+        ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.
@@ -130,10 +136,10 @@ class M1(NoisyMechanism):
 
     @property
     def column_shift(self) -> tuple[float, float]:
-        """The pair ``(alpha, beta)`` over the standard deviation of the noise.
+        """The pair ``(alpha, beta)`` of :attr:`span_residual`, over the noise.
 
-        The standard deviation is ``sigma = z sqrt(c (alpha^2 + beta^2))``, where ``c`` is the number of changed
-        columns.
+        The standard deviation of the noise is ``z sqrt(c (alpha^2 + beta^2))``, where ``z`` is the noise multiplier and
+        ``c`` the number of changed columns.
 
         Raises:
             InvalidParameterError: The noise multiplier or an assumption on the column is missing.
@@ -144,7 +150,10 @@ class M1(NoisyMechanism):
         return self.mu * alpha / size, self.mu * beta / size
 
     def lift(self) -> Lift:
-        """Return the utility of the release itself, whose mean is ``V`` (C38)."""
+        """Return noise and projection error of the update (C38).
+
+        The update is the release itself, because its mean is ``V``.
+        """
         # |M v|^2 = v^T (Z Z^T)^2 v has the mean 1 + (d + 1)/r for a unit vector v.
         dim, rank = self.shape
         size = dim * (self.columns or dim)

@@ -1,14 +1,15 @@
 """Bound M1 on one changed column with a secret projection, by quantiles (C13).
 
-``column`` uses a corrected second lemma. ``column-published`` is 2601.21719, Theorem 4 with Lemma 14 as reconstructed,
-and is refuted if the rank exceeds the dimension of the span. The two parts of the privacy loss are shared by all bounds
-on one changed column.
+The bound ``column`` uses a corrected second lemma. ``column-published`` is Theorem 4 of arXiv 2601.21719 with Lemma 14
+as reconstructed; it is refuted if the rank exceeds the dimension of the span. The functions for the two parts of the
+privacy loss are shared by all bounds on one changed column.
 
-The column is ``v = a + kappa b`` with ``a`` in the span ``S`` of the others (``dim S = k``) and ``b`` a unit vector
-orthogonal to it. Given the projection on ``S``, ``M = C + M_perp``: ``M_perp`` acts on the residuals alone,
-as a vector Wishart mechanism in ``n = d - k`` dimensions with ``R = r - k`` degrees of freedom, and is independent of
-``C``. So the loss is that of the residual plus a Gaussian loss at sensitivity ``|C (v - v')|``. For ``r <= k`` there
-is no residual.
+Let ``k`` be the dimension of the span of the other columns. A changed column is ``v = a + kappa b``, where ``a`` is in
+this span and the residual ``kappa b`` is orthogonal to it (``b`` is a unit vector). Given the projection on the span,
+the matrix is ``M = C + M_perp``, where ``M_perp`` acts on the residuals alone and is independent of ``C``. ``M_perp``
+is a vector Wishart mechanism in ``d - k`` dimensions with ``r - k`` degrees of freedom. So the privacy loss is the sum
+of two parts: the loss of the residual, and a Gaussian loss at the sensitivity ``|C (v - v')|`` (the correlated part).
+For ``r <= k`` there is no residual part.
 """
 
 import math
@@ -39,9 +40,9 @@ from privproj.result import Status, limit_text
 
 
 def _has_residual(mechanism: M1) -> bool:
-    """Return whether neighbors have different projected residuals.
+    """Return whether the loss has a residual part.
 
-    Part of the projection must act on the residuals alone, and the residuals must differ.
+    It has one if the rank exceeds the dimension of the span and the residuals of the neighbors differ.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -57,11 +58,10 @@ def is_distinguished(mechanism: M1) -> bool:
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the residual, or None if there is none (C9, C13).
+    """Return the exact profile of the residual part; None if there is none (C13).
 
-    The residual is a vector Wishart release in fewer dimensions.
-
-    Different norms are covered in both orders, with every ratio between theirs and 1 (C12).
+    It is the profile of a vector Wishart release in fewer dimensions. If the norms of the residuals differ, the profile
+    covers both directions and all ratios of norms between 1 and the actual one (C12).
     """
     if not _has_residual(mechanism):
         return None
@@ -81,14 +81,17 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest loss of the residual except for two rare events (C13).
+    """Return the largest loss of the residual part, except for two rare events (C13).
 
-    The events have the probabilities ``delta_T`` and ``delta_W``.
+    The loss is a function of two random variables ``A`` and ``W`` (C9). Outside of two events, ``A`` and ``W`` lie
+    between their quantiles. The loss is linear in ``W``. In ``A`` it is monotone, or decreases and then increases. So
+    it is largest at a corner. The result is ``inf`` unless the lower quantile of ``A`` is above 0, and if a share of
+    delta is too small for the quantile functions.
 
-    Within these quantiles ``A_- <= A <= A_+`` and ``w_- <= W <= w_+``. The loss is linear in ``W``, and in ``A`` it is
-    monotone or decreases and then increases, so that its largest value is at a corner. It is ``inf`` unless ``A_- >
-    0``,
-    and if a share of delta is too small for the quantile functions.
+    Args:
+        mechanism: The mechanism with its assumptions on the column.
+        log_delta_t: The log of the probability of the event for ``A``, which is determined by a Student variable ``T``.
+        log_delta_w: The log of the probability of the event for ``W``.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -107,10 +110,10 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """Return a bound on ``|C (v - v')| / sigma`` except for rare events (C13).
+    """Return a bound on the sensitivity ``|C (v - v')|`` over the noise (C13).
 
-    There are up to three events, each of probability ``e^log_d``. :func:`_count_of_events` returns their number
-    (2601.21719, Lemma 14, corrected).
+    The bound holds except for up to three events, each of probability ``e^log_d``. :func:`_count_of_events` returns
+    their number. This is Lemma 14 of arXiv 2601.21719, corrected.
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -135,7 +138,7 @@ def _count_of_events(mechanism: M1) -> int:
 
 
 def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the correlated part, or None if there is none (C13).
+    """Return the exact profile of the correlated part; None if there is none (C13).
 
     Raises:
         UnsupportedError: The difference is partly within the span and partly orthogonal to it.
@@ -164,9 +167,10 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
-    """Return ``ln delta_i`` of each of ``count`` equal links of a chain (C13, chain).
+    """Return ``ln delta`` of each link of a chain of neighbors (C13).
 
-    The privacy loss of each link is ``link``.
+    The chain changes ``count`` columns one after the other. Each of its links has the epsilon ``link`` and the same
+    delta. ``log_delta`` is the log of the delta of the whole chain.
     """
     # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
     total = -math.inf
@@ -202,16 +206,16 @@ OF_COLUMN: dict[str, Any] = {
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon at this log delta; ``inf`` if exactly one neighbor has a residual."""
+    """Return epsilon at a log delta; ``inf`` if exactly one neighbor has a residual."""
     if is_distinguished(mechanism):
         return math.inf
     return _chain(partial(_link, mechanism, split), mechanism.changed_columns, log_delta)
 
 
 def _chain(link: Callable[[float], float], count: int, log_delta: float) -> float:
-    """Return epsilon of a chain of ``count`` equal links at this log delta (C13).
+    """Return epsilon of a chain of ``count`` changed columns at a log delta (C13).
 
-    ``link`` maps ``ln delta`` of one link to its epsilon.
+    ``link`` maps ``ln delta`` of one changed column to its epsilon.
     """
     if count == 1:
         return link(log_delta)
@@ -223,9 +227,10 @@ def _chain(link: Callable[[float], float], count: int, log_delta: float) -> floa
 
 
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon of one changed column.
+    """Return epsilon of one changed column at a log delta.
 
-    The shares of delta are optimized, or ``split`` gives the first one.
+    ``split`` is the share of delta for the residual part; as a text it means that the shares of all events are
+    optimized.
     """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
@@ -244,10 +249,11 @@ def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
 
 
 def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> float:
-    """Return epsilon of one changed column at three log odds.
+    """Return epsilon of one changed column for given shares of delta.
 
-    The odds divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss
-    and its radius. Any odds are sound.
+    The three log odds divide delta between the residual and the correlated part, the residual part between the events
+    of ``T`` and ``W``, and the correlated part between the Gaussian loss and the bound on its sensitivity. Any odds are
+    sound.
     """
     # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares sum to delta (C13).
     (residual, rest), (t, w), (gauss, radius) = (log_shares(x) for x in odds)
@@ -281,7 +287,13 @@ COLUMN = Bound(
 
 
 def _check_equal_norms(mechanism: M1) -> None:
-    """Raise :class:`InvalidParameterError` unless both residuals have the same norm, as in the published bounds."""
+    """Raise an error unless both residuals have the same norm.
+
+    The published bounds need this.
+
+    Raises:
+        InvalidParameterError: The norms differ.
+    """
     first, second = mechanism.norms
     if first != second:
         raise InvalidParameterError(
@@ -290,16 +302,18 @@ def _check_equal_norms(mechanism: M1) -> None:
 
 
 def _published_epsilon(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the published rule; several changed columns are a chain of equal links (Theorem 3)."""
+    """Return epsilon of the published rule at a log delta.
+
+    Several changed columns are a chain of equal links (arXiv 2601.21719, Theorem 3).
+    """
     return _chain(partial(_published_link, mechanism), mechanism.changed_columns, log_delta)
 
 
 def _published_link(mechanism: M1, log_delta: float) -> float:
     """Return epsilon of the published rule for one changed column.
 
-    The rule divides delta equally among its events.
-
-    Without a residual it is ``inf`` if the Gaussian term exceeds 1, up to which the textbook rule is proved.
+    The rule divides delta equally among its events. Without a residual part the result is ``inf`` if the Gaussian term
+    exceeds 1, because the textbook rule is proved up to 1 only.
     """
     k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -319,9 +333,9 @@ def _published_link(mechanism: M1, log_delta: float) -> float:
 
 
 def _has_wrong_radius(mechanism: M1) -> bool:
-    """Return whether the published radius is wrong, which is the case for ``r > k``.
+    """Return whether the published bound on the sensitivity is wrong (C13).
 
-    For ``r <= k`` there is no residual, and the radius is correct (C13).
+    It is wrong if the rank exceeds the dimension of the span.
     """
     return mechanism.shape[1] > mechanism.span_residual[0]
 
@@ -349,7 +363,10 @@ COLUMN_PUBLISHED = Bound(
 
 
 def _residual_published(mechanism: M1) -> OverRun:
-    """Return the rule of Theorem 1 in ``d - k`` dimensions at rank ``r - k``, for the residual alone.
+    """Return the published rule for the residual part alone.
+
+    It is Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``, where ``k`` is the dimension of the
+    span.
 
     Raises:
         UnsupportedError: The rank is at most the dimension of the span, so that there is no residual.

@@ -1,6 +1,7 @@
-"""Compute exact bounds of M1 on one changed column with a secret projection.
+"""Compute exact bounds of M1 on one changed column with a secret projection (C13).
 
-Without other columns, the loss of the residual is the total loss (2601.21719, Lemma 2).
+The loss has a residual and a correlated part, see :mod:`privproj.mechanisms.m1.column`. Without other columns there is
+only the residual part (arXiv 2601.21719, Lemma 2).
 """
 
 from functools import partial
@@ -18,9 +19,9 @@ NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_F
 
 
 def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
-    """Return the composition of the residual and correlated losses (C13).
+    """Return the composition of the residual and the correlated part over a run.
 
-    The two losses are independent.
+    The two losses are independent (C13).
 
     Raises:
         UnsupportedError: The run is subsampled.
@@ -34,9 +35,10 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
 
 
 def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
-    """Return the parts of the loss for one changed column.
+    """Return the bound of one changed column, from the parts of its loss.
 
-    Raises :class:`InvalidParameterError` for several changed columns.
+    Raises:
+        InvalidParameterError: Several columns change.
     """
     if mechanism.changed_columns > 1:
         raise InvalidParameterError(
@@ -63,9 +65,11 @@ COLUMN_EXACT = Bound(
 
 
 def _check_residual(mechanism: M1) -> None:
-    """Raise an error unless the loss of the residual is the total loss.
+    """Raise an error unless the residual part is the whole loss.
 
-    It is the total loss if one column changes and there are no other columns.
+    Raises:
+        UnsupportedError: There are other columns.
+        InvalidParameterError: Several columns change.
     """
     if mechanism.span_residual[0] > 0:
         raise UnsupportedError(

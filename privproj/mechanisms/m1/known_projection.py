@@ -1,6 +1,6 @@
 """Bound M1 for an adversary who observes the projection.
 
-For differences of rank one the profile is exact.
+The profile is exact for neighboring sums that differ by a matrix of rank one.
 """
 
 from dataclasses import replace
@@ -25,9 +25,9 @@ DIGITS = 6
 
 
 def distribution(mechanism: M1) -> "TabulatedSensitivity":
-    """Return the distribution of the squared sensitivity over noise.
+    """Return the distribution of the squared sensitivity of one unit direction (C7).
 
-    The difference is one unit direction.
+    It is in units of the noise variance.
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -38,7 +38,7 @@ def distribution(mechanism: M1) -> "TabulatedSensitivity":
 
 
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference of rank one.
+    """Return the privacy profile of a difference of rank one, for lower bounds (C28).
 
     Every assumption on the rank allows such a difference.
     """
@@ -47,7 +47,11 @@ def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
 
 
 def _with_small_deltas(mechanism: M1, profile: PrivacyProfile, bound: str) -> PrivacyProfile:
-    """Return the profile with mpmath (:mod:`privproj.reference`) for small deltas, each of which takes seconds."""
+    """Return the profile with an evaluation of small deltas in mpmath.
+
+    It is used below ``e^SMALLEST_LOG_DELTA``, which doubles do not resolve. Each evaluation takes seconds. ``bound`` is
+    the name of the bound in :mod:`privproj.reference`.
+    """
 
     def log_delta(eps: float) -> Enclosure:
         ends = profile.log_delta(eps)

@@ -1,4 +1,7 @@
-"""Bound M1 by the norm of the projection: the published closed form, and a Gaussian run (C16)."""
+"""Bound M1 by a bound on the norm of the projection (C16).
+
+There are two bounds: a Gaussian run, and the published closed form.
+"""
 
 import math
 from dataclasses import replace
@@ -15,15 +18,17 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 def representation(mechanism: M1) -> GoodEvent:
     """Return a Gaussian run at a bound on the norm of the projection.
 
-    The bound holds except for a rare event.
-
-    The event does not depend on the difference. A fixed projection fails at most once, whatever the number of releases.
+    The norm exceeds the bound with a small probability, which is added to delta (C16). This event does not depend on
+    the difference between neighboring sums. So for a fixed projection it counts once, whatever the number of releases.
     """
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
 
 
 def _radius(mechanism: M1, log_bad: float) -> float:
-    """Return a bound on ``|M|_op`` outside of an event of probability ``d0 = e^log_bad`` (C16)."""
+    """Return a bound on the operator norm of the projection.
+
+    The norm exceeds the bound with probability at most ``e^log_bad``.
+    """
     # (sqrt d + sqrt r + t)^2 / r, t = sqrt(2 ln(1/d0))
     dim, rank = mechanism.shape
     return next_up((math.sqrt(dim) + math.sqrt(rank) + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
@@ -44,7 +49,10 @@ OPERATOR_NORM = Bound(
 
 
 def _published(mechanism: M1) -> EpsilonDeltaRule:
-    """Return the published closed form; it is the textbook rule at the norm, and proved for ``0 < eps < 1`` only."""
+    """Return the published closed form, which is proved for ``0 < eps < 1`` only.
+
+    It is the textbook rule of the Gaussian mechanism at a bound on the norm of the projection.
+    """
     half = math.log(0.5)
 
     def epsilon_at(log_delta: float) -> float:

@@ -1,6 +1,7 @@
 """Bound M1 on a unit vector with a secret projection (C8).
 
-Given the length of the projected vector, the release is a Gaussian pair.
+Given the length of the projected vector and one coordinate of the release, the releases of two neighbors are Gaussian
+with the same variance.
 """
 
 from privproj.assumptions import Assumption, DataAssumption
@@ -13,9 +14,12 @@ from privproj.result import Status, limit_text
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """Return the profile of a Gaussian pair with a random sensitivity.
+    """Return the mean Gaussian delta over a random squared sensitivity (C8).
 
-    :mod:`privproj.distributions.densities` defines its distribution.
+    :class:`privproj.distributions.densities.SecretShift` is the distribution of the squared sensitivity.
+
+    Raises:
+        InvalidParameterError: The misalignment is missing.
     """
     from privproj.distributions.densities import SecretShift
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -32,15 +36,19 @@ def representation(mechanism: M1) -> PrivacyProfile:
 
 
 def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
-    """Return the assumption of unit vectors, whose distance is the sensitivity."""
+    """Return the assumptions of unit vectors and of a secret projection.
+
+    The sensitivity is the distance of two neighboring unit vectors.
+    """
     most = limit_text(mechanism.misalignment or 0.0, up=False)
     return (DataAssumption.UNIT_VECTOR.at(most=most), DataAssumption.SECRET_PROJECTION.at())
 
 
 def _check_vector(mechanism: M1) -> None:
-    """Raise :class:`UnsupportedError` unless the bound covers the query.
+    """Raise an error unless the bound covers the query.
 
-    The query must be one vector of length at least 2, and neighbors must differ.
+    Raises:
+        UnsupportedError: The query is not one vector of length at least 2, or neighboring datasets do not differ.
     """
     if mechanism.columns != 1 or mechanism.dim == 1:
         raise UnsupportedError(

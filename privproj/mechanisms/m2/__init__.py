@@ -1,4 +1,4 @@
-"""Define M2, which adds noise, then projects."""
+"""Define the mechanism M2, which adds noise, then projects."""
 
 import math
 import re
@@ -23,10 +23,10 @@ class Layer:
     """Layers of one shape, each with its own projection from ``dim`` to ``rank``.
 
     Args:
-        dim: The side that is projected, from 1 to 1e12.
+        dim: The dimension that is projected, from 1 to 1e12.
         rank: The rank of the projection, from 1 to ``dim``; with ``rank = dim`` the layers are not projected.
         count: The number of layers of this shape, from 1 to 1e5.
-        columns: The other side of each gradient, from 1 to 1e12; None means ``dim``.
+        columns: The other dimension of each gradient, from 1 to 1e12; None means ``dim``.
         share: The share of the squared clipping norm for all ``count`` layers together, above 0 and at most 1; for
             per-layer clipping only. None means equal shares.
 
@@ -87,7 +87,7 @@ class Layer:
 
         Args:
             text: For instance ``768x16x24``: 24 layers of dimension 768, projected to rank 16; ``768x16x24:3072`` if
-                their other side is 3072.
+                their other dimension is 3072.
 
         Returns:
             The layer.
@@ -111,7 +111,7 @@ class Layer:
 
 
 def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
-    """Return layers from one or several texts or layers."""
+    """Return layers from one layer or text, or from several."""
     several = layers if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     return tuple(one if isinstance(one, Layer) else Layer.parse(one) for one in several)
 
@@ -121,22 +121,23 @@ class M2(ClippedSum):
     """The mechanism that adds noise, then projects.
 
     The release is ``M (V + E)`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. The columns of ``Z`` are a
-    random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of full clipped gradients. If LoRA
-    clips the gradients of its factors, use :class:`Gaussian`. Give either ``dim`` and ``rank``, or ``layers``.
+    random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of gradients, each clipped before it
+    is projected, and ``E`` is Gaussian noise. If LoRA clips the gradients of its factors, use :class:`Gaussian`. Give
+    either ``dim`` and ``rank``, or ``layers``.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity of ``V`` in the
             Frobenius norm, from 1e-12 to 1e12; None only for the sigma query.
-        dim: The side of ``V`` that is projected, from 1 to 1e12.
+        dim: The dimension of ``V`` that is projected, from 1 to 1e12.
         rank: The rank of the projection, from 1 to ``dim``; None only for the rank query.
         layers: The projected tensors, each a :class:`Layer` or a text for ``Layer.parse``, instead of ``dim`` and
             ``rank``.
         clipping: "joint": one clipping norm ``C`` for all layers. "per-layer": each layer has its own, and the sum of
             their squares is ``C^2``.
-        columns: The other side of ``V``, from 1 to 1e12. With ``layers``, it is for layers that name none, and not
-            below the largest that a layer names.
-        change_rank: An assumption: the largest rank of the difference that one record makes, from 1 to ``min(dim,
-            columns)``.
+        columns: The other dimension of ``V``, from 1 to 1e12. With ``layers``, it applies to layers without their own
+            ``columns`` and must be at least the largest ``columns`` of the others.
+        change_rank: An assumption: the largest rank of the difference between neighboring sums in a layer, from 1 to
+            ``min(dim, columns)``.
         fixed_projection: Whether one projection is used for all releases.
         adaptive_clipping_sigma: ``S``, the standard deviation of the noise on the count that adapts the clipping norm,
             from 1e-12 to 1e12. The count is ``sum(b_i - 1/2)``, where ``b_i`` is 1 if record ``i`` of the batch was not
@@ -216,7 +217,7 @@ class M2(ClippedSum):
     def notes(self) -> list[str]:
         """Return warnings about layers that are not projected.
 
-        A warning says that the projection has no effect, or that a layer is probably meant to be unprojected.
+        A warning states that the projection has no effect, or that a layer was probably meant to be unprojected.
         """
         if not self.layers and self.rank is None:
             return []
@@ -239,11 +240,13 @@ class M2(ClippedSum):
         return []
 
     def lift(self) -> Lift:
-        """Return the utility of the update ``(d/r) Y Q^T`` (C38).
+        """Return noise and projection error of the update ``(d/r) Y Z^T`` (C38).
+
+        ``Y`` is the release in the ``r`` coordinates of the subspace.
 
         Returns:
-            The noise of all layers by its energy, weighted by the sizes ``n d`` of the layers, and the largest factor
-            ``d/r`` of a layer.
+            The noise ratio of all layers, as a root mean square weighted by the sizes of the layers, and the largest
+            projection factor ``d/r`` of a layer.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -259,7 +262,7 @@ class M2(ClippedSum):
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
         """The tuples ``(dim, rank, count, share)`` of all shapes of layers.
 
-        ``share`` is the share of each layer in the squared clipping norm.
+        ``share`` is the share of each single layer in the squared clipping norm.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -275,10 +278,10 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The equivalent mechanism of one layer, if there is one.
+        """The equivalent mechanism of one layer, or the mechanism itself if there is none.
 
-        There is one if all layers have one shape and joint clipping. Otherwise the result is the mechanism itself.
-        Under joint clipping, layers of one shape are as private as one of them (C5).
+        There is one if all layers have the same ``dim`` and ``rank`` and clipping is joint: several such layers are as
+        private as one of them (C5).
         """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
         several = sum(layer.count for layer in self.layers) > 1
@@ -289,9 +292,9 @@ class M2(ClippedSum):
 
     @property
     def unprojected(self) -> bool:
-        """Whether a tensor under joint clipping is not projected.
+        """Whether a tensor under the joint clipping norm is not projected.
 
-        The whole norm of a record may be in this tensor.
+        The whole norm of a record may be in this tensor, so projecting the other tensors has no effect.
         """
         joint = self.clipping == "joint" or len(self.parts) == 1
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
@@ -300,31 +303,34 @@ class M2(ClippedSum):
     def projects_apart(self) -> bool:
         """Whether clipping is per layer and more than one layer is projected.
 
-        The squared sensitivity is then a weighted sum over the layers. The better bound for it requires independent
-        projections (C6).
+        The squared sensitivity is then a weighted sum over the layers. The better bound for it requires that the
+        projections of the layers are independent (C6).
         """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank of a difference in one layer: ``min(d, m)``."""
+        """The largest rank of a difference between neighboring sums in one layer."""
         dim = self.dim or max(layer.dim for layer in self.layers)
         return dim if self.columns is None else min(dim, self.columns)
 
     @property
     def rank_limit(self) -> int:
-        """The largest rank of the rank query: the dimension."""
+        """The largest rank that the rank query tries: the dimension."""
         return self.dim or 1
 
     def for_replacement(self) -> "M2":
-        """Return the mechanism under replace, where the rank of the difference doubles."""
+        """Return the mechanism under the replace relation.
+
+        The rank of the difference between neighboring sums doubles.
+        """
         return self._with_rank_times(2, super().for_replacement())
 
     def for_group(self, size: int) -> "M2":
-        """Return the mechanism for a group.
+        """Return the mechanism for a group of records of one user.
 
-        The sensitivity and the rank of the difference are ``size`` times as large.
+        The sensitivity and the rank of the difference between neighboring sums are ``size`` times as large.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -343,7 +349,7 @@ class M2(ClippedSum):
         """The pair ``(d, r)`` of dimension and rank of the one projected layer.
 
         Raises:
-            InvalidParameterError: One of them was left out.
+            InvalidParameterError: The dimension or the rank was omitted.
         """
         if self.rank is None or self.dim is None:
             raise InvalidParameterError("rank", "nothing", "an integer", "give dim and rank, or layers")
@@ -351,12 +357,12 @@ class M2(ClippedSum):
 
     @property
     def beta_shape(self) -> tuple[float, float]:
-        """The parameters ``(r/2, (d - r)/2)`` of the Beta distribution (C7).
+        """The parameters ``(r/2, (d - r)/2)`` of a Beta distribution (C7).
 
-        It is the distribution of ``|P u|^2`` for a unit vector ``u``.
+        It is the distribution of the squared norm ``|P u|^2`` of a projected unit vector ``u``.
 
         Raises:
-            InvalidParameterError: The dimension or the rank was left out.
+            InvalidParameterError: The dimension or the rank was omitted.
         """
         dim, rank = self.shape
         return 0.5 * rank, 0.5 * (dim - rank)

@@ -1,6 +1,8 @@
-"""Compute the published bound of M2 (2601.21719, Theorem 5).
+"""Compute the published bound of M2 (arXiv 2601.21719, Theorem 5; C16).
 
-A second version has the exact Gaussian delta. Both are minimized over ``tau`` and hold for one layer and for several.
+It is the sum of a Gaussian term and of a bound on the probability that the projection captures more than ``tau`` of the
+squared difference. ``beta-tail-sharp`` has the exact Gaussian delta in the first term. Both are minimized over ``tau``
+and hold for one layer and for several.
 """
 
 import math
@@ -34,19 +36,18 @@ from privproj.profiles.privacy_profile import FreeParameter, PrivacyProfile, Pro
 
 
 def rank_of_difference(mechanism: M2) -> int:
-    """Return the rank ``k`` of the difference.
+    """Return the rank ``k`` of the difference between neighboring sums.
 
-    The result is the assumed rank, or else the largest that ``d`` and ``m`` allow.
+    It is the assumed rank, or else the largest one that the shape allows.
     """
     return mechanism.change_rank or mechanism.largest_rank
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return the log of a union bound on capturing more than ``tau``.
+    """Return the log of a union bound on the tail above ``tau``.
 
-    The event is that some direction of a layer captures more than ``tau``.
-
-    ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` keeps its digits.
+    The event is that the projection captures more than ``tau`` of the squared norm of some direction of a layer.
+    ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` is accurate.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -64,8 +65,9 @@ def _beta_tail_ends(
 ) -> tuple[float, float, float, tuple[float, float, float]]:
     """Return ``(lower, upper, -d ln delta/deps, state)`` for one layer (a kernel).
 
-    The law is ``(a, b, mu, sharp, ln k, beta_constant)``. The state has the last two local minima, as logits of
-    ``tau``, and their epsilon; both are searched for again if the epsilon is far away.
+    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``.
+    ``state`` has the last two local minima, as logits of ``tau``, and their epsilon. If the epsilon is far away, both
+    minima are searched for again.
     """
     a, b, mu, sharp, log_k, c = distribution
     below, above, found_at = state
@@ -94,15 +96,15 @@ _find_root = root_of(_beta_tail_ends, bends=True)
 
 
 def _beta_tail_parameters(row: Sequence[float]) -> tuple[float, ...]:
-    """Return the arguments of :func:`_beta_tail_ends` for a row (a kernel).
+    """Return the ``distribution`` of :func:`_beta_tail_ends` for a row (a kernel).
 
-    A row is ``(a, b, k, mu, sharp)``.
+    A row is ``(a, b, k, mu, sharp)``, see :func:`beta_tail_row`.
     """
     return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
 
 
 def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return the enclosure of ``ln delta`` for one layer (a kernel).
+    """Return an enclosure of ``ln delta`` for one layer (a kernel).
 
     :func:`beta_tail_row` defines the row.
     """
@@ -113,7 +115,7 @@ def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float
 def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
     """Return an approximate inverse of :func:`_beta_tail_log_delta` (a kernel).
 
-    The function has a kink where the minimizing ``tau`` jumps.
+    The inverted function has a kink at which the minimizing ``tau`` jumps.
     """
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
     return _find_root(log_delta, _beta_tail_parameters(row), (0.0, 0.0, math.inf), start)
@@ -126,18 +128,17 @@ BETA_TAIL_KERNELS = ProfileKernels(_beta_tail_log_delta, _beta_tail_root)
 def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     """Return the row ``(a, b, k, mu, sharp)`` of one projected layer.
 
-    ``a`` and ``b`` are the Beta parameters, and ``k`` is the rank of the difference.
+    ``a`` and ``b`` are the Beta parameters, ``k`` is the rank of the difference, ``mu`` the ratio of sensitivity to
+    noise, and ``sharp`` is 1 for the exact Gaussian delta, else 0.
     """
     return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """Return the Beta-tail profile (C16).
+    """Return the Beta-tail profile (C16), minimized over ``tau`` for every epsilon.
 
-    The result is a Gaussian term at ``tau`` plus a bound on the probability that more than ``tau`` is captured.
-
-    ``tau`` is optimized for every epsilon. The Gaussian term ``G`` is the exact delta if ``sharp``, else the
-    two-sided tail ``T``.
+    It is a Gaussian term at ``tau`` plus a bound on the probability that more than ``tau`` is captured. The Gaussian
+    term is the exact delta if ``sharp``, else the two-sided tail.
     """
     mu = mechanism.mu
     at = partial(_profile_at, mechanism, sharp)
@@ -160,7 +161,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
 
 
 def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
-    """Return the profile that the theorem proves at one ``tau`` (C16)."""
+    """Return the Beta-tail profile at one given ``tau`` (C16)."""
     mu = mechanism.mu
     # ln of the union bound on P(B > tau); nothing exceeds tau = 1.
     log_tail = _log_union_tail(mechanism, math.log(tau) - math.log1p(-tau)) if tau < 1.0 else -math.inf
@@ -174,9 +175,9 @@ def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
-    """Return the bound for several layers with one optimized ``tau``.
+    """Return an enclosure of ``ln delta`` for several layers, at the best ``tau``.
 
-    The lower end of the enclosure is unknown.
+    All layers share one ``tau``. The lower end of the enclosure is unknown.
     """
     value = _layered_minimum(mu, log_tail, eps, sharp)[1]
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
@@ -199,7 +200,7 @@ def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
     """Return a function from ``ln p`` to ``sqrt(tau)``, rounded up.
 
-    More than ``tau`` is captured with probability at most ``p``.
+    The projection captures more than ``tau`` of the squared difference with probability at most ``p`` (C16).
     """
 
     def radius(log_bad: float) -> float:
@@ -222,9 +223,10 @@ def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
 
 
 def _check_rank(mechanism: M2) -> None:
-    """Raise :class:`InvalidParameterError` if no rank of the difference is known.
+    """Raise an error if the rank of the difference has no known bound.
 
-    Either ``change_rank`` or ``columns`` must be given.
+    Raises:
+        InvalidParameterError: Both ``change_rank`` and ``columns`` are missing.
     """
     if mechanism.change_rank is None and mechanism.columns is None:
         raise InvalidParameterError(
@@ -240,7 +242,7 @@ OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "assumptions": _rank_assumpti
 
 
 def _fields_of(sharp: bool) -> dict[str, Any]:
-    """Return the fields of both bounds at the best ``tau``."""
+    """Return the fields that ``beta-tail`` and ``beta-tail-sharp`` share."""
     return {
         "example": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
         # delta(eps) = min over tau of G(eps; mu sqrt(tau)) + k P(B > tau), B ~ Beta(r/2, (d-r)/2) (2601.21719, Theorem

@@ -1,8 +1,11 @@
 """Compute the Beta-tail bound of M2 in kernels (C16).
 
-``delta = min over tau in (0, 1] of G(tau) + k P(B > tau)`` with ``B ~ Beta(a, b)``. ``G(tau)`` is the Gaussian delta of
-C3 at ``mu sqrt(tau)`` if ``sharp``, and the two-sided tail ``T`` otherwise. Every ``tau`` is sound. ``t`` is the logit
-of ``tau``, ``c`` is ``beta_constant(a, b)`` and ``log_k = ln k``.
+The bound is ``delta = min over tau in (0, 1] of G(tau) + k P(B > tau)`` with ``B ~ Beta(a, b)``. ``G(tau)`` is the
+Gaussian delta (C3) at the sensitivity ``mu sqrt(tau)`` over noise if ``sharp``, and otherwise the two-sided tail, the
+probability that the absolute privacy loss exceeds ``eps``. Every ``tau`` is sound.
+
+In all functions ``t`` is the logit of ``tau``, ``c`` is ``beta_constant(a, b)``, ``k`` is the rank of the difference
+and ``log_k = ln k``.
 """
 
 from math import exp, expm1, fabs, inf, log, log1p, pi, sqrt
@@ -24,7 +27,7 @@ LOG_LEAST_DOUBLE = -745.0
 
 
 def log_tail_profile(eps, mu, sharp):
-    """Return the log of the Gaussian term ``G`` at the sensitivity ``mu``."""
+    """Return the log of the Gaussian term ``G`` at the sensitivity over noise ``mu``."""
     if sharp:
         return log_gaussian_delta(eps, mu)
     return log_two_sided(eps, mu)
@@ -43,11 +46,9 @@ def log_tail_profile_slope(eps, mu, sharp):
 
 
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the balance ``S`` at the logit ``t`` and its slope ``dS/dt``.
+    """Return ``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and its slope ``dS/dt``.
 
-    The bound is stationary at ``S = 0``.
-
-    ``S = ln (dG/dln tau) - ln (k tau pdf(tau))``.
+    The bound is stationary in ``tau`` at ``S = 0``. ``pdf`` is the density of ``B``.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -61,10 +62,9 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
     """Return the logit of the stationary ``tau`` nearest to the logit ``t``.
 
-    The result is an end of the range if there is no stationary point.
-
-    Newton's method ends after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there,
-    so the error is far below rounding. If a step fails, the bracket is bisected, or searched for in steps that double.
+    The result is an end of the range if there is no stationary point. Newton's method ends after a step that leaves an
+    error near 1e-9 of the natural scale. The bound is flat there, so the effect on the bound is far below rounding. If
+    a step fails, the bracket is bisected, or a bracket is searched for in steps that double.
     """
     scale = beta_tail_scale(a, b)
     low, high, stride = -300.0, 35.0, 0.1 * scale
@@ -90,7 +90,7 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``ln[G(tau) + k P(B > tau)]``: the bound at this ``tau`` (C16)."""
+    """Return ``ln[G(tau) + k P(B > tau)]``, the bound at one ``tau`` (C16)."""
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
     # G(tau) + k P(B > tau) (C16)
@@ -99,9 +99,9 @@ def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)`` of the minimum near the logit ``t`` (C16).
+    """Return ``(ln delta, logit tau)`` at the local minimum near the logit ``t``.
 
-    The logit of ``tau = 1`` is ``inf``.
+    If ``tau = 1`` gives a smaller delta, it is used; its logit is ``inf``.
     """
     at_one = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
@@ -133,9 +133,8 @@ def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_delta(a, b, k, mu, eps, sharp):
     """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps`` (C16).
 
-    The bound is minimized over ``tau``.
-
-    There may be one local minimum on either side of the mean of ``B``. The smaller one is returned.
+    The bound is minimized over ``tau``. There may be one local minimum on either side of the mean of ``B``. The smaller
+    one is returned.
     """
     log_k, c = log(k), beta_constant(a, b)
     below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
@@ -146,11 +145,10 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
 
 def beta_tail_share(a, b, c, log_share):
-    """Return a starting point for the search for ``tau``, as a logit ``t``.
+    """Return a first logit ``t`` for the search for ``tau``.
 
-    The result is the ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``.
-
-    It starts the search for ``tau``: this expression equals the tail up to a factor near 1.
+    It is above the mean of ``B``, and ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share`` there. This expression
+    equals the tail ``P(B > tau)`` up to a factor near 1.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):
@@ -164,7 +162,7 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)``."""
+    """Return ``ln (-dG/deps)``, the log of the slope of the Gaussian term."""
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
     if sharp:
@@ -173,14 +171,13 @@ def tail_profile_epsilon_slope(eps, mu, sharp):
 
 
 def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
-    """Return the ``eps`` at which the Beta-tail bound reaches delta, rounded up.
+    """Return the ``eps`` at which the Beta-tail bound reaches a delta, rounded up.
 
-    The result is ``inf`` if there is none below 1e9.
-
-    The target is lowered by the relative error allowed to the bound, so that the result meets delta. Newton's method on
-    ``ln delta(eps)`` uses the derivative of the Gaussian term at the optimal ``tau`` (envelope theorem), starts each
-    step at the last ``tau``, and keeps a bracket. A step that is corrected for curvature has an error of third order;
-    it is the last step if this is below the tolerance.
+    The result is ``inf`` if there is no such ``eps`` below 1e9. The target is lowered by the relative error that is
+    allowed to the bound, so that the result meets delta. Newton's method on ``ln delta(eps)`` uses the derivative of
+    the Gaussian term at the optimal ``tau`` (envelope theorem), starts each step at the last ``tau``, and maintains a
+    bracket. A step that is corrected for curvature has an error of third order. It is the last step if this error is
+    below the tolerance.
     """
     log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)

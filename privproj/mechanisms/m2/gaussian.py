@@ -1,6 +1,6 @@
-"""Bound M2 without amplification.
+"""Bound M2 by the Gaussian mechanism, without amplification.
 
-The projection is post-processing of the Gaussian mechanism.
+The projection is post-processing of a Gaussian release.
 """
 
 from privproj.mechanisms import M2

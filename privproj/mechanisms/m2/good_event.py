@@ -1,8 +1,8 @@
-"""Bound several M2 releases by a good event and a Gaussian run.
+"""Bound several M2 releases by a union bound and a Gaussian run (C16).
 
-This is the published accounting (2601.21719, Appendix F.2).
-
-Under Poisson sampling a failure matters only if the record is sampled.
+This is the published accounting (arXiv 2601.21719, Appendix F.2). In each release the projection captures more than
+``tau`` of the squared difference with a small probability, which is added to delta. Otherwise the run is a Gaussian one
+with a smaller sensitivity. Under Poisson sampling the event matters only if the record is sampled (``good-event-q``).
 """
 
 from privproj.composition.good_event import GoodEvent

@@ -1,6 +1,7 @@
 """Compute the Renyi curve of M2 (C15).
 
-It is the Gaussian moment averaged over the captured energy.
+Given the projection, the release is Gaussian. Its moment is averaged over the captured energy ``B``, the squared norm
+of the projection of a unit vector.
 """
 
 import math
@@ -22,8 +23,8 @@ LARGEST_SUM = 2.0**900  # soundness: sums are divided by this power of two, whic
 def log_energy_moment(a: float, b: float, c: float) -> float:
     """Return ``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    The result is a sum of positive terms if few suffice, else an integral by Kummer's formula, which keeps the
-    exponent.
+    It is computed as a sum of positive terms if few terms suffice. Otherwise it is an integral by Kummer's
+    transformation, which moves the factor ``e^c`` outside.
     """
     n = a + b
     # Terms are halved at least from j = MOST_TERMS/2 on: (a + j) c / ((n + j) (j + 1)) < 1/2.
@@ -36,7 +37,7 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_moment_by_terms(a: float, n: float, c: float) -> float:
-    """Return ``ln 1F1(a; n; c)``, rounded up, as the log of a sum of positive terms."""
+    """Return ``ln 1F1(a; n; c)``, rounded up, from a sum of positive terms."""
     term = total = a * c / n
     j, log_scale = 1.0, 0.0
     while True:
@@ -56,9 +57,9 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 
 
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
-    """Return ``ln E[e^(c B)]`` of one layer.
+    """Return ``ln E[e^(c B)]`` for the captured energy ``B`` of one layer.
 
-    ``B = 1`` for a layer that is not projected.
+    ``B`` is 1 for a layer that is not projected.
     """
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
@@ -66,7 +67,8 @@ def _log_layer_moment(dim: int, rank: int, c: float) -> float:
 def representation(mechanism: M2) -> RenyiCurve:
     """Return the Renyi curve of one release.
 
-    The result is the curve of the worst layer or, with per-layer clipping, of all layers.
+    With joint clipping it is the curve of the worst layer. With per-layer clipping it is the curve of all layers
+    together.
     """
     if mechanism.unprojected:
         return gaussian_form(mechanism)

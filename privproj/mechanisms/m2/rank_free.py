@@ -1,7 +1,8 @@
-"""Compute the default bound of M2, and the exact profile for rank one.
+"""Compute the default bound of M2, and the exact profile for differences of rank one.
 
-``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5), computed in
-:mod:`privproj.distributions.mixture_profile`.
+The default bound holds for differences of any rank. It is ``delta(eps) <= min over p of E[g_p(mu^2 B)]`` with
+``B ~ Beta(r/2, (d-r)/2)`` (C5), where ``g_p`` is a convex function above the Gaussian delta as a function of the
+squared sensitivity. :mod:`privproj.distributions.mixture_profile` computes it.
 """
 
 import math
@@ -22,9 +23,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
-    """Return the distribution of the squared sensitivity over noise in a layer.
+    """Return the distribution of the squared sensitivity of one unit direction.
 
-    The difference is a unit direction of the layer, together with the count that adapts the clipping norm.
+    It is in units of the noise variance, for a layer of this shape. It includes the count that adapts the clipping
+    norm, if there is one (C31).
     """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
@@ -32,9 +34,9 @@ def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitiv
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """Return the profile for differences of any rank.
+    """Return the profile for differences of any rank (C5).
 
-    For ``r = d`` the projection is the identity, and the profile is Gaussian.
+    If a tensor is not projected, the profile is Gaussian.
     """
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
@@ -46,10 +48,7 @@ def representation(mechanism: M2) -> PrivacyProfile:
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
-    """Return the profile for layers of several shapes.
-
-    Clipping is joint or per layer.
-    """
+    """Return the profile for several layers, with joint or per-layer clipping."""
     from privproj.distributions.binned import beta_bins, convolve_layers, convolve_layers_below
 
     scale = mechanism.mu**2
@@ -66,7 +65,7 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the shapes ``(dim, rank)`` that can have the largest delta.
 
-    A shape is dropped if another has ``r/d`` at least as large and ``d - r`` at most as large (C5).
+    A shape ``(d, r)`` is dropped if another one has ``r/d`` at least as large and ``d - r`` at most as large (C5).
     """
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
     largest: list[tuple[int, int]] = []
@@ -77,9 +76,9 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return profiles of differences for lower bounds of delta.
+    """Return privacy profiles of differences, for lower bounds of delta (C28).
 
-    The differences have rank one or equal singular values, and the adversary observes the projections.
+    The differences have rank one or equal singular values. The adversary observes the projections.
     """
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
@@ -98,9 +97,9 @@ def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 
 
 def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference with equal singular values.
+    """Return the profile of a difference with equal singular values, as a tuple.
 
-    The result is empty if an assumption on the data rules out such a difference.
+    The tuple is empty if the shape or an assumption on the data rules out such a difference.
     """
     most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
     slim = any((layer.columns or math.inf) < layer.dim for layer in mechanism.layers)
@@ -129,7 +128,10 @@ RANK_FREE = Bound(
 
 
 def _rank_one_of(mechanism: M2) -> PrivacyProfile:
-    """Return the profile of projection and release for a difference of rank one."""
+    """Return the exact profile for differences of rank one (C4).
+
+    The adversary observes the projection.
+    """
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
@@ -138,9 +140,12 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
 
 
 def _check_one_layer(mechanism: M2) -> None:
-    """Raise :class:`UnsupportedError` for several layers.
+    """Raise an error if there are several layers.
 
-    With several layers, a difference of rank one in one layer need not be the worst case.
+    A difference of rank one in one layer need not be the worst case then.
+
+    Raises:
+        UnsupportedError: There are several layers.
     """
     if sum(layer.count for layer in mechanism.layers) > 1:
         raise UnsupportedError("the bound exact-rank1 supports one projected layer only. Use the bound rank-free")

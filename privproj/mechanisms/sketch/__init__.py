@@ -19,14 +19,15 @@ MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_si
 class Sketch(Mechanism):
     """A secret Gaussian sketch with noise.
 
-    The release is ``Q A^T + N``, where ``A`` is secret, fresh and used once. ``A`` has the shape ``rank x m`` and
-    independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard deviation ``noise_sigma``. Give
-    either ``gamma``, or the parameters from which it is computed. They are assumptions on all datasets and all
-    neighbors, unless ``enforced`` states that clipping enforces the norms.
+    The release is ``Q A^T + N``, where ``A`` is secret, freshly sampled for each release and used once. ``A`` has the
+    shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard
+    deviation ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are assumptions
+    on all datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.
-        gamma: The ratio of eigenvalue floor plus noise to the difference, above 0 and up to 1e15.
+        gamma: The ratio ``(eigen_floor + noise_sigma^2/sketch_sigma^2) / |Q Q^T - Q' Q'^T|_F`` for the worst
+            neighbors, above 0 and up to 1e15.
         eigen_floor: A lower bound of the least eigenvalue of ``Q Q^T``, from 0 to 1e100.
         frobenius_bound: An upper bound of ``|Q|_F``, above 0 and up to 1e100.
         sensitivity: An upper bound of ``|Q - Q'|_F`` for all neighbors, above 0 and up to 1e100.
@@ -92,9 +93,9 @@ class Sketch(Mechanism):
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several sketches, which must be independent.
+        """Whether one release has several sketches.
 
-        Only then do their privacy losses add.
+        Their privacy losses add only if the sketches are independent.
         """
         return self.layer_count > 1
 
@@ -108,12 +109,13 @@ class Sketch(Mechanism):
 
     @property
     def floor(self) -> float:
-        """The floor ``lam + sigma_g^2/sigma_A^2``.
+        """The eigenvalue floor plus the noise, ``lam + sigma_g^2/sigma_A^2`` (C14).
 
-        It is the least eigenvalue of the covariance of a column over ``sigma_A^2``.
+        ``lam`` is ``eigen_floor``, ``sigma_g`` is ``noise_sigma`` and ``sigma_A`` is ``sketch_sigma``. The sum is a
+        lower bound of the eigenvalues of the covariance of a released column, over ``sigma_A^2``.
 
         Raises:
-            InvalidParameterError: The noise was left out.
+            InvalidParameterError: ``noise_sigma`` was omitted.
         """
         noise = self.noise_sigma
         if noise is None:
@@ -123,10 +125,10 @@ class Sketch(Mechanism):
         return self.eigen_floor + noise**2 / variance
 
     def ratio(self, change: float | None) -> float:
-        """Return ``gamma`` if it was given, else ``Gamma = floor / change``, rounded down.
+        """Return ``gamma`` if it was given, else ``floor / change``, rounded down.
 
         Args:
-            change: The Frobenius norm of the difference of ``Q Q^T``; None if it is unknown.
+            change: An upper bound of ``|Q Q^T - Q' Q'^T|_F`` for all neighbors; None if it is unknown.
 
         Returns:
             A positive number without a unit.
@@ -147,21 +149,26 @@ class Sketch(Mechanism):
 
     @property
     def gamma_of_matrices(self) -> float:
-        """``Gamma`` with ``B_C = 2 B_F B_S``, which bounds ``|Q Q^T - Q' Q'^T|_F`` (C14)."""
+        """The ratio ``Gamma`` for a difference of any rank (C14).
+
+        With the bounds ``B_F`` on ``|Q|_F`` and ``B_S`` on ``|Q - Q'|_F``, the difference ``|Q Q^T - Q' Q'^T|_F`` is at
+        most ``2 B_F B_S``.
+        """
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore
 
     @property
     def gamma_of_one_column(self) -> float:
-        """``Gamma`` with ``B_C = B_S^2`` (C14).
+        """The ratio ``Gamma`` if one column is added to or removed from ``Q`` (C14).
 
-        One column of norm at most ``B_S`` is added or removed.
+        The norm of the column is at most the sensitivity ``B_S``, so the difference ``|Q Q^T - Q' Q'^T|_F`` is at most
+        ``B_S^2``.
         """
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
 
 def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumptions on norms and on the least eigenvalue.
+    """Return the assumptions on the norms and on the least eigenvalue.
 
     Assumptions that clipping enforces are omitted.
     """
@@ -175,9 +182,9 @@ def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumptions of bounds on one column.
+    """Return the assumptions of bounds for which one record is one column of ``Q``.
 
-    A record is one column of ``Q``. Further assumptions limit norms and the least eigenvalue.
+    They include the assumptions on the norms and on the least eigenvalue.
     """
     column = DataAssumption.RECORD_IS_COLUMN.at()
     if mechanism.gamma is not None:
@@ -187,9 +194,10 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def check_finite_divergence(mechanism: Sketch) -> None:
-    """Raise :class:`UnsupportedError` for ``Gamma <= 1``.
+    """Raise an error unless ``Gamma > 1``, where the Renyi divergence is finite.
 
-    The Renyi divergence may then be infinite.
+    Raises:
+        UnsupportedError: ``Gamma`` is at most 1.
     """
     if mechanism.gamma_of_matrices <= 1.0:
         raise UnsupportedError(

@@ -24,12 +24,16 @@ LEAST_START = 1e-8
 
 
 def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
-    """Return ``ln H_eps`` for each ``nu`` and each real ``eps`` (C14).
+    """Return the log of the hockey-stick divergence of two sketches (C14).
 
-    The rank of the sketch is ``2 half_rank``.
+    The divergence is ``H_eps(P||Q) = sup over events of P - e^eps Q``. With ``present``, ``P`` is the release with the
+    record and ``Q`` the release without it; otherwise the reverse. The relative error is that of the quadrature.
 
-    With ``present``, ``P`` is the release with the record and ``Q`` the release without it; otherwise the reverse. The
-    relative error is that of the quadrature.
+    Args:
+        half_rank: Half of the number of rows of the sketch.
+        nu: The relative increase of the variance by the record in one direction, for each pair of sketches.
+        eps: Epsilon of each pair, which may be negative.
+        present: Whether ``P`` is the release with the record.
     """
     import numpy as np
 
@@ -50,9 +54,10 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
 
 
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
-    """Return the profile at ``rank`` and ``nu`` (C14).
+    """Return the privacy profile of a sketch, if a record is one column (C14).
 
-    ``T`` fresh releases of rank ``r`` have the profile at rank ``T r``.
+    The column increases the variance in one direction by the relative amount ``nu``. ``T`` fresh releases with ``r``
+    rows have the profile at rank ``T r``.
     """
     if nu == math.inf:
         return PrivacyProfile(lambda eps: Enclosure(-math.inf, 0.0))
@@ -74,13 +79,16 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """Return the profile at the largest ``nu`` of a column, which is the worst case."""
+    """Return the profile for a column of the largest norm, which is the worst case."""
     # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
 def _is_attained(mechanism: Sketch) -> bool:
-    """Return whether a column of norm ``B_S`` fits in ``|Q|_F <= B_F`` (C4, "Which sides")."""
+    """Return whether the worst pair of datasets satisfies the assumptions (C4).
+
+    It differs in a column of norm ``B_S``, which must be possible within the bound ``B_F`` on ``|Q|_F``.
+    """
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.
     return total is None or total**2 >= mechanism.eigen_floor + step**2

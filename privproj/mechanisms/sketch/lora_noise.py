@@ -1,11 +1,9 @@
 """Compute moments of the noise that a step of LoRA adds to a gradient.
 
-The moments are not a privacy guarantee.
-
-With ``A`` of shape ``r x m`` a step of LoRA changes the weights along ``q A^T A = q + u`` for each gradient row ``q``:
-``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r`` the entries of ``u`` are close to Gaussian,
-up to a constant that the paper does not state. This closeness does not imply privacy
-(docs/not-a-guarantee.md).
+The moments are not a privacy guarantee. Let ``A``, of shape ``r x m``, be the random factor of LoRA. A step changes the
+weights along ``q A^T A`` for each row ``q`` of the gradient. So its noise is ``u = q (A^T A - I)`` (arXiv 2409.17538v9,
+Lemmas 6.1, B.1, C.2). For large ``r`` the entries of ``u`` are close to Gaussian, up to a constant that the paper does
+not state. This closeness does not imply privacy (docs/not-a-guarantee.md).
 """
 
 import math
@@ -23,9 +21,9 @@ NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetr
 
 @dataclass(frozen=True)
 class _NoiseMoments:
-    """The mean and the variance of one entry of ``u``.
+    """The mean and the variance of one entry of LoRA's noise ``u``.
 
-    ``rank_rate`` is ``9/sqrt(r) (|q|_1/|q|_2)^3`` if ``|q|_1`` is given.
+    ``rank_rate`` is ``9/sqrt(r) (|q|_1/|q|_2)^3``, or None if ``|q|_1`` was not given.
     """
 
     mean: float
@@ -45,9 +43,10 @@ def lora_noise(
 ) -> _NoiseMoments:
     """Return the mean and the variance of an entry of LoRA's noise.
 
-    The noise is ``u = q (A^T A - I)`` for a gradient row ``q``. With entries of ``A`` of variance ``v`` the mean is
-    ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)``
-    for uniform ones. These numbers describe the noise; they are not a privacy guarantee.
+    The noise is ``u = q (A^T A - I)`` for a gradient row ``q`` and the random factor ``A``, of shape ``r x m``. If the
+    entries of ``A`` have the variance ``v``, the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)``
+    for Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are
+    not a privacy guarantee.
 
     Args:
         entry: ``q_i``, the entry of the row, of absolute value at most ``row_norm``.

@@ -1,7 +1,7 @@
 """Compute the exact profile of the secret sketch of one vector (C14).
 
 The query is one vector ``g``, that is a matrix ``Q`` with one row. The release is an isotropic Gaussian vector whose
-variance depends on ``|g|`` only, so the worst case is a pair of norms.
+variance depends on the norm ``|g|`` only. So the worst pair of neighbors is determined by two norms.
 """
 
 import math
@@ -17,11 +17,13 @@ from privproj.result import Status
 
 
 def largest_ratio(floor: float, least: float, change: float, total: float) -> float:
-    """Return ``nu``, the largest relative difference of the variances of two neighbors, rounded up.
+    """Return the largest relative difference ``nu`` of two variances, rounded up.
+
+    The variances are those of the releases of two neighboring datasets.
 
     Args:
-        floor: The noise ``a = sigma_g^2/sigma_A^2``, in units of a squared norm.
-        least: The least norm of the vector.
+        floor: The ratio ``sigma_g^2/sigma_A^2`` of the variances of noise and sketch, in units of a squared norm.
+        least: The smallest norm of the vector.
         change: An upper bound of the norm of the difference of neighboring vectors, ``inf`` if unknown.
         total: An upper bound of the norm of the vector, ``inf`` if unknown.
     """
@@ -36,9 +38,9 @@ def largest_ratio(floor: float, least: float, change: float, total: float) -> fl
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """Return the profile at the worst pair of norms.
+    """Return the privacy profile for the worst pair of norms.
 
-    Either neighbor may have the longer vector in each release, so several releases are composed numerically.
+    In each release either neighbor may have the longer vector, so several releases are composed numerically.
     """
     noise = mechanism.floor - mechanism.eigen_floor
     # A smaller least norm allows more pairs.
@@ -51,7 +53,11 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
 
 
 def _check(mechanism: Sketch) -> None:
-    """Raise :class:`InvalidParameterError` unless noise and a norm are given, and the norms are consistent."""
+    """Raise an error unless noise and norms are given and consistent.
+
+    Raises:
+        InvalidParameterError: ``gamma`` is given, both norms are missing, or the norms contradict the eigenvalue floor.
+    """
     if mechanism.gamma is not None:
         raise InvalidParameterError(
             "gamma", mechanism.gamma, "omitted for this bound", "give noise_sigma, and frobenius_bound or sensitivity"
@@ -64,7 +70,10 @@ def _check(mechanism: Sketch) -> None:
 
 
 def _assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumptions on norms that clipping does not enforce; none if the parameters are invalid."""
+    """Return the assumptions on norms that clipping does not enforce.
+
+    There are none if the parameters are invalid; the check reports that.
+    """
     return () if mechanism.gamma is not None else matrix_assumptions(mechanism)
 
 

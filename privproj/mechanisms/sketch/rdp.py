@@ -1,19 +1,20 @@
 """Compute Renyi curves of the secret sketch (C14).
 
-They are the published curve (2409.17538v9, Lemma 7.1, Corollary 7.3) and sharper ones.
+They are the published curve (arXiv 2409.17538v9, Lemma 7.1, Corollary 7.3) and smaller ones. One step of LoRA releases
+such a sketch. The claim that LoRA training is private by design is refuted (C22).
 
-One step of LoRA is such a sketch; the claim that LoRA training is private by design is refuted.
-
-The ``rank`` columns of a release are i.i.d. Gaussian with covariances ``Sigma_1``, ``Sigma_2``. With the eigenvalues
-``nu_i`` of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``,
+The ``rank`` columns of a release are i.i.d. Gaussian with the covariance ``Sigma_1``, or ``Sigma_2`` for a neighboring
+dataset. Let ``nu_i`` be the eigenvalues of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``. The Renyi divergence
+of order ``alpha`` is
 
     D(alpha) = rank/(2 (alpha-1)) sum_i [alpha ln(1 + nu_i) - ln(1 + alpha nu_i)],    sum nu_i^2 <= Gamma^-2.
 
-**One eigenvalue is the worst case.** Let ``f(t) = alpha ln(1-t) - ln(1 - alpha t) = sum_{j>=2} (alpha^j - alpha)/j
-t^j``. Each term of the sum is at most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0 (powers
-``j/2 >= 1``, coefficients ``>= 0``). So the sum is at most ``f(sqrt(sum nu_i^2)) <= f(1/Gamma)``.
+**One eigenvalue is the worst case.** Let
+``f(t) = alpha ln(1-t) - ln(1 - alpha t) = sum_{j>=2} (alpha^j - alpha)/j t^j``. Each term of the sum over ``i`` is at
+most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0 (powers ``j/2 >= 1``, coefficients
+``>= 0``). So the sum is at most ``f(sqrt(sum nu_i^2)) <= f(1/Gamma)``.
 
-**Relative to the other covariance.** With eigenvalues relative to ``Sigma_2`` the bracket is
+**Relative to the other covariance.** With eigenvalues ``nu`` relative to ``Sigma_2`` each term is
 ``-(alpha-1) ln(1 + nu) - ln(1 - (alpha-1) nu)``, whose coefficients ``((alpha-1)^j + (-1)^j (alpha-1))/j`` are
 non-negative for ``alpha >= 2``. The same argument gives a smaller bound there, attained at rank one.
 """
@@ -37,9 +38,9 @@ ROUNDED = 1e-15
 
 
 def divergence_bracket(alpha: float, t: float) -> float:
-    """Return ``f(t) = alpha ln(1-t) - ln(1 - alpha t)``, rounded up.
+    """Return ``alpha ln(1-t) - ln(1 - alpha t)``, rounded up, for ``0 < alpha t < 1``.
 
-    The domain is ``0 < alpha t < 1``.
+    The result is the worst term of the Renyi divergence at ``t = 1/Gamma``; see the module docstring.
     """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
@@ -50,7 +51,8 @@ def divergence_bracket(alpha: float, t: float) -> float:
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
     """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)``, rounded up.
 
-    The domain is ``0 < (alpha-1) t < 1``.
+    ``(alpha-1) t`` must be above 0 and below 1. The result is the worst term of the Renyi divergence relative to the
+    other covariance, at ``t = 1/Gamma``; see the module docstring.
     """
     x = (alpha - 1.0) * t
     # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
@@ -59,9 +61,9 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 
 
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
-    """Return the curve ``rdp-tight`` times a number of eigenvalues.
+    """Return the Renyi curve for ``1 < alpha < Gamma`` (bound ``rdp-tight``).
 
-    The orders are ``1 < alpha < Gamma``.
+    The published bound ``rdp`` multiplies it by the number of ``eigenvalues``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
@@ -73,9 +75,9 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return the Renyi curve by eigenvalues relative to ``Sigma_2``.
+    """Return the Renyi curve from eigenvalues relative to the other covariance.
 
-    The orders are ``2 <= alpha < Gamma + 1``.
+    Its orders are ``2 <= alpha < Gamma + 1``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
@@ -98,9 +100,10 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def eigenvalues_of(mechanism: Sketch) -> int:
-    """Return the number of eigenvalues.
+    """Return the number of eigenvalues, a factor of the published bounds.
 
-    Raises :class:`InvalidParameterError` if it is missing.
+    Raises:
+        InvalidParameterError: The number is missing.
     """
     if mechanism.eigenvalues is None:
         raise InvalidParameterError(
@@ -154,14 +157,14 @@ RDP_BEST = Bound(
 
 
 def _tcdp_of(mechanism: Sketch) -> ConcentratedCurve:
-    """Return the truncated concentrated curve of one release, for ``Gamma > 5/2``."""
+    """Return the truncated concentrated DP curve of one release, for ``Gamma > 5/2``."""
     gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * eigenvalues_of(mechanism)
     # (rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5) (2409.17538v9, Corollary 7.3; C14).
     return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
 
 
 def _check_tcdp(mechanism: Sketch) -> None:
-    """Raise :class:`UnsupportedError` for ``Gamma <= 5/2``."""
+    """Raise :class:`UnsupportedError` unless ``Gamma > 5/2``."""
     if mechanism.gamma_of_matrices <= 2.5:
         raise UnsupportedError(
             f"the bound tcdp needs gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}. Use the bound rdp-best"
@@ -181,9 +184,10 @@ TCDP = Bound(
 
 
 def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
-    """Return the curve of one release.
+    """Return the Renyi curve of one LoRA step.
 
-    Raises :class:`UnsupportedError` for several releases, because their gradients depend on ``A``.
+    Raises:
+        UnsupportedError: The run has several releases. The gradients of later ones depend on ``A``.
     """
     if run.steps > 1:
         raise UnsupportedError(

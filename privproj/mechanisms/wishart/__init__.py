@@ -17,10 +17,9 @@ from privproj.result import Status, limit_text
 class Wishart(Mechanism):
     """The vector Wishart mechanism, which adds no noise.
 
-    The release is ``M v``, where ``M`` is resampled for each release.
-
-    ``v`` is a vector of length ``dim``, and ``M ~ W_dim(I/rank, rank)`` is secret. The angle of neighboring vectors and
-    the ratio of their norms are assumptions on the data.
+    The release is ``M v`` for a vector ``v`` of length ``dim``. The random Wishart matrix ``M ~ W_dim(I/rank, rank)``
+    is secret and resampled for each release. The angle between neighboring vectors and the ratio of their norms are
+    assumptions on the data.
 
     Args:
         dim: The length of the vector, from 1 to 1e7.
@@ -80,7 +79,7 @@ class Wishart(Mechanism):
         """The triple ``(d, r, m)`` of dimension, degrees of freedom and misalignment.
 
         Raises:
-            InvalidParameterError: One of them is missing.
+            InvalidParameterError: A value of the triple is missing.
         """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
@@ -107,7 +106,11 @@ OF_ALIGNMENT: dict[str, Any] = {
 
 
 def check_equal_norms(mechanism: Wishart) -> None:
-    """Raise :class:`UnsupportedError` for different norms."""
+    """Raise an error if the norms of neighboring vectors may differ.
+
+    Raises:
+        UnsupportedError: ``norm_ratio`` is not 1.
+    """
     if mechanism.norm_ratio != 1.0:
         raise UnsupportedError(
             f"norm_ratio must be 1 for this bound, got {mechanism.norm_ratio:g}. "

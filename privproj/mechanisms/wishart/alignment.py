@@ -1,6 +1,7 @@
 """Bound the alignment of vectors, and the cost of descent along a Wishart matrix.
 
-These numbers are not privacy guarantees.
+These numbers are not privacy guarantees. The alignment ``rho`` is the cosine of the angle between two vectors, and
+``1 - rho`` is their misalignment.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""Evaluate Theorem 1 of the early version of 2601.21719 (C11).
+"""Evaluate Theorem 1 of the early version of arXiv 2601.21719, with optimized parameters (C11).
 
-Its parameters are optimized.
-
-It bounds the loss if ``r v.y`` is not small and ``M`` is not large: as proved, and with the exact probability that ``r
-v.y`` or ``r v'.y`` is small (Figure 1a of the paper).
+For neighboring unit vectors ``v``, ``v'`` and the release ``y = M v`` with ``r`` degrees of freedom, the theorem bounds
+the privacy loss if ``r v.y`` and ``r v'.y`` exceed a threshold ``t``, and ``r |y|`` is at most ``R``. The probability
+of all other outputs is added to delta. ``early`` uses the published bound on the probability that ``r v.y`` or
+``r v'.y`` is at most ``t``, and ``early-exact-tail`` its exact value (Figure 1a of the paper).
 """
 
 import math
@@ -31,10 +31,10 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """Return the largest privacy loss outside of the excluded events (C11).
 
-    Outside of them ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R``.
-
-    Its logarithm is that of ``(R/t) cos(theta - theta_R)``, largest at ``theta_R = arccos(t/R)``. Beyond ``theta_R`` a
-    better aligned pair is worse, so the largest value is used. A negative logarithm counts as 0.
+    Outside of these events ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius``. The loss
+    contains the logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between ``v`` and ``v'`` and
+    ``theta_R = arccos(t/R)``. The cosine is largest at ``theta_R``. For a larger angle a better aligned pair is worse,
+    so the largest value is used. A negative logarithm counts as 0.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -50,7 +50,7 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
 def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
     """Return the log of a bound on ``P(min(r v.y, r v'.y) <= t)`` (C11).
 
-    The bound holds for any ``eta``.
+    The bound holds for every ``eta >= 0``.
     """
     from scipy import special
 
@@ -64,20 +64,20 @@ def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
 
 
 def _log_below(rank: int, x: float) -> float:
-    """Return ``ln P(chi2_r <= x)``, from the smaller of the two tails."""
+    """Return ``ln P(chi2_r <= x)`` for ``r = rank``, computed from the smaller tail."""
     place = 0.5 * rank, (x - rank) / rank, x / rank
     return log1m_exp(log_gamma_tail(*place)) if x > rank else log_gamma_below(*place)
 
 
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
-    """Return the log of a bound of the probability that ``r |y|`` exceeds ``R``."""
+    """Return the log of a bound on the probability that ``r |y|`` exceeds ``radius``."""
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
 
 
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
-    """Return the ``R`` that ``r |y|`` exceeds with probability at most ``e^log_bad``.
+    """Return the radius that ``r |y|`` exceeds with probability at most ``e^log_bad``.
 
     The function is the inverse of :func:`_log_spectral`.
     """
@@ -87,18 +87,18 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 
 
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
-    """Return the rule from delta to epsilon and from epsilon to delta.
+    """Return the rule between delta and epsilon, with optimal ``t`` and ``R``.
 
-    ``t`` and ``R`` are optimized, and ``log_tail(t)`` is the log of the part of delta that ``t`` needs.
+    ``log_tail(t)`` is the log of the part of delta that the threshold ``t`` needs.
     """
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
 
 
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
-    """Return epsilon at this log delta.
+    """Return epsilon at a log delta, with optimal ``t`` and ``R``.
 
-    At the largest ``t``, the tail uses all of delta. At a smaller ``t``, ``R`` uses the rest.
+    The largest possible ``t`` uses all of delta. For a smaller ``t``, the rest of delta determines ``R``.
     """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
@@ -115,12 +115,11 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 
 
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
-    """Return the log of the least delta at this epsilon, or 0.
+    """Return the smallest log delta at an epsilon, or 0 if no delta is below 1.
 
-    The result is the least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``, or 0 if none is below 1.
-
-    The loss increases with ``R`` and decreases with ``t``. The smallest ``t`` is where the loss at the least ``R`` is
-    ``eps``.
+    Delta is the tail probability at ``t`` plus the bound on the norm at ``R``, minimized subject to a loss of at most
+    ``eps``. The loss increases with ``R`` and decreases with ``t``. At the smallest possible ``t``, the loss at the
+    smallest ``R`` is ``eps``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -143,9 +142,17 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """Return ``(eps, ln delta)`` at ``t``, ``eta``, ``R`` and ``c``.
+    """Return ``(eps, ln delta)`` at given values of ``t``, ``eta``, ``R`` and ``c``.
 
-    Raises :class:`InvalidParameterError` if a value is out of range.
+    Args:
+        mechanism: The mechanism with its misalignment.
+        t: The threshold of ``r v.y`` and ``r v'.y``, above 0.
+        eta: The margin of the threshold in the published tail bound, at least 0.
+        radius: ``R``, the bound on ``r |y|``, above ``t`` and above ``(sqrt d + sqrt r)^2``.
+        c: The constant of the bound on the spectral norm, above 0 and at most 1/2.
+
+    Raises:
+        InvalidParameterError: A value is out of range.
     """
     dim, rank, _ = mechanism.shape
     if not t > 0.0 or not eta >= 0.0 or not 0.0 < c <= SPECTRAL_CONSTANT:
@@ -160,10 +167,7 @@ def early_bound_at(
 
 
 def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
-    """Return the (epsilon, delta) rule of Theorem 1 in the early version of 2601.21719, at the best ``eta``.
-
-    The best ``eta`` is found for every ``t`` (C11).
-    """
+    """Return the rule of the bound ``early``, with the best ``eta`` for every ``t``."""
 
     @cache
     def log_tail(t: float) -> float:
@@ -174,7 +178,11 @@ def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
 
 
 def _check_alignment(mechanism: Wishart) -> None:
-    """Raise :class:`UnsupportedError` unless ``rho > 0`` and the norms are equal."""
+    """Raise an error unless the theorem covers the assumption on the data.
+
+    Raises:
+        UnsupportedError: The misalignment is at least 1, or the norms of neighbors may differ.
+    """
     if mechanism.shape[2] >= 1.0:
         raise UnsupportedError(
             f"misalignment must be below 1 for this bound, got {mechanism.shape[2]:g}. Use the bound exact"
@@ -199,7 +207,10 @@ EARLY = Bound(
 
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
-    """Return ``ln P(min(r v.y, r v'.y) <= t)``, a sum of two positive terms (C11)."""
+    """Return ``ln P(min(r v.y, r v'.y) <= t)``, exactly up to rounding (C11).
+
+    It is the log of a sum of two positive terms.
+    """
     # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
@@ -207,11 +218,11 @@ def log_mixed_tail(mechanism: Wishart, t: float) -> float:
 
 
 def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
-    """Return the log of the expectation over ``X > t``.
+    """Return ``ln E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]`` for ``X ~ chi2_r``.
 
-    The variable of integration is ``ln v`` with ``X = t (1 + v)``.
-
-    The mass lies close to ``t``, or for a tiny ``t`` near ``1 - rho^2``, decades above it.
+    ``r`` is ``rank``, ``m`` is ``1 - rho`` and ``spread`` is ``sqrt(1 - rho^2)``. The variable of integration is
+    ``ln v`` with ``X = t (1 + v)``. The mass lies close to ``t``, or for a tiny ``t`` near ``1 - rho^2``, decades above
+    ``t``.
     """
     import numpy as np
     from scipy import special
@@ -229,7 +240,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 
 def _log_fronts(rank: int, w: "Array") -> "Array":
-    """Return ``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
+    """Return ``ln[u^a e^-u / Gamma(a)]`` at ``u = a e^w``, for ``a = rank/2``."""
     from privproj.distributions.gamma_hockey_stick import deviance
 
     # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).

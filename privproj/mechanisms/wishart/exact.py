@@ -10,9 +10,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
-    """Return the exact profile of the least aligned pair.
+    """Return the exact profile of the worst pair of vectors.
 
-    The least aligned pair that the assumption allows is the worst case (C10).
+    For equal norms it is the least aligned pair that the assumption allows (C10). For different norms the worst pair is
+    enclosed numerically (C12).
     """
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:

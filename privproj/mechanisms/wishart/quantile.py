@@ -1,6 +1,8 @@
-"""Evaluate Theorem 1 of 2601.21719 at quantiles of the privacy loss (C11).
+"""Evaluate Theorem 1 of arXiv 2601.21719 at quantiles of the privacy loss (C11).
 
-``quantile`` is the published loss, ``quantile-sharp`` the largest loss within the quantiles.
+The loss is a function of a Student variable ``T`` and a chi-squared variable ``W``. Both lie within quantiles except
+with probabilities ``delta_T`` and ``delta_W``, whose sum is delta. ``quantile`` is the published bound on the loss
+within the quantiles, and ``quantile-sharp`` the largest loss within them.
 """
 
 import math
@@ -23,12 +25,12 @@ QUANTILE_RTOL = 1e-12  # soundness: quantiles are moved outward by this relative
 
 @dataclass(frozen=True)
 class _Quantiles:
-    """Quantiles of ``T`` and ``W`` at ``delta_T`` and ``delta_W``.
+    """Quantiles of the variables ``T`` and ``W`` of the privacy loss (C9).
 
     Attributes:
         t: The value that ``|T|/sqrt(r)`` exceeds with probability ``delta_T``.
         top: The value that ``W`` exceeds with probability ``delta_W``.
-        both: Two quantiles outside of which ``W`` lies with total probability ``delta_W``.
+        both: Two values, outside of which ``W`` lies with probability ``delta_W``.
     """
 
     t: float
@@ -37,9 +39,9 @@ class _Quantiles:
 
 
 def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """Return the quantiles at these shares of delta.
+    """Return the quantiles at given shares of delta, rounded outward.
 
-    The results are infinite if a share is too small for the quantile functions.
+    They are infinite if a share is too small for the quantile functions.
     """
     from scipy import special
 
@@ -60,11 +62,17 @@ def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) ->
 def largest_at_corners(
     dim: int, rank: int, log_ratio: float, log_ends: tuple[float, float], w: tuple[float, float]
 ) -> float:
-    """Return the largest loss at the ends of ``ln A`` and ``W``, rounded up.
+    """Return the largest privacy loss on a rectangle of ``A`` and ``W``, rounded up.
 
-    Both orders of the norms are covered. The result is at least 0.
+    The loss is a function of ``A`` and ``W`` (C9). It is linear in ``W``. In ``1/A`` it is convex, or monotone if
+    ``d + 1 < r``. The result covers both orders of the norms and is at least 0.
 
-    The loss is linear in ``W``. In ``1/A`` it is convex, or monotone where ``p < 0``.
+    Args:
+        dim: The dimension ``d``.
+        rank: The degrees of freedom ``r``.
+        log_ratio: The log of the ratio of the norms of the neighbors.
+        log_ends: The logs of the ends of the range of ``A``.
+        w: The ends of the range of ``W``.
     """
     p, q = 0.5 * (dim + 1 - rank), 0.5 * (dim + rank - 1)
     # p ln A - q ln tau + (W/2)(tau/A - 1), tau = kappa/kappa' in both orders (C11, C12, C13).
@@ -79,10 +87,17 @@ def largest_at_corners(
 
 
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the published bound on the loss outside of two tail events.
+    """Return the published bound on the privacy loss outside of two tail events.
 
-    The result is ``inf`` unless ``a_- > 0``. ``m`` is the misalignment ``1 - rho``. The logs of the
-    probabilities of the events are ``log_delta_t`` and ``log_delta_w``.
+    Args:
+        dim: The dimension ``d``.
+        rank: The degrees of freedom ``r``.
+        m: The misalignment ``1 - rho``.
+        log_delta_t: The log of the probability of the event for ``T``.
+        log_delta_w: The log of the probability of the event for ``W``.
+
+    Returns:
+        The bound in nats; ``inf`` if the lower quantile of ``A`` is not above 0 (C9 defines ``A``).
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
@@ -97,11 +112,12 @@ LossBound = Callable[[int, int, float, float, float], float]
 
 
 def split_rule(epsilon: Callable[[float | str, float], float], default: float | str, **fields: Any) -> OverRun:
-    """Return the rule ``epsilon(split, log_delta)`` over a run.
+    """Return the rule from delta to epsilon at the split of delta of a run.
 
-    The split is that of the run, or ``default``.
-
-    ``fields`` are passed on to the rule.
+    Args:
+        epsilon: Map from the split and ``ln delta`` to epsilon.
+        default: The split if the run has none.
+        **fields: Other fields of :class:`privproj.profiles.approximate_dp.EpsilonDeltaRule`.
     """
 
     def over_run(run: Run) -> Curve:
@@ -111,11 +127,10 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 
 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
-    """Return the rule of a loss.
+    """Return the rule from delta to epsilon for a bound on the loss.
 
-    ``margin`` is the relative error of the loss for quantiles that are moved by :data:`QUANTILE_RTOL`.
-
-    Delta is split between ``T`` and ``W``, evenly unless the run has another split.
+    Delta is divided between ``T`` and ``W``, evenly unless the run has another split. ``margin`` is the relative error
+    of the loss if quantiles are moved by :data:`QUANTILE_RTOL`.
     """
     return split_rule(partial(quantile_epsilon, loss, *mechanism.shape), 0.5, margin=margin)
 
@@ -123,9 +138,9 @@ def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
 def quantile_epsilon(
     loss: LossBound, dim: int, rank: int, misalignment: float, split: float | str, log_delta: float
 ) -> float:
-    """Return epsilon at this log delta.
+    """Return epsilon at a log delta, for a bound ``loss`` on the privacy loss.
 
-    ``split`` is the share of delta for ``T``; otherwise the share is optimized.
+    ``split`` is the share of delta for ``T``; as a text it means that the share is optimized.
     """
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
@@ -160,11 +175,10 @@ QUANTILE = Bound(
 
 
 def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest loss within the quantiles (C11).
+    """Return the largest privacy loss within the quantiles (C11).
 
-    ``W`` is below its top quantile, or between two quantiles, whichever gives the smaller loss.
-
-    The pair at the assumed misalignment dominates every better aligned pair (C10).
+    ``W`` is either below its top quantile or between two quantiles; the range with the smaller result is used. The pair
+    at the assumed misalignment dominates every better aligned pair (C10).
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t
