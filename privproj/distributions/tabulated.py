@@ -51,9 +51,7 @@ INTERPOLATION_ERROR = 1e-12
 
 ROWS_AT_ONCE = 54  # points whose densities are sums over the same terms
 
-SCAN_STRIDE = (
-    8  # stride of the terms that are computed first, to find the range of terms that are not negligible
-)
+SCAN_STRIDE = 8  # stride of the terms that are computed first, to find the range of terms that are not negligible
 
 # soundness: nats below the largest scanned term of a row at which terms are omitted
 LOG_NEGLIGIBLE_TERM = 60.0
