@@ -81,10 +81,11 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 
 @dataclass(frozen=True)
 class SumDistribution:
-    """Discrete distribution of a sum ``Z`` of independent likelihood ratios.
+    """Discrete distribution of a sum ``Z`` of independent likelihood ratios, as a bound.
 
-    Each ratio ``W`` enters as ``W - w``, with ``w`` its least value. The distribution is an upper or a lower bound of
-    the exact one, in the sense of the module docstring. The code that builds it guarantees this (C25).
+    Each ratio ``W`` enters as ``W - w``, with ``w`` its least value. For every ``c``, the means of ``(Z - c)_+`` and
+    ``(c - Z)_+`` are at least as large as for the exact distribution (upper bound), or at most as large (lower bound).
+    The code that builds the distribution guarantees one of both (C25).
     """
 
     places: Array  # values ``z_i >= 0`` of the atoms, increasing; dimensionless
@@ -122,8 +123,10 @@ class _Epoch:
     def excess(self, losses: Array) -> Array:
         """Return an upper or lower bound of the excess of the epoch in the remove direction.
 
+        The excess is delta minus ``max(0, 1 - e^eps)``.
+
         Args:
-            losses: ``ln s = eps`` in nats, of any sign.
+            losses: Epsilons in nats, of any sign.
         """
         bounds = np.empty(len(losses))
         for read, chosen in ((self.right, losses >= 0.0), (self.left, losses < 0.0)):
@@ -135,7 +138,8 @@ class _Epoch:
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
         """Return ``c = t (s - w)`` at ``ln s = losses``, rounded down and rounded up.
 
-        ``c`` is the threshold of ``Z`` at which ``S/t = s``, for ``t`` batches. It is 0 where ``s <= w``.
+        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, and ``Z = S - t w``, where ``w`` is
+        their least value. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
         """
         # c = t s (1 - e^(ln w - ln s))
         c = self.batches * np.exp(losses) * -np.expm1(np.minimum(self.log_least - losses, 0.0))
@@ -143,7 +147,11 @@ class _Epoch:
         return c * (1.0 - error), c * (1.0 + error)
 
     def right(self, losses: Array) -> Array:
-        """Return a bound of the excess ``m + E (S/t - s)_+`` at ``ln s = losses``, for ``s >= 1``."""
+        """Return a bound of the excess of the epoch at ``ln s = losses``, for ``s >= 1``.
+
+        The excess is ``m + E (S/t - s)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches and
+        ``m`` is the mass of infinite losses.
+        """
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = low if self.above else high
         # sum q (z - c)_+, also over the far atoms; beyond the grid the value at its end (above) or 0 (below)
@@ -157,7 +165,10 @@ class _Epoch:
         return np.maximum(share, 0.0) / self.batches * self.factor
 
     def left(self, losses: Array) -> Array:
-        """Return a bound of the excess ``E (s - S/t)_+`` at ``ln s = losses``, for ``s < 1``."""
+        """Return a bound of the excess of the epoch at ``ln s = losses``, for ``s < 1``.
+
+        The excess is ``E (s - S/t)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches.
+        """
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = high if self.above else low
         # sum q (c - z)_+
@@ -219,9 +230,9 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
 
 
 def blocks_of(run: Run) -> list[tuple[int, int]]:
-    """Return pairs of a block size of :func:`allocate` and the number of such blocks.
+    """Return the sizes of the blocks of an epoch, and how many the run has of each.
 
-    The number counts the blocks of all epochs of the run (C25).
+    :func:`allocate` defines the blocks (C25).
     """
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
@@ -405,8 +416,10 @@ class EpochBounds:
     def excess_below(self, losses: Array) -> Array:
         """Return lower bounds of the excess in the remove direction, 0 if unknown.
 
+        The excess is delta minus ``max(0, 1 - e^eps)``.
+
         Args:
-            losses: The points ``ln s = eps`` in nats, of any sign.
+            losses: Epsilons in nats, of any sign.
         """
         if self.below is None:
             return np.zeros(len(losses))

@@ -101,9 +101,10 @@ SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """Two measures ``P`` and ``Q`` on a uniform grid of losses (C18).
+    """Two measures ``P`` and ``Q`` on a uniform grid of privacy losses (C18).
 
-    The code that builds a pair guarantees that it dominates a release, or that the release dominates it.
+    In the remove direction ``P`` is for the dataset with the record, and ``Q`` for the dataset without it. The code
+    that builds a pair guarantees that it dominates a release, or that the release dominates it.
     """
 
     cells: Cells  # losses as integer multiples of ``step``, in increasing order
@@ -121,21 +122,24 @@ class DominatingPair:
 
     @property
     def losses(self) -> FloatArray:
-        """The losses in nats."""
+        """The privacy losses of the grid points, in nats."""
         return self.step * self.cells
 
     @property
     def log_size(self) -> float:
         """An upper bound of ``ln max(1, |P|)``, where ``|P|`` is the total mass of ``P``.
 
-        ``|P|`` may exceed 1 only if the mass of cell 0 was set to 0.
+        ``|P|`` may exceed 1 only if the mass at the loss 0 was set to 0.
         """
         if float(self.masses[np.searchsorted(self.cells, 0)]) > self.rounding:
             return 0.0
         return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
 
     def mirrored(self) -> "DominatingPair":
-        """Return the pair ``(Q, P)`` for the add direction, if this one is for remove."""
+        """Return the pair with ``P`` and ``Q`` exchanged.
+
+        If this pair is for the remove direction, the result is for the add direction.
+        """
         # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.
         masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
         error = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
@@ -209,7 +213,8 @@ class CoarseDescription:
     def pairs(self, step: float) -> "ExcessBounds":
         """Return bounds of the excess of one sampled step in the remove direction (C18).
 
-        They are valid if the profile is. If the sampled pair is symmetric, they hold in the add direction too.
+        The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``. The bounds are valid if the profile is. If the
+        sampled pair is symmetric, they hold in the add direction too.
 
         Args:
             step: The distance of two grid points in nats.
@@ -334,9 +339,9 @@ def describe_coarsely(
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
-    """Return upper bounds of the excess of a release in the remove direction.
+    """Return upper bounds of the excess of an unsampled release in the remove direction.
 
-    The release is not sampled, and ``eps >= 0`` in nats. For these epsilons the excess equals delta.
+    For ``eps >= 0`` (nats) the excess ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` equals delta.
     """
     return delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
@@ -370,9 +375,11 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
 
 
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
-    """Return the standard deviation of the finite losses in nats.
+    """Return the standard deviation in nats of the finite losses of a distribution.
 
-    The excess ``E`` of their distribution is the polygon with these knots.
+    Args:
+        losses: The knots, in nats.
+        excess: The excess of the distribution at the knots, linear in ``e^loss`` between them.
     """
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
@@ -412,10 +419,11 @@ class ExcessBounds:
 
 
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
-    """Return bounds of the excess ``E`` of a sampled step (C17).
+    """Return bounds of the excess ``E`` of a sampled step in the remove direction (C17).
 
-    The paragraph "The excess" of the module docstring has the formulas. For a symmetric pair, the negatives of the
-    cells are added. Otherwise the cells beyond the end of the support are replaced by a single cell, where ``E = 0``.
+    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^eps``; the module docstring has its formulas. For a symmetric pair,
+    the negatives of the cells are added. Otherwise the cells beyond the end of the support are replaced by a single
+    cell, where ``E = 0``.
 
     Args:
         profile: The profile of the release.
@@ -465,7 +473,7 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
 
     Args:
         cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
-        upper: Upper bounds of the excess at these losses.
+        upper: Upper bounds of the excess ``delta(t) - max(0, 1 - t)`` at these losses (``t = e^loss``).
         step: The distance of two grid points in nats.
 
     Raises:
@@ -488,7 +496,7 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
     Args:
         cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
-        lower: Lower bounds of the excess at these losses.
+        lower: Lower bounds of the excess ``delta(t) - max(0, 1 - t)`` at these losses (``t = e^loss``).
         upper: Upper bounds of the excess at these losses.
         step: The distance of two grid points in nats.
     """
@@ -520,7 +528,8 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
     """Return the cells on the lower convex hull of ``delta``, and their excess (C18).
 
-    The hull includes the point ``(t, E) = (0, 0)``. Cell 0 is always among the returned cells.
+    The excess is ``E = delta - max(0, 1 - t)`` at ``t = e^loss``. The hull includes the point ``(t, E) = (0, 0)``. The
+    loss 0 is always among the returned cells.
     """
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
@@ -619,10 +628,10 @@ def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
-    """Return the sums ``F_i`` and ``G_i`` of the module docstring (C18).
+    """Return the sums ``F_i`` and ``G_i`` in the excess of a pair (C18).
 
-    ``F_i`` is returned for the cells from cell 0 to the last but one, and ``G_i`` for the cells from the second to cell
-    0.
+    The paragraph "From a polygon to masses" of the module docstring defines them. ``F_i`` is returned for the cells
+    from cell 0 to the last but one, and ``G_i`` for the cells from the second to cell 0.
     """
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)

@@ -97,7 +97,7 @@ class _RepeatedPair(NamedTuple):
         return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
     def delta_at_zero(self) -> float:
-        """Return the finite part of delta at ``eps = 0`` of one release, rounded up."""
+        """Return delta at ``eps = 0`` of one release, rounded up, without infinite losses."""
         # sum_(j > 0) p_j (1 - e^(-j h))
         above = self.pair.losses > 0.0
         return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
@@ -398,7 +398,7 @@ class TiltedSum:
         """Tilt one phase, and store its log mass, tilted masses, error and variance.
 
         The log mass is ``K = ln sum_j p_j e^(theta j h)``, the tilted masses are ``p_j e^(theta j h - K)``, the error
-        is (iii), and the variance is in squared cells.
+        is their rounding error (iii), and the variance is in squared cells.
         """
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
@@ -425,7 +425,8 @@ class TiltedSum:
     def window(self) -> tuple[int, int, float]:
         """Return the window as ``(a, n)``, and a bound of the tilted mass outside it.
 
-        The window is the cells ``a <= S < a + n``. The mass outside determines the errors (i) and (ii).
+        The window is the cells ``a <= S < a + n`` of the loss of the run. The mass outside determines the errors (i) of
+        the tail and (ii) of aliasing.
 
         Raises:
             GridSizeError: The window is too long.
@@ -481,9 +482,10 @@ class TiltedSum:
     # --- the transform ------------------------------------------------------------------------------
 
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
-        """Return the frequencies that are not negligible, with ``R_k`` and its error.
+        """Return the frequencies ``k`` that are not negligible, with ``R_k`` and its error.
 
-        ``R_k`` is the transform of the tilted distribution at the frequency ``k``. The error bound is (v).
+        ``R_k`` is the discrete Fourier transform of the tilted distribution at the frequency ``k``. Its error (v) is
+        due to the powers of the transforms of single steps.
 
         Raises:
             GridSizeError: The FFT would be too long.
@@ -519,9 +521,10 @@ class TiltedSum:
         return frequencies, value, (powers + relative) * np.exp(log_size + powers)
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
-        """Return the transform ``phi_i`` of phase ``i`` by FFT, and its error.
+        """Return the transform ``phi_i`` of one step of phase ``i`` by FFT, and its error.
 
-        The frequencies are ``k = 0..n/2``. The error is the sum of (iii) and (iv).
+        The frequencies are ``k = 0..n/2``. The error is the sum of (iii), rounding of the masses, and (iv), rounding of
+        the FFT.
         """
         wrapped = np.bincount(self.composition.phases[i].pair.cells % n, self.masses[i], n)
         # Error (iv), transform by FFT: g log2(n) sqrt(n) |p~|_2 + N u, the latter for sums of masses on one cell.
@@ -531,7 +534,9 @@ class TiltedSum:
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
-        """Return the transform ``phi_i`` of phase ``i`` by sums in bins, and its error.
+        """Return the transform ``phi_i`` of one step of phase ``i`` by sums, and its error.
+
+        The atoms are summed in bins of neighboring cells.
 
         Args:
             i: The index of the phase.
@@ -539,7 +544,7 @@ class TiltedSum:
             n: The length of the window in cells.
 
         Returns:
-            ``phi_i`` at these frequencies, and the sum of the errors (iii) and (iv).
+            ``phi_i`` at these frequencies, and the sum of the errors (iii) of the masses and (iv) of the sums.
         """
         cells, masses = self.composition.phases[i].pair.cells, self.masses[i]
         # Ranges of frequencies that are wide enough for few bins, in which most factors e^(-i w_k j) are 1.
@@ -560,7 +565,7 @@ class TiltedSum:
     def wanted_frequencies(self) -> Cells | None:
         """Return the frequencies ``k <= n/2`` that are not negligible, or None if too many.
 
-        A shorter FFT determines them. The omitted frequencies are counted as error (vi).
+        A shorter FFT determines them. The omitted frequencies are counted as error (vi) of delta.
         """
         n, phases = self.length, self.composition.phases
         # The shorter FFT resolves the phase with the largest variance, and all phases together.
@@ -595,7 +600,7 @@ class TiltedSum:
     def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
         """Compute the parts of the sum over frequencies that do not depend on ``eps``.
 
-        These are parts of both geometric series of ``W_k``, and of the errors (v) and (vii).
+        These are parts of both geometric series of ``W_k``, and of the errors (v) and (vii) of the module docstring.
 
         Args:
             values: ``R_k`` at the frequencies that are not omitted.
@@ -629,11 +634,11 @@ class TiltedSum:
         self.end_sums = self.sums_at(self.start)
 
     def sums_at(self, cell: int) -> tuple[float, float]:
-        """Return the sums over frequencies of both geometric series, as they start at a cell.
+        """Return the sums over frequencies of both geometric series that start at a cell.
 
         The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and ``x = theta +
-        1``, with ``w_k = 2 pi k / n``. Their error is (vii). Many frequencies are summed in blocks of
-        :data:`SUMMED_BLOCK`, with one multiplication for each frequency.
+        1``, with ``w_k = 2 pi k / n``. Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`, with one
+        multiplication for each frequency. The error of the sums is (vii) of the module docstring.
         """
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
@@ -655,7 +660,8 @@ class TiltedSum:
     def delta(self, eps: float) -> DeltaValue:
         """Return the finite part of delta at ``eps`` (nats), with the sum of all errors (C19).
 
-        The error is infinite if the tilt is far from the best tilt for ``eps``.
+        The finite part is the part that is due to finite losses. The error is infinite if the tilt is far from the best
+        tilt for ``eps``.
         """
         h, theta, n = self.step, self.theta, self.length
         # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).

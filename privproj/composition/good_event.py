@@ -52,7 +52,7 @@ class GoodEventCurve:
 
     @property
     def leads_with_epsilon(self) -> bool:
-        """Whether delta is computed as the inverse of epsilon (C24): if the split is fixed."""
+        """True if the split is fixed; delta is then computed as the inverse of epsilon (C24)."""
         return isinstance(self.split, float)
 
     @property
@@ -119,7 +119,7 @@ class GoodEventCurve:
         return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats at the fixed or best split (C16).
+        """Return an upper bound of ``eps(delta)`` in nats, at the fixed or best split (C16).
 
         The lower end of the enclosure is ``-inf``, because no lower bound is known.
         """
@@ -180,10 +180,10 @@ class GoodEventCurve:
         return min(seen, key=lambda log_bad: log_add(log_bad, seen[log_bad]))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` at the best split, or the inverse at a fixed one (C16).
+        """Return an upper bound of ``ln delta(eps)`` for ``eps`` in nats (C16).
 
-        At a fixed split it is the inverse of :meth:`epsilon`. The lower end of the enclosure is ``-inf``, because no
-        lower bound is known.
+        The split of delta is optimized. If the split is fixed, the result is the inverse of :meth:`epsilon`. The lower
+        end of the enclosure is ``-inf``, because no lower bound is known.
         """
         if isinstance(self.split, float):
             rtol = 1e-7 if self.composed else 1e-12
@@ -202,7 +202,11 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The good event of one release (C16); the bound that builds it guarantees ``radius``."""
+    """The good event of one release: it hardly increases the norm of a difference (C16).
+
+    The difference is that of neighboring sums, and ``radius`` bounds the factor by which a release multiplies its norm.
+    The code that builds the event guarantees ``radius``.
+    """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier
 

@@ -48,8 +48,8 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 class ComposedCurve:
     """The privacy curve of a composed run: the maximum of the remove and add directions.
 
-    It is valid because the pairs of the steps are (C18) and because their composition is (C19 or C23). Lower bounds are
-    composed on first use.
+    It is a valid bound because the pairs dominate the steps (C18), and composition preserves this (C19 or C23). Lower
+    bounds are composed on first use.
 
     Args:
         bounds: For each phase, the bounds (:class:`ExcessBounds`) of one step, and the number of steps.
@@ -67,7 +67,7 @@ class ComposedCurve:
         self.above = self.compose([(ends.above, steps) for ends, steps in bounds], above=True)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedDirection, ...]:
-        """Return the composition of the pairs in each direction.
+        """Return the composition of the pairs in each direction (remove, add).
 
         Args:
             pairs: The pair of one step of each phase, and the number of steps.
@@ -89,9 +89,9 @@ class ComposedCurve:
         return LazyEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.delta_above(eps)[0], 1.0)))
 
     def delta_above(self, eps: float) -> tuple[float, float]:
-        """Return an upper bound of delta, and how much of it is not exact.
+        """Return an upper bound of delta, and the part of it that is due to errors.
 
-        The second number is the sum of the numerical error and of the mass of infinite losses.
+        This part is the sum of the numerical error and of the mass of infinite losses.
         """
         # the maximum over the directions of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA, 0.0
@@ -176,7 +176,10 @@ class UniformGridCurve(ComposedCurve):
         self.numerics = {"composer": "privproj", "grid_step": spacing, "grid_points": points}
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[FourierComposition, ...]:
-        """Return the composition of the pairs in each direction."""
+        """Return the composition of the pairs in each direction, by Fourier inversion.
+
+        The add direction is omitted if it equals the remove direction.
+        """
         directions = [pairs]
         if self.needs_both_directions:
             directions.append([(pair.mirrored(), steps) for pair, steps in pairs])
@@ -210,7 +213,7 @@ class RepeatedSquaringCurve(ComposedCurve):
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
-        """Return the composition of the pairs in each direction.
+        """Return the composition of the pairs in each direction, by repeated squaring.
 
         Lower bounds are computed in the remove direction only.
         """

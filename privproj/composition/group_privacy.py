@@ -168,7 +168,8 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
 class _GroupStep:
     """The excess of one step for a group, from the profiles of its members.
 
-    The module docstring defines the symbols. The excess is that of the remove direction.
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` in the remove direction. The module docstring defines
+    the symbols.
     """
 
     def __init__(
@@ -267,7 +268,9 @@ class _GroupStep:
         return lower
 
     def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """Return the sum over ``j >= 1`` in the bound of the excess, and ``x``.
+        """Return the bound of the excess as a sum over ``j >= 1``, and its parameter ``x``.
+
+        The module docstring has the sum and defines its symbols.
 
         Args:
             at: ``ln t`` in nats.
@@ -286,7 +289,10 @@ class _GroupStep:
         return total, x
 
     def _log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
-        """Return ``ln r_j`` for every number ``j`` of records, and the slopes in ``x``."""
+        """Return ``ln r_j`` for every number ``j`` of records, and its slope in ``x``.
+
+        ``r_j`` is the likelihood ratio at ``x`` of two Gaussians at the distance ``j m``.
+        """
         j = self.sizes[:, None]
         # ln r_j = j m x - (j m)^2/2
         plain, slopes = j * m * (x - 0.5 * j * m), j * m
@@ -299,7 +305,8 @@ class _GroupStep:
     def _thresholds(self, losses: Array, m: Array) -> Array:
         """Return ``x`` with ``sum_(j >= 1) w_j r_j = t - w_0`` at ``ln t = losses``.
 
-        It is rounded down for ``t >= 1`` and up for ``t < 1``.
+        ``w_j`` is the probability of ``j`` records in a batch, and ``r_j`` is a likelihood ratio at ``x``. The result
+        is rounded down for ``t >= 1`` and up for ``t < 1``.
         """
         j, weights = self.sizes[:, None], self.log_weights[1:, None]
         gap = -np.expm1(self.log_weights[0] - losses)
@@ -382,7 +389,7 @@ class _GroupCurve:
         return {**getattr(source, "numerics", {}), **how}
 
     def convert(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta_k(eps)`` by group privacy (``eps`` in nats)."""
+        """Return an enclosure of ``ln delta(eps)`` of the group by group privacy."""
         part, factor = eps / self.size, _log_factor(eps, self.size)
         ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))

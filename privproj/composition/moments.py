@@ -54,7 +54,10 @@ class _Excess:
     logs: Array  # upper bounds of ``ln E`` at these losses, increasing up to the loss 0 and decreasing beyond it
 
     def mirrored(self) -> "_Excess":
-        """Return the excess of the other direction: ``E(1/t) = E(t) / t`` (C1)."""
+        """Return the excess of the other direction (add or remove).
+
+        It is ``E'(1/t) = E(t) / t``, where ``E`` is the excess of this direction (C1).
+        """
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
         logs = (self.logs - self.losses) + 4.0 * UNIT_ROUNDING * (np.abs(self.losses) + np.abs(self.logs))
         return _Excess(-self.losses[::-1], logs[::-1])
@@ -73,7 +76,10 @@ class _Excess:
         return _Excess(losses, np.concatenate([left[:-1], right]))
 
     def log_moment(self, theta: float) -> float:
-        """Return an upper bound of ``ln M(theta)``, the log moment of the finite losses."""
+        """Return an upper bound of ``ln M(theta)``, the log moment of the finite losses.
+
+        ``M(theta)`` is the mean of ``e^(theta loss)``.
+        """
         x, logs = self.losses, self.logs
         gap, right = np.diff(x), x[1:] > 0.0
         # The chord in t from a to b is E_a (1 - s) + E_b s, s = expm1(x - a) / expm1(b - a). With r = (x - a) / (b - a)
@@ -135,11 +141,11 @@ class MomentCurve:
         self.infinite = [max(direction) + math.log(len(direction)) + 1e-12 for direction in tails]
 
     def _log_moment(self, direction: int, index: int) -> float:
-        """Return ``sum T_i ln M_i(theta)`` in one direction, rounded up.
+        """Return the log moment of the loss of the run in one direction, rounded up.
 
         Args:
             direction: An index of :attr:`directions`.
-            index: The index of ``theta`` on the grid of orders.
+            index: The index of the order ``theta`` on the grid of orders.
         """
         theta = math.exp(index * ORDERS_SPACING)
         parts = [t * excess.log_moment(theta) for excess, t in zip(self.directions[direction], self.steps, strict=True)]
@@ -186,13 +192,15 @@ class MomentCurve:
 def _cost(theta: float) -> float:
     """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``.
 
-    By this the log Chernoff bound of delta is below that of a tail probability.
+    The log Chernoff bound of delta at the order ``theta`` is smaller than that of a tail probability by this amount.
     """
     return math.log1p(theta) + theta * math.log1p(1.0 / theta)
 
 
 def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: float) -> _Excess:
     """Return the excess of one sampled release in the remove direction.
+
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``.
 
     Args:
         profile: The profile of the release.

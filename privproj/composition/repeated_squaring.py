@@ -84,9 +84,10 @@ KNOT_LOSS_SHARE = 0.02  # largest spacing of the knots of one release, relative 
 
 @dataclass(frozen=True)
 class LossPmf:
-    """Two measures ``P`` and ``Q`` with atoms at arbitrary losses (C23).
+    """Two measures ``P`` and ``Q`` with atoms at arbitrary privacy losses (C23).
 
-    The code that builds a pair guarantees that it dominates a release, or that the release dominates it.
+    In the remove direction ``P`` is for the dataset with the record, and ``Q`` for the dataset without it. The code
+    that builds a pair guarantees that it dominates a release, or that the release dominates it.
     """
 
     # losses ``x_j`` in nats, multiples of ``unit``; increasing, except in a product that is not yet on a grid
@@ -104,7 +105,7 @@ class LossPmf:
 
     @cached_property
     def others(self) -> FloatArray:
-        """The ``Q``-masses ``p_j e^-x_j`` at the same losses."""
+        """The ``Q``-masses at the losses: ``e^-loss`` times the ``P``-masses."""
         return self.masses * np.exp(-self.losses)
 
     @property
@@ -113,7 +114,10 @@ class LossPmf:
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "LossPmf":
-        """Return the pair ``(Q, P)`` for the add direction, if this one is for remove."""
+        """Return the pair with ``P`` and ``Q`` exchanged.
+
+        If this pair is for the remove direction, the result is for the add direction.
+        """
         growth = self.growth + 8.0 * UNIT_ROUNDING
         return LossPmf(
             -self.losses[::-1], self.others[::-1], self.infinity_mass_q, self.infinity_mass, self.unit, growth
@@ -177,8 +181,8 @@ class ComposedPmf:
 def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     """Return bounds of the excess of one sampled release, at small and large losses (C18).
 
-    They are valid if the profile of the release is. The distance of two knots is a share of the loss, or of the length
-    over which the excess falls by a factor e.
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The bounds are valid if the profile of the release is.
+    The distance of two knots is a share of the loss, or of the length over which the excess falls by a factor e.
     """
     unit = _unit_for(max(-step.losses[0], step.losses[-1]))
     losses, log_excess = step.losses, step.log_excess

@@ -70,9 +70,10 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
 
 def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return upper bounds of ``w`` and ``p`` on intervals of the number of other records.
+    """Return upper bounds of two probabilities, for intervals of the dataset size.
 
-    The module docstring defines both probabilities. The intervals cover all numbers up to ``others``.
+    They are ``w``, the probability that at least ``B`` other records are sampled, and ``p``, the probability that the
+    protected record is in the batch in that case. The intervals cover all numbers of other records up to ``others``.
 
     Args:
         others: The largest number of other records.
@@ -96,10 +97,11 @@ def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[floa
 def _sampled_excess(profile: PrivacyProfile, rate: float, losses: Array) -> Array:
     """Return upper bounds of the excess ``q E(1 + (t - 1)/q)`` of a sampled step (C17).
 
-    The excess is 0 where the argument of ``E`` is negative.
+    ``E(t) = delta(t) - max(0, 1 - t)`` is the excess of the release without sampling. The result is 0 where the
+    argument of ``E`` is negative.
 
     Args:
-        profile: The profile of a release, the same in both directions.
+        profile: The profile of the release, the same in both directions.
         rate: The sampling rate ``q``.
         losses: ``ln t`` in nats.
     """

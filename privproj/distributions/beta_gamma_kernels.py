@@ -104,10 +104,10 @@ def beta_gamma_params(row):
 
 
 def log_shape(s, rise, dist):
-    """Return ``ln f(s) - ln f(0)``, the log density relative to its peak.
+    """Return ``ln f(s) - ln f(0)``, with ``f`` the density of the coordinate ``s`` of ``X``.
 
     Args:
-        s: The coordinate.
+        s: The coordinate of the squared sensitivity ``X``.
         rise: ``e^s - 1``.
         dist: The result of :func:`beta_gamma_params`.
     """
@@ -151,7 +151,12 @@ def coordinate(x, dist):
 
 
 def log_slope_of_delta(eps, x):
-    """Return ``k = d ln h/d ln x`` of the Gaussian delta, and ``-d ln k/d ln x``."""
+    """Return ``k = d ln h/d ln x`` of the Gaussian delta ``h``, and ``-d ln k/d ln x``.
+
+    Args:
+        eps: Epsilon in nats.
+        x: The squared sensitivity.
+    """
     _, gain, _, here = gaussian_terms(eps, x)
     k = 0.5 * sqrt(x) * here / gain if gain > 0.0 else 0.5 * (eps / x * eps + 1.0)
     # -d ln k/d ln x = k - 1 - x h''/h', x h''/h' = eps^2/(2 x) - 1/2 - x/8 (C3)
@@ -161,7 +166,8 @@ def log_slope_of_delta(eps, x):
 def find_peak(eps, dist, guess):
     """Return the coordinate of the peak of ``h f``, approximately, and its width.
 
-    It uses Newton's method on ``ln a (e^s - 1) = ln k`` in a bracket.
+    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s``. The method is Newton's on
+    ``ln a (e^s - 1) = ln k`` in a bracket, with ``k = d ln h/d ln x``.
 
     Args:
         eps: Epsilon in nats.
@@ -209,11 +215,12 @@ def find_peak(eps, dist, guess):
 
 
 def add_outwards(eps, dist, start, stride, height, by_parts):
-    """Return the sums of two integrands at ``start, start + stride, ...``, and the remainder.
+    """Return the sums of two integrands at equidistant coordinates, and the remainder.
 
-    The first integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The second is minus its derivative in
-    ``eps``. All three numbers are divided by ``e^height``. The third bounds the omitted part of the first sum, and is
-    negative if the series does not converge.
+    The coordinates are ``start, start + stride, ...``. The first integrand is ``h f``, the Gaussian delta times the
+    density of the coordinate, or ``dh/ds P(X > x)`` if ``by_parts``. The second is minus its derivative in ``eps``. All
+    three numbers are divided by ``e^height``. The third bounds the omitted part of the first sum, and is negative if
+    the series does not converge.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
@@ -251,9 +258,10 @@ def sum_on_line(eps, dist, start, step, height, by_parts):
 
 
 def find_peak_by_parts(eps, dist):
-    """Return the coordinate of the peak of ``dh/ds P(X > x)``, approximately, and its width.
+    """Return the coordinate and width of the peak of ``dh/ds P(X > x)``, approximately.
 
-    It is near ``x = 2 eps``, and Newton's method refines it.
+    ``h`` is the Gaussian delta at the squared sensitivity ``x``. The peak is near ``x = 2 eps``, and Newton's method
+    refines it.
     """
     s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
@@ -273,10 +281,11 @@ def find_peak_by_parts(eps, dist):
 
 
 def whole_integral(eps, dist, guess):
-    """Return ``ln E[h(X)]``, its slope, its relative error, and the peak of ``h f``.
+    """Return ``ln E[h(X)]``, its slope, its relative error, and the peak of the integrand.
 
-    The slope is ``-d ln E[h(X)]/deps``. The error is inf if the sum does not converge. If ``h`` increases to 1 within
-    less than a step, left of the peak, ``E[h] = int dh P(X > x)`` is summed instead (integration by parts).
+    ``h`` is the Gaussian delta at the squared sensitivity ``X``. The slope is ``-d ln E[h(X)]/deps``. The error is inf
+    if the sum does not converge. If ``h`` increases to 1 within less than a step, left of the peak, ``E[h] = int dh P(X
+    > x)`` is summed instead (integration by parts).
 
     Args:
         eps: Epsilon in nats.
@@ -325,7 +334,10 @@ def whole_integral(eps, dist, guess):
 
 
 def left_edge(eps, dist, s, slope, bend, height):
-    """Return a coordinate where ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height``.
+    """Return a coordinate at which the integrand ``h f`` may be truncated.
+
+    ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height`` there. ``h`` is the Gaussian delta, and ``f`` is the
+    density of the coordinate.
 
     Args:
         eps: Epsilon in nats.
@@ -357,8 +369,8 @@ def left_edge(eps, dist, s, slope, bend, height):
 def panel_sum(eps, dist, left, right, height):
     """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, and an error.
 
-    The error is that of the first sum. All three numbers are divided by ``e^height``. The error is inf if the integrand
-    is far above ``e^height``.
+    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate. The error is that of the first sum. All
+    three numbers are divided by ``e^height``. The error is inf if the integrand is far above ``e^height``.
     """
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
@@ -400,9 +412,10 @@ def split_panel_sum(eps, dist, left, right, height, most):
 
 
 def integral_below(eps, dist, cut, guess, log_other):
-    """Return ``ln E[h(X); s <= cut]``, its slope, its relative error, and the peak of ``h f``.
+    """Return ``ln E[h(X); s <= cut]``, its slope, its relative error, and the peak.
 
-    The slope is ``-d ln E/deps``.
+    ``h`` is the Gaussian delta, and ``s`` is the coordinate of ``X``. The slope is ``-d ln E/deps``. The peak is that
+    of the integrand without the cut.
 
     Args:
         eps: Epsilon in nats.
@@ -474,7 +487,7 @@ def log_tail_and_hazard(s, growth, rise, dist):
 def tangent_cut(eps, dist, guess):
     """Return the cut ``c`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
 
-    ``M(c) = E[X | X > c]``. The search is Newton's method in a bracket.
+    ``h`` is the Gaussian delta, and ``M(c) = E[X | X > c]``. The search is Newton's method in a bracket.
 
     Args:
         eps: Epsilon in nats.
@@ -558,6 +571,8 @@ def inflection(eps):
 def any_rank_value(eps, dist, top, cut):
     """Return ``ln delta`` for any rank, ``min_p E[g_p(X)]``, by its dual form (C5).
 
+    ``g_p`` is the convex function above the Gaussian delta that :mod:`privproj.distributions.mixture_profile` defines.
+
     Args:
         eps: Epsilon in nats.
         dist: The result of :func:`beta_gamma_params`.
@@ -634,7 +649,7 @@ def mixture_ends(eps, dist, state):
 
 
 def mixture_log_delta(eps, row):
-    """Return an enclosure of ``ln delta`` at ``eps``.
+    """Return an enclosure of ``ln delta`` at ``eps``, for a Beta or Gamma distribution.
 
     Args:
         eps: Epsilon in nats.

@@ -63,7 +63,7 @@ TAIL_BELOW = (
 
 @dataclass(frozen=True)
 class Bins:
-    """A distribution on ``[0, inf)`` in ``n`` adjacent bins.
+    """The distribution of a variable ``X >= 0``, in ``n`` adjacent bins.
 
     * ``edges``, of shape ``(n + 1,)``: the ends of the bins, increasing, in the unit of ``X``.
     * ``mass``, of shape ``(n,)``: the probability of each bin. The first bin includes the mass below the first edge,
@@ -292,7 +292,7 @@ class _PositiveDistribution(ABC):
 
 
 class _BetaDistribution(_PositiveDistribution):
-    """``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
+    """The distribution ``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
 
     def __init__(self, a: float, b: float) -> None:
         if a + b > 5e8:  # the rounding was not measured
@@ -304,7 +304,7 @@ class _BetaDistribution(_PositiveDistribution):
         self.constant = beta_constant(a, b)
 
     def coordinate(self, x: Array) -> Array:
-        """Return the coordinates of these points between 0 and 1."""
+        """Return the coordinates ``s`` of these points between 0 and 1."""
         # ln(x/p) - ln((1 - x)/q), e = n x - a
         excess = (self.a + self.b) * x - self.a
         return np.log1p(excess / self.a) - np.log1p(-excess / self.b)
@@ -365,7 +365,7 @@ class _BetaDistribution(_PositiveDistribution):
 
 
 class _GammaDistribution(_PositiveDistribution):
-    """``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
+    """The distribution ``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
 
     def __init__(self, a: float) -> None:
         self.a, self.width = a, 1.0 / math.sqrt(a)
@@ -381,7 +381,7 @@ class _GammaDistribution(_PositiveDistribution):
         return np.exp(self.constant - self.a * (np.expm1(s) - s))
 
     def log_tail(self, s: float) -> float:
-        """Return ``ln P(U > a e^s)``."""
+        """Return the log tail ``ln P(U > a e^s)``."""
         return log_gamma_tail(self.a, math.expm1(s), math.exp(s))
 
     def find_quantile(self, share: float) -> float:

@@ -154,7 +154,9 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
-    """Return the tangent points and the best cuts at every row.
+    """Return the tangent points and the best cuts at every row (epsilon).
+
+    The dual value of a cut ``c`` is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``.
 
     Args:
         tables: The tables of the distributions.
@@ -176,12 +178,13 @@ def _largest_means(
 ) -> Array:
     """Return upper bounds of ``min_p max_l E[g_p(X_l)]``, starting from given tangents.
 
-    Without ``best_of_each`` only these tangents are used. Otherwise two more are tried: the best tangent of the
-    distribution with the largest expectation, and one between both, where two of the expectations are about equal. The
-    result is the smallest bound at each row.
+    ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p`` (C5). Without ``best_of_each``
+    only these tangents are used. Otherwise two more are tried: the best tangent of the distribution with the largest
+    expectation, and one between both, where two of the expectations are about equal. The result is the smallest bound
+    at each row.
 
     Args:
-        tables: The tables of the distributions.
+        tables: The tables of the distributions ``X_l``.
         tangents: The tangent at every row, from :func:`_tangents`.
         best_of_each: The best tangent point of each distribution at every row.
         convex: True at the rows where ``h_eps`` is convex on the whole range of the distributions.
@@ -202,9 +205,10 @@ def _largest_means(
 
 
 def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
-    """Return tangents as three rows: ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``.
+    """Return tangents of the Gaussian delta ``h_eps`` at the points ``p``.
 
-    In the ``convex`` columns the second and third row describe a line below ``h``, so that ``g_p`` is ``h``.
+    The rows of the result are ``p``, upper bounds of ``h_eps(p)``, and the slopes ``h_eps'(p)``. In the ``convex``
+    columns the second and third row describe a line below ``h_eps``, so that ``g_p`` is ``h_eps``.
     """
     tangents = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
     tangents[1:, convex] = [[-1.0], [0.0]]
@@ -213,7 +217,7 @@ def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True)
 class _Table:
-    """Values of ``h_eps`` at neighboring edges of a distribution.
+    """Values of the Gaussian delta ``h_eps`` at neighboring edges of a distribution.
 
     The mass to the left of these edges is moved up to the first of them.
     """
@@ -239,9 +243,10 @@ class _Table:
         return cls(dist, eps, edges, values[:, :count], cuts, values[:, count:])
 
     def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the largest dual value ``V(c)`` over cuts ``c <= x0`` at every row (C5).
+        """Return the largest dual value over cuts ``c <= x0`` at every row (C5).
 
-        The other results are ``M(c)`` at the best cut, and the index of its edge.
+        The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. The other results are
+        ``M(c)`` at the best cut, and the index of its edge.
         """
         dist, cuts, start = self.dist, self.cuts, self.edges.start
         ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
@@ -264,7 +269,8 @@ class _Table:
     def majorants(self, tangents: Array) -> Array:
         """Return ``g_p`` at the edges, for the tangent of every row (C5).
 
-        In an unbounded last bin ``g_p`` is bounded by a line, because its slope is at most that of its tangent.
+        ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p``. In an unbounded last bin
+        it is bounded by a line, because its slope is at most that of its tangent.
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
@@ -281,8 +287,9 @@ class _Table:
     def means(self, tangents: Array) -> Array:
         """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangent of every row.
 
-        If a tangent is above ``h`` at the last edge, it is above ``h`` at all larger values too, where ``g_p`` is
-        affine. Otherwise the table is extended.
+        ``g_p`` is the convex function above the Gaussian delta ``h`` with the tangent point ``p`` (C5). If a tangent is
+        above ``h`` at the last edge, it is above ``h`` at all larger values too, where ``g_p`` is affine. Otherwise the
+        table is extended.
         """
         dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
         if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
@@ -364,10 +371,11 @@ def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp
 
 
 def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
-    """Return lower bounds of both terms of ``V(c)`` at these cuts, 0 if unknown.
+    """Return lower bounds of both terms of the dual value at these cuts, 0 if unknown.
 
-    ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))``. The cut ``k`` is between the bins ``k - 1`` and ``k``. The bins
-    before a cut must end below ``x0``, because Jensen's inequality is used for them.
+    The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]`` (C5). The cut ``k`` is between
+    the bins ``k - 1`` and ``k``. The bins before a cut must end below ``x0``, because Jensen's inequality is used for
+    them.
 
     Args:
         eps: Epsilons in nats.

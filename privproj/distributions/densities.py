@@ -70,9 +70,8 @@ class ProjectedEnergy:
     def grid(self) -> tuple[Array, Array]:
         """The values of ``ln B`` in the trapezoidal sum, and the logs of their weights.
 
-        The points are equidistant in the logit ``t`` of ``B``, relative to the logit of the mean ``a/(a+b)``. The
-        weights sum to
-        1. Points that round to ``B = 1`` are merged. With ``b = 0`` there is one point, ``B = 1``.
+        The points are equidistant in the logit of ``B``, and the weights have the sum 1. Points that round to ``B = 1``
+        are merged. With ``b = 0`` there is one point, ``B = 1``.
         """
         if self.b == 0.0:
             return np.zeros(1), np.zeros(1)
@@ -157,9 +156,10 @@ class SecretShift:
     misalignment: float
 
     def parts(self, g: Array) -> tuple[Array, Array]:
-        """Return ``S`` and ``c`` at an array of ``g``.
+        """Return ``S`` and ``c`` at an array of values of ``g``.
 
-        ``S (c + xi)`` is the difference of both means.
+        If ``g`` is revealed, both releases are Gaussian, and ``S (c + xi)`` is the difference of their means, with
+        ``xi ~ N(0, 1)``.
         """
         # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta,
         # sin^2 eta = misalignment/2 (C8)
@@ -198,7 +198,7 @@ class SecretShift:
         return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)
 
     def log_gamma(self, v: Array) -> Array:
-        """Return the log of the density of ``v = ln g``."""
+        """Return the log density of ``v = ln g``, where ``g ~ chi2_r / r``."""
         k = 0.5 * self.rank
         # f(v) = sqrt(k/2 pi) e^-R e^(-k (e^v - 1 - v)), k = r/2, R the remainder of Stirling's formula
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)

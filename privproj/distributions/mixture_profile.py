@@ -182,7 +182,10 @@ def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure
 
 
 def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
-    """Return the cut ``c <= x0`` where the tangent of ``h_eps`` at ``M(c)`` meets ``h_eps``."""
+    """Return the cut ``c <= x0`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
+
+    ``h`` is the Gaussian delta ``h_eps``, and ``M(c) = E[X | X > c]``.
+    """
     return find_crossing(
         lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
         0.5 * inflection(eps),
@@ -215,9 +218,10 @@ def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
 
 
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
-    """Return approximately the ``p >= x0`` that minimizes ``E g_p(X)`` (C5).
+    """Return approximately the best tangent point ``p >= x0`` of the any-rank bound (C5).
 
-    Every ``p >= x0`` gives a valid bound. Certificates in ball arithmetic use this tangent point.
+    It minimizes the bound ``E g_p(X)``. Every ``p >= x0`` gives a valid bound. Certificates in ball arithmetic use this
+    tangent point.
     """
     in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]

@@ -42,7 +42,7 @@ class SensitivityDistribution(Protocol):
 
     @property
     def mean(self) -> float:
-        """The mean ``E X``."""
+        """The mean of ``X``."""
         ...
 
     @property
@@ -158,11 +158,11 @@ class ScaledBeta:
         return beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
-        """Return ``X = scale / (1 + e^-t) + shift``."""
+        """Return the squared sensitivity ``X`` at ``t``, the logit of ``B``."""
         return (self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0) + self.shift
 
     def log_density(self, t: float) -> float:
-        """Return the log of the density ``B^a (1 - B)^b / Beta(a, b)`` of ``t``."""
+        """Return the log density of ``t``, the logit of ``B``."""
         # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
@@ -205,7 +205,11 @@ class ScaledBeta:
         return widen_outward(value, error, gaussian_steepness(value, self))
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins: those of ``scale * B``, shifted."""
+        """Return the distribution in bins, for composition.
+
+        Args:
+            finer: The factor of the default number of bins.
+        """
         return BetaGammaSensitivity(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 
 

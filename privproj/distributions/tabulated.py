@@ -192,7 +192,10 @@ class _TabulatedPanels:
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 
     def tails(self, x: float) -> tuple[float, float]:
-        """Return ``P(X > x)`` and ``E[X; X > x]``."""
+        """Return the tail ``P(X > x)`` and the partial mean ``E[X; X > x]``.
+
+        The partial mean is the mean of ``X`` over the event, not divided by its probability.
+        """
         low, width, count = self.grid
         place = (math.log(x) - low) / width if x > 0.0 else -1.0
         mass, moment = self.above
@@ -300,7 +303,7 @@ class TabulatedSensitivity:
 
     @property
     def panels(self) -> _TabulatedPanels:
-        """The panels of ``X``, without the scale."""
+        """The panels of the distribution of ``X``, without the factor ``scale``."""
         return panels_of(self.dist)
 
     @property

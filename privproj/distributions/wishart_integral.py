@@ -96,7 +96,11 @@ def log_gamma_ratio(r: float) -> float:
 
 
 def log_infinite(rank: int, misalignment: float) -> float:
-    """Return ``ln P(A <= 0)``, the log probability that the privacy loss is infinite."""
+    """Return the log probability that the privacy loss is infinite.
+
+    It is ``ln P(A <= 0)``, where ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of two
+    neighboring datasets.
+    """
     # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
     # and one minus that beyond (C9)
     m = misalignment
@@ -230,7 +234,8 @@ class _ThresholdBox:
 class WishartIntegral:
     """The exact profile of a pair of unit vectors at several ``eps >= 0``.
 
-    The error of the integral is proved.
+    The error of the integral is proved. The module docstring defines ``A``, its density ``f`` and the gain ``g``, which
+    depends on a threshold ``U1`` or ``U2`` of ``U ~ Gamma(k)``.
 
     * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
     * ``eps``: the epsilons, of shape ``(e,)``.
@@ -258,22 +263,22 @@ class WishartIntegral:
 
     @property
     def k(self) -> float:
-        """The shape ``k = (r + d - 1)/2`` of ``U``."""
+        """The shape ``k = (r + d - 1)/2`` of the Gamma variable ``U`` in the privacy loss."""
         return 0.5 * (self.rank + self.dim - 1.0)
 
     @property
     def a(self) -> float:
-        """The factor ``a = (d + 1 - r)/2`` of ``ln A`` in the loss."""
+        """The factor ``a = (d + 1 - r)/2`` of ``ln A`` in the privacy loss."""
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
     def unit(self) -> float:
-        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T``."""
+        """The scale ``sqrt(m (2 - m))`` of ``A``, before division by ``sqrt(r)``."""
         return math.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
-        """The ``|ln A| = eps/|a|`` at which a threshold is 0, for each epsilon."""
+        """The value ``eps/|a|`` of ``|ln A|`` at which a threshold is 0, for each epsilon."""
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
@@ -294,7 +299,7 @@ class WishartIntegral:
     # --- the integrand --------------------------------------------------------------------------
 
     def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
-        """Return ``A - 1`` at these places."""
+        """Return ``A - 1`` at these places, which are measured from 1 or from ``e^(eps/a)``."""
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
     def log_density(self, offset: Array) -> Array:
@@ -304,7 +309,7 @@ class WishartIntegral:
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g`` at these places, and its steepness.
+        """Return the log gain ``ln g`` at these places, and its steepness.
 
         The steepness is the factor by which a relative rounding error of the threshold changes ``ln g``.
         """

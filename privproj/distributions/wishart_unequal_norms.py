@@ -178,7 +178,15 @@ class UnequalNorms:
         return lower.max(axis=(0, 1)), highest, (np.maximum(cost, 0.0) / (highest + UNDERFLOW_FLOOR)).sum(axis=1)
 
     def gains(self, ratios: Array, x: Array, eps: Array) -> Array:
-        """Return the gain ``G`` at every ratio and node, of shape ``(t, n, e)``."""
+        """Return the gain ``G`` at every ratio and node, of shape ``(t, n, e)``.
+
+        The gain is the mean of ``max(0, 1 - e^(eps - L))`` over the privacy losses ``L`` for a given ``A = e^x``.
+
+        Args:
+            ratios: Logs ``tau`` of the ratio of norms, of shape ``(t,)``.
+            x: The nodes, of shape ``(n,)``.
+            eps: Epsilons in nats, of shape ``(e,)``.
+        """
         gains = np.empty((len(ratios), len(x), len(eps)))
         for i, tau in enumerate(ratios.tolist()):
             start, at = eps + (self.rank - 1.0) * tau, int(np.searchsorted(x, tau))

@@ -69,7 +69,7 @@ class LazyEnclosure(Enclosure):
 
     @cached_property
     def lower(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The lower end."""
+        """The lower end, which is computed on first use."""
         return min(self._find_lower(), self.upper)
 
     def __iter__(self) -> Iterator[float]:
@@ -82,7 +82,7 @@ class LazyEnclosure(Enclosure):
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
     """Return the margin in nats by which :func:`widen_outward` moves each end (C20).
 
-    A kernel that also accepts arrays; the arguments are those of :func:`widen_outward`.
+    The arguments are those of :func:`widen_outward`, or arrays. The function is a kernel.
     """
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
@@ -151,7 +151,7 @@ def next_up(x: float) -> float:
 def rounded_log_delta(log_delta: float) -> float:
     """Return ``log_delta`` rounded up to a multiple of :data:`LOG_DELTA_STEP`.
 
-    Values below :data:`LEAST_LOG_ROUNDED` are not rounded. A kernel.
+    Values below :data:`LEAST_LOG_ROUNDED` are not rounded. The function is a kernel.
     """
     return math.ceil(log_delta / LOG_DELTA_STEP) * LOG_DELTA_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
 
@@ -159,7 +159,7 @@ def rounded_log_delta(log_delta: float) -> float:
 def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
     """Return the largest number with ``digits`` significant digits that is at most ``x``.
 
-    ``x`` is at least 0. Values below :data:`LEAST_ROUNDED` give 0. A kernel.
+    ``x`` is at least 0, and values below :data:`LEAST_ROUNDED` give 0. The function is a kernel.
     """
     if not LEAST_ROUNDED <= x < math.inf:
         return x if x > 1.0 else 0.0
@@ -167,9 +167,9 @@ def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
 
 
 def digits_above(x: float, digits: int = RESULT_DIGITS) -> float:
-    """Return the smallest number with ``digits`` significant digits that is at least ``x``.
+    """Return the least number with ``digits`` significant digits that is at least ``x``.
 
-    ``x`` is at least 0. A kernel.
+    ``x`` is at least 0. The function is a kernel.
     """
     if not 0.0 < x < math.inf:
         return x
@@ -177,9 +177,9 @@ def digits_above(x: float, digits: int = RESULT_DIGITS) -> float:
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """Return the nearest number with ``digits`` significant digits on one side of ``x``.
+    """Return the nearest number with ``digits`` significant digits below or above ``x``.
 
-    The result is at most ``x`` (``side = 1``) or at least ``x`` (-1).
+    The result is at most ``x`` for ``side = 1``, and at least ``x`` for ``side = -1``.
     """
     first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))

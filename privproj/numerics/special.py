@@ -81,7 +81,7 @@ def mills_slope(x):
 
 
 def mills_drop(u, mu):
-    """Return ``R(u) - R(u + mu)`` of the Mills ratio for ``mu > 0``.
+    """Return the difference ``R(u) - R(u + mu)`` of the Mills ratio for ``mu > 0``.
 
     If the difference would cancel, it is the integral of ``-R'`` by a three-point Gauss rule.
     """
@@ -147,7 +147,7 @@ def beta_excess(a, b, x, y):
 
 
 def beta_constant(a, b):
-    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/n``, ``y = b/n``.
+    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/(a+b)``, with ``y = 1 - x``.
 
     It is symmetric in ``a`` and ``b``.
     """
@@ -157,7 +157,7 @@ def beta_constant(a, b):
 
 
 def beta_tail_scale(a, b):
-    """Return the standard deviation of the logit of ``B``, to first order."""
+    """Return the standard deviation of the logit of ``Beta(a, b)``, to first order."""
     return sqrt(1.0 / a + 1.0 / b)
 
 
@@ -173,12 +173,12 @@ def beta_deviance(a, b, x, y):
 
 
 def log_beta_fraction(a, b, x, y, constant):
-    """Return ``ln P(B <= x)`` for ``x`` at or below the mean, ``x <= a / (a + b)``.
+    """Return ``ln P(B <= x)`` for ``B ~ Beta(a, b)`` and ``x`` at or below the mean.
 
     Args:
         a: The first shape.
         b: The second shape.
-        x: The point.
+        x: The point, at most ``a / (a + b)``.
         y: ``1 - x``.
         constant: The result of :func:`beta_constant`.
     """
@@ -186,7 +186,7 @@ def log_beta_fraction(a, b, x, y, constant):
 
 
 def beta_fraction(a, b, x, y, excess, most):
-    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``x <= a/(a+b)``.
+    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``B ~ Beta(a, b)``.
 
     The result is -1 if ``most`` terms do not suffice. The method is the even contraction of the continued fraction of
     the incomplete beta function (Didonato and Morris 1992, equation 9), summed forward by Steed's algorithm.
@@ -194,7 +194,7 @@ def beta_fraction(a, b, x, y, excess, most):
     Args:
         a: The first shape.
         b: The second shape.
-        x: The point.
+        x: The point, at most the mean ``a/(a+b)``.
         y: ``1 - x``.
         excess: ``(a+b) x - a``, at most 0.
         most: The largest number of terms.
@@ -217,7 +217,7 @@ def beta_fraction(a, b, x, y, excess, most):
 
 
 def log_beta_tail(a, b, x, y):
-    """Return ``ln P(B > x)`` for ``x + y = 1``.
+    """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)`` and ``y = 1 - x``.
 
     ``a`` and ``b`` are half-integers up to 5e5. For integers the probability is a binomial tail, and ``a`` and ``b``
     may be up to 1e12, with the larger margin of C26.
@@ -226,7 +226,7 @@ def log_beta_tail(a, b, x, y):
 
 
 def log_beta_tail_from(a, b, x, y, constant):
-    """Return :func:`log_beta_tail` from the result of :func:`beta_constant`."""
+    """Return :func:`log_beta_tail`, given ``constant`` from :func:`beta_constant`."""
     if y <= 0.0:
         return -inf
     if x <= 0.0:
@@ -243,7 +243,7 @@ def log_gamma_front(a, e, ratio):
     """Return ``ln[u^a e^-u / Gamma(a)]`` at ``u = a ratio``.
 
     Args:
-        a: The shape.
+        a: The shape of the Gamma distribution.
         e: ``ratio - 1``, without cancellation.
         ratio: ``u/a``.
     """
@@ -254,12 +254,12 @@ def log_gamma_front(a, e, ratio):
 
 
 def log_gamma_below(a, e, ratio):
-    """Return ``ln P(U <= a ratio)``, by a series of positive terms.
+    """Return ``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, by a series of positive terms.
 
     Args:
         a: The shape.
         e: ``ratio - 1``, without cancellation.
-        ratio: The point over ``a``.
+        ratio: The point divided by the mean ``a``.
     """
     if ratio <= 0.0:
         return -inf
@@ -267,12 +267,14 @@ def log_gamma_below(a, e, ratio):
 
 
 def log_gamma_tail(a, e, ratio):
-    """Return ``ln P(U > a ratio)``, by a continued fraction above the mean.
+    """Return ``ln P(U > a ratio)`` for ``U ~ Gamma(a)``.
+
+    Above the mean it is computed by a continued fraction.
 
     Args:
         a: The shape.
         e: ``ratio - 1``, without cancellation.
-        ratio: The point over ``a``.
+        ratio: The point divided by the mean ``a``.
     """
     if a * e < 1.0:
         return log1p(-min(exp(log_gamma_below(a, e, ratio)), 1.0 - 1e-16))
@@ -280,9 +282,9 @@ def log_gamma_tail(a, e, ratio):
 
 
 def gamma_series(a, ratio, most):
-    """Return ``P(U <= u) / [u^a e^-u / Gamma(a)]`` at ``u = a ratio``, by its series.
+    """Return ``P(U <= u) / [u^a e^-u / Gamma(a)]`` for ``U ~ Gamma(a)``, by its series.
 
-    The result is -1 if ``most`` terms do not suffice.
+    ``u`` is ``a ratio``. The result is -1 if ``most`` terms do not suffice.
     """
     # 1/a + u/(a (a+1)) + u^2/(a (a+1) (a+2)) + ..., u = a ratio
     term = 1.0 / a
@@ -296,9 +298,9 @@ def gamma_series(a, ratio, most):
 
 
 def gamma_fraction(a, excess, most):
-    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` by a continued fraction.
+    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` for ``U ~ Gamma(a)``.
 
-    The result is -1 if ``most`` terms do not suffice.
+    It is computed by a continued fraction. The result is -1 if ``most`` terms do not suffice.
 
     Args:
         a: The shape.

@@ -96,9 +96,10 @@ def resolved_at(curve: Curve, log_delta: float) -> Curve:
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
-    """Return ``epsilon(d)`` of the module docstring, in nats (C24).
+    """Return the reported epsilon of a curve at a target delta, in nats (C24).
 
-    The lower end of the enclosure is that of the inverse that the curve computes.
+    The upper end of the enclosure is the reported epsilon ``epsilon(d)`` of the module docstring. The lower end is that
+    of the inverse that the curve computes.
     """
     if leads_with_epsilon(curve):
         # Find the largest x of this many digits whose delta is printed as at most the target's. Beyond the largest x
@@ -125,7 +126,7 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
-    """Return an enclosure of ``ln delta(e)`` for ``e`` in nats (C24).
+    """Return an enclosure of ``ln delta`` of a curve at ``eps`` (nats), for a report (C24).
 
     The printed delta is :func:`delta_value` of its upper end.
     """
@@ -170,7 +171,7 @@ def _log_delta_of(x: float) -> float:
 
 
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
-    """Return a number near ``near`` that passes although the next smaller one does not.
+    """Return a number near ``near`` that passes a test although the next smaller one fails.
 
     Only numbers with ``digits`` significant digits are tried. Both numbers were evaluated, unless there is no smaller
     one. The result is ``inf`` if no number passes.

@@ -191,7 +191,7 @@ def find_noise(eps: float, log_delta: float, rtol: float = 1e-12, near: float = 
 def gaussian_ends(eps: "Array", mu: "Array | float") -> "tuple[Array, Array]":
     """Return lower and upper bounds of the Gaussian delta for arrays (C3).
 
-    ``eps, mu >= 0`` are broadcast.
+    ``eps`` and ``mu``, both at least 0, are broadcast.
     """
     value, rounding = gaussian_values(eps, mu)
     return _lower(value, rounding), _raise(value, rounding)
@@ -200,7 +200,7 @@ def gaussian_ends(eps: "Array", mu: "Array | float") -> "tuple[Array, Array]":
 def gaussian_deltas(eps: "Array", mu: "Array | float") -> "Array":
     """Return upper bounds of the Gaussian delta for arrays (C3).
 
-    ``eps, mu >= 0`` are broadcast.
+    ``eps`` and ``mu``, both at least 0, are broadcast.
     """
     return _raise(*gaussian_values(eps, mu))
 
@@ -208,7 +208,7 @@ def gaussian_deltas(eps: "Array", mu: "Array | float") -> "Array":
 def gaussian_deltas_below(eps: "Array", mu: "Array | float") -> "Array":
     """Return lower bounds of the Gaussian delta for arrays (C3).
 
-    ``eps, mu >= 0`` are broadcast.
+    ``eps`` and ``mu``, both at least 0, are broadcast.
     """
     return _lower(*gaussian_values(eps, mu))
 
