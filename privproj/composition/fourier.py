@@ -636,9 +636,9 @@ class TiltedSum:
     def sums_at(self, cell: int) -> tuple[float, float]:
         """Return the sums over frequencies of both geometric series that start at a cell.
 
-        The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and ``x = theta +
-        1``, with ``w_k = 2 pi k / n``. Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`, with one
-        multiplication for each frequency. The error of the sums is (vii) of the module docstring.
+        The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and
+        ``x = theta + 1``, with ``w_k = 2 pi k / n``. Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`,
+        with one multiplication for each frequency. The error of the sums is (vii) of the module docstring.
         """
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):

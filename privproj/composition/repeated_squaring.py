@@ -248,8 +248,8 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
 
     Every grid gives valid bounds. Candidate points divide the losses into intervals. An interval of length ``h`` with
     the mass ``p`` and the excess ``E`` gets about ``sqrt(p h / (8 E error))`` points. ``p`` and ``E`` are estimates
-    from a rough product with few atoms. The reason is that a split to points at a distance ``s`` adds about ``(p / h)
-    s^2 / 8`` to the excess, which should be ``error E``.
+    from a rough product with few atoms. The reason is that a split to points at a distance ``s`` adds about
+    ``(p / h) s^2 / 8`` to the excess, which should be ``error E``.
 
     Raises:
         GridSizeError: The losses are too large.

@@ -12,8 +12,8 @@ is used for epsilons above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``l
 No result exceeds the two simple bounds of a run (C23, "Simple bounds"):
 
 * (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
-* (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares ``w_i`` with ``sum T_i w_i =
-  1``.
+* (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares ``w_i`` with
+  ``sum T_i w_i = 1``.
 
 Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with the profile ``delta_i``.
 """

@@ -3,9 +3,9 @@
 For a difference of rank one, delta is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)``.
 For any rank it is ``min_p E[g_p(X)]``, where ``g_p`` is a convex function above ``h_eps``, defined in
 :mod:`privproj.distributions.mixture_profile`. Below, ``h`` is ``h_eps``. The functions are kernels
-(:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. Their parameters are a row ``(a, b, scale,
-any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf.
-``any_rank`` is 1 for the bound of C5, and 0 for the bound of C4.
+(:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. Their parameters are a row
+``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
+``b`` is inf. ``any_rank`` is 1 for the bound of C5, and 0 for the bound of C4.
 
 **Coordinate.** With the mean ``m = E X`` put ``X = m e^s / (1 + q (e^s - 1))``, where ``q = a/(a+b)`` for a Beta and
 ``q = 0`` for a Gamma distribution. Let ``f`` be the density of the coordinate ``s``. It is unimodal with its peak at
@@ -284,8 +284,8 @@ def whole_integral(eps, dist, guess):
     """Return ``ln E[h(X)]``, its slope, its relative error, and the peak of the integrand.
 
     ``h`` is the Gaussian delta at the squared sensitivity ``X``. The slope is ``-d ln E[h(X)]/deps``. The error is inf
-    if the sum does not converge. If ``h`` increases to 1 within less than a step, left of the peak, ``E[h] = int dh P(X
-    > x)`` is summed instead (integration by parts).
+    if the sum does not converge. If ``h`` increases to 1 within less than a step, left of the peak,
+    ``E[h] = int dh P(X > x)`` is summed instead (integration by parts).
 
     Args:
         eps: Epsilon in nats.

@@ -420,8 +420,8 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
 
     Args:
         parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)``.
-            ``share`` is the squared clipping norm of one layer divided by the sum over all layers. A layer with ``dim
-            == rank`` is not projected and adds its share.
+            ``share`` is the squared clipping norm of one layer divided by the sum over all layers. A layer with
+            ``dim == rank`` is not projected and adds its share.
         scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]

@@ -227,8 +227,8 @@ class SecretShift:
     def over_xi(self, y: Array) -> Array:
         """Return the density of ``y`` as a sum over ``xi``.
 
-        For each ``xi`` there is one ``g`` for which the difference of the means is ``e^(y/2)``. Newton's method in ``v
-        = ln g`` computes it. If the method failed, the total mass would not be 1, which
+        For each ``xi`` there is one ``g`` for which the difference of the means is ``e^(y/2)``. Newton's method in
+        ``v = ln g`` computes it. If the method failed, the total mass would not be 1, which
         :mod:`privproj.distributions.tabulated` checks.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)

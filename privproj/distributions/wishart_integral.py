@@ -4,8 +4,8 @@ The mechanism releases a unit vector times a Wishart matrix. The profile of two 
 (one minus their cosine) is ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``. ``f`` is the density of ``A = 1 - m + s T``
 with ``s = sqrt(m (2 - m)/r)``, where ``T`` has Student's distribution with ``r`` degrees of freedom. The gain ``g`` and
 the thresholds ``U1`` and ``U2`` are defined in :mod:`privproj.distributions.wishart_loss`. The gain increases with the
-distance from ``A = 1`` on both sides. The integral has three parts: below ``A = 1`` where ``U2`` is positive, below ``A
-= 1`` where ``U2`` is not positive (there ``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
+distance from ``A = 1`` on both sides. The integral has three parts: below ``A = 1`` where ``U2`` is positive, below
+``A = 1`` where ``U2`` is not positive (there ``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
 On each panel the integral is at least the width times the least ``f`` and ``g``, and at most the width times the
 largest ``f`` and ``g``. The error of a Gauss rule with ``n`` nodes is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths,
@@ -489,8 +489,8 @@ class WishartIntegral:
     def log_density_size(self, center: Array, wide: Array, tall: Array) -> Array:
         """Return the log of a bound of ``|f|`` on the rectangle (C20).
 
-        With ``T = sqrt(r) (t + i v)`` the modulus of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 =
-        1 - t^2`` or the nearest possible value.
+        With ``T = sqrt(r) (t + i v)`` the modulus of ``1 + T^2/r`` is least at the least ``|t|``, and there at
+        ``v^2 = 1 - t^2`` or the nearest possible value.
         """
         t = np.maximum(np.abs(center + self.misalignment) - wide, 0.0) / self.unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)

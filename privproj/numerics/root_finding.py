@@ -39,9 +39,9 @@ def find_crossing(
 ) -> Enclosure:
     """Return a bracket of the point where a non-increasing ``excess`` stops being positive.
 
-    The search on ``0 < low <= x <= high`` starts at ``guess`` with a step to ``guess (1 + spread)`` or ``guess / (1 +
-    spread)``, and each further step is longer. The bracket is then bisected in logs and, once it is short, reduced by
-    Chandrupatla's method.
+    The search on ``0 < low <= x <= high`` starts at ``guess`` with a step to ``guess (1 + spread)`` or
+    ``guess / (1 + spread)``, and each further step is longer. The bracket is then bisected in logs and, once it is
+    short, reduced by Chandrupatla's method.
 
     Args:
         excess: A non-increasing function.

@@ -77,8 +77,8 @@ def log_gaussian_delta(eps: float, mu: float) -> float:
 def gaussian_terms(eps: float, x: float) -> tuple[float, float, float, float]:
     """Return the terms ``(E, G, D, P)`` of the Gaussian delta ``h`` and its slopes (C3).
 
-    ``h = e^E G``, ``-dh/deps = e^E D`` and ``phi(u) = e^E P``, where ``phi`` is the normal density and ``u = eps/mu -
-    mu/2``.
+    ``h = e^E G``, ``-dh/deps = e^E D`` and ``phi(u) = e^E P``, where ``phi`` is the normal density and
+    ``u = eps/mu - mu/2``.
 
     Args:
         eps: Epsilon in nats.

@@ -268,8 +268,9 @@ class OneOrder:
 class ConcentratedCurve:
     """Concentrated DP: ``D(alpha) <= rho alpha`` for ``1 < alpha < omega`` (C14, C15).
 
-    The code that builds it guarantees this. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2
-    rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
+    The code that builds it guarantees this. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if
+    ``ln(1/delta) <= (omega-1)^2 rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum,
+    Steinke 2018; Bun, Steinke 2016).
     """
 
     rho: float
